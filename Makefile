@@ -1,0 +1,78 @@
+# make help            every target and variable
+SHELL := /bin/bash
+SETUP ?= yes
+PYTHON ?= .venv/bin/python
+export PYTHON
+
+STRATEGY_NAMES := $(filter-out lib all,$(basename $(notdir $(wildcard launchers/*.sh))))
+BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
+
+.PHONY: help setup data bench-all plot compare test lint clean $(BENCHES)
+
+help: ## this text
+	@echo 'targets:'
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@echo '  bench-<strategy>  one of: $(STRATEGY_NAMES)'
+	@echo 'variables:'
+	@sed -nE 's/^#: ([A-Z_]+) +(.*)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+#: DATA        folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, made here
+#: CONFIG      default: configs/smoke.yaml; with GPUs and DATA: configs/imagenet-bench.yaml
+#: ARGS        flags for every script, such as ARGS="--global-batch 64"; `make flags` lists them
+#: STRATEGIES  what bench-all runs, such as "single ddp"; default: all
+#: REPEATS     rounds of bench-all and bench-<strategy>; default 3
+#: NPROC       ranks; default: the GPUs, else 2
+#: RESULTS     result set; default: results/<date>-<time>; given again, only what is missing is run
+#: RETRY       a status, such as failed: run those attempts again
+#: TIMEOUT     seconds that one run may take; default: the configuration's limit_s
+#: NODES, TASKS_PER_NODE, PARTITION, TIME   for bench-slurm
+#: NNODES, NODE_RANK, RDZV_ENDPOINT         torchrun over several machines without Slurm
+#: HOSTS       hosts for horovodrun, such as a:4,b:4
+#: PYTHON      interpreter; with SETUP=no it is used as it is
+#: SETUP       no: install nothing
+#: PIP_ARGS    words for every pip install, such as "--index-url https://..."
+
+ifeq ($(SETUP),no)
+setup:
+	@$(PYTHON) -c 'import torch, torchvision' || { echo "error: $(PYTHON) lacks torch or torchvision" >&2; exit 2; }
+else
+setup: .venv/.ready ## install everything into .venv, as the other targets do by themselves
+	@scripts/install_horovod.sh || true
+	@scripts/install_apex.sh || true
+endif
+
+.venv/.ready: requirements.txt
+	@echo 'setting up .venv (a minute or two, some GB)'
+	@test -x .venv/bin/python || python3 -m venv .venv
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r requirements.txt
+	@touch $@
+
+data: setup ## make imagenet-mini, unless DATA is given
+	@test -n "$$DATA" || $(PYTHON) -m scripts.make_dataset
+
+bench-all: setup data ## time every strategy, REPEATS rounds, then draw the charts
+	@launchers/all.sh
+
+$(BENCHES): bench-%: setup data
+	@STRATEGIES=$* launchers/all.sh
+
+plot: setup ## draw the charts of RESULTS (one or several sets) again
+	@$(PYTHON) -m scripts.plot_results --results $(or $(RESULTS),results/latest)
+
+compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; without B: strategies within A
+	@$(PYTHON) -m scripts.compare --a $(or $(A),results/latest) $(if $(B),--b $(B)) $(if $(FAIL_OVER),--fail-over $(FAIL_OVER))
+
+flags: setup ## every configuration field and its flag
+	@$(PYTHON) -m benchmarks.single --help
+
+test: setup data ## the tests
+	@$(PYTHON) -m pytest $(TESTS)
+
+lint: setup ## ruff and shellcheck
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*.sh .ci/run
+
+clean: ## remove results that are not published, and caches
+	@find results -mindepth 1 -maxdepth 1 ! -name published ! -name README.md -exec rm -rf {} +
+	@rm -rf .pytest_cache .ruff_cache .hypothesis

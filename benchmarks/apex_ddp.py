@@ -1,0 +1,55 @@
+"""NVIDIA Apex: amp's mixed precision and Apex's own DistributedDataParallel, as its documentation shows them.
+
+    torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1
+"""
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import Unavailable
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import find_place, rank_first
+
+
+def main(config: Config) -> None:
+    if not torch.cuda.is_available():
+        raise Unavailable("apex.amp refuses a model on the CPU; run it where there are NVIDIA GPUs, or use ddp_amp")
+    try:
+        from apex import amp
+        from apex.parallel import DistributedDataParallel
+    except ImportError as error:
+        raise Unavailable(f"NVIDIA Apex cannot be imported ({error}); run scripts/install_apex.sh") from None
+    worker = pick_worker(config, find_place("torchrun"))
+    dist.init_process_group(**group_options(config, worker))
+    with rank_first(worker.rank, dist.barrier):
+        train, val = build_loaders(config, worker)
+    net = build_model(config, len(train.classes), worker.device)
+    optimizer = build_optimizer(config, net)
+    net, optimizer = amp.initialize(net, optimizer, opt_level=config.opt_level, verbosity=0)  # apex: before the wrap
+    model = DistributedDataParallel(net)  # apex: finds its device itself, buckets by message size
+
+    def step(images, target):
+        optimizer.zero_grad(set_to_none=True)
+        output = model(images)
+        loss = cross_entropy(output, target)
+        with amp.scale_loss(loss, optimizer) as scaled_loss:  # apex: small gradients survive fp16
+            scaled_loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    precision = f"apex-{config.opt_level}"
+    fit(
+        config, worker, net, optimizer, train, val, step,
+        reduce=all_reduce_sum, extra={"amp": amp}, precision=precision,
+    )  # fmt: skip
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

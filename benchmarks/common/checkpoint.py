@@ -1,0 +1,74 @@
+"""Checkpoints: whole or not at all, written by one rank, read by all, never onto somebody else's device.
+
+    torch.load("last.pt", weights_only=True)["model"]    # plain tensors under torchvision's names
+"""
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import torch
+
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
+
+
+def save_checkpoint(folder: Path, name: str, state: dict) -> None:
+    """Write `state` (tensors, numbers, text) to folder/name by way of a temporary file.
+
+    The last.pt before it stays as previous.pt. Raises UserError where the folder cannot be written.
+    """
+    path, temporary = folder / name, folder / f".{name}.writing"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if name == "last.pt" and path.exists():
+            # A link, not a rename: at every moment there is a whole last.pt.
+            (folder / ".previous.pt").unlink(missing_ok=True)
+            os.link(path, folder / ".previous.pt")
+            os.replace(folder / ".previous.pt", folder / "previous.pt")
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"cannot write the checkpoint {path}: {error}; the one before is kept") from None
+
+
+def load_checkpoint(config: Config, num_classes: int) -> dict | None:
+    """The state that --resume asks for, on the CPU; None where there is nothing to resume.
+
+    Raises UserError for a file that is truncated, foreign, or of another model.
+    """
+    if not config.resume:
+        return None
+    path = Path(config.checkpoint_dir) / f"{config.resume_from}.pt"
+    if not config.checkpoint_dir:
+        raise UserError("resume needs --checkpoint-dir, the folder with last.pt")
+    if not path.exists():
+        print(f"nothing to resume: {path} does not exist yet; starting from the beginning", flush=True)
+        return None
+    other = "previous" if config.resume_from == "last" else "last"
+    remedy = f"use --resume-from {other} for the one before, or start without --resume"
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or "model" not in state or "about" not in state:
+            raise UserError(f"{path} is no checkpoint of this suite; {remedy}")
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        why = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise UserError(f"{path} is truncated or foreign ({why}); {remedy}") from None
+    wanted = about(config, num_classes)
+    for name, value in wanted.items():
+        if state["about"].get(name) != value:
+            raise UserError(f"{path} is of {name} {state['about'].get(name)}, but this run has {value}; {remedy}")
+    return state
+
+
+def about(config: Config, num_classes: int) -> dict:
+    """What must agree between a checkpoint and the run that resumes it."""
+    return {
+        "arch": config.arch, "norm": config.norm, "num_classes": num_classes,
+        "global_batch": config.global_batch, "seed": config.seed,
+    }  # fmt: skip

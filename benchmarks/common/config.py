@@ -1,0 +1,199 @@
+"""One flat configuration. Defaults are here, YAML files hold differences, flags come last.
+
+    python -m benchmarks.ddp --config configs/smoke.yaml --global-batch 64 --help
+
+Needs no torch, so that launchers and plots can read a configuration in a blink.
+"""
+
+import dataclasses
+import difflib
+import sys
+import typing
+from pathlib import Path
+from typing import Literal
+
+import tyro
+import yaml
+
+from benchmarks.common.errors import UserError
+
+Arch = Literal[
+    "resnet18", "resnet34", "resnet50", "resnet101", "resnet152",
+    "resnext50_32x4d", "resnext101_32x8d", "wide_resnet50_2", "wide_resnet101_2",
+]  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What is trained, on what, and how it is timed. The same for every strategy."""
+
+    config: str = ""
+    """YAML file with differences from these defaults."""
+
+    data: str = "data/imagenet-mini"
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
+    loader: Literal["folder", "synthetic"] = "folder"
+    """`folder` reads JPEG files; `synthetic` repeats one random batch that lives on the device."""
+    augment: bool = True
+    """Random crops and flips in training. Off: the centre crop, so that every run sees the same pixels."""
+    workers: int = 4
+    """Loader processes of each rank; 0 decodes in the training process."""
+    skip_bad_files: bool = False
+    """Count and replace files that cannot be decoded, instead of stopping at the first."""
+
+    arch: Arch = "resnet50"
+    """torchvision ResNet."""
+    image_size: int = 224
+    """Pixels along each side of a training image."""
+    norm: Literal["batch", "group", "sync"] = "batch"
+    """BatchNorm, GroupNorm of 32 groups, or SyncBatchNorm (GPUs only)."""
+    precision: Literal["fp32", "tf32"] = "fp32"
+    """Arithmetic of float32 convolutions and products; tf32 needs a GPU. Mixed precision: see `amp_dtype`."""
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    """Layout of images and weights."""
+
+    global_batch: int = 256
+    """Images of one optimizer step, over all ranks. Must divide by the ranks."""
+    epochs: int = 1
+    """Passes over the training set, each followed by an exact evaluation."""
+    steps: int = 0
+    """Optimizer steps of an epoch; 0: as many whole batches as the training set holds."""
+    lr: float = 0.1
+    """Learning rate for a global batch of `lr_batch`; scales in proportion to `global_batch`."""
+    lr_batch: int = 256
+    """The global batch that `lr` is meant for (linear scaling, arXiv:1706.02677)."""
+    lr_warmup_epochs: float = 0.0
+    """Epochs in which the learning rate climbs from 0 in a straight line."""
+    lr_schedule: Literal["constant", "steps", "cosine"] = "constant"
+    """`steps` divides by 10 every 30 epochs; `cosine` falls to 0 at the last step."""
+    momentum: float = 0.9
+    """SGD momentum."""
+    weight_decay: float = 1e-4
+    """SGD weight decay."""
+    seed: int = 0
+    """Seeds the initial weights, the order of the images and every augmentation."""
+
+    warmup_steps: int = 10
+    """First steps of the run, which no timed window includes."""
+    windows: int = 10
+    """Timed windows to take, from the steps after the warm-up."""
+    window_steps: int = 10
+    """Optimizer steps in a timed window."""
+    account_steps: int = 0
+    """Steps after the timed windows in which each phase (data, forward, ...) is timed by hooks."""
+
+    checkpoint_dir: str = ""
+    """Folder for last.pt and best.pt; empty: no checkpoints."""
+    checkpoint_steps: int = 0
+    """Steps between checkpoints within an epoch; 0: at the end of each epoch only."""
+    resume: bool = False
+    """Continue from checkpoint_dir/last.pt, in the middle of an epoch if it stopped there."""
+    resume_from: Literal["last", "previous", "best"] = "last"
+    """Which file --resume reads: `previous` is the one before last."""
+    timeout_s: float = 60.0
+    """Seconds that a rank waits for the others in one collective before the run fails."""
+    limit_s: float = 0.0
+    """Seconds that a launcher gives a whole run before it ends it; 0: no limit. TIMEOUT= overrides it."""
+
+    bucket_cap_mb: float = 25.0
+    """DDP strategies: gradient bucket, MiB."""
+    amp_dtype: Literal["bf16", "fp16"] = "bf16"
+    """ddp_amp: type of autocast; fp16 comes with a gradient scaler and needs a GPU."""
+    compression: Literal["none", "fp16"] = "none"
+    """horovod_ddp: what gradients travel as."""
+    opt_level: Literal["O0", "O1", "O2", "O3"] = "O1"
+    """apex_ddp: Apex amp's optimisation level."""
+    cut: int = 0
+    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; 0: balanced by FLOPs."""
+    split_size: int = 0
+    """model_parallel, hybrid_parallel: images of a micro-batch; 0: the whole batch at once."""
+    copy_stream: bool = False
+    """model_parallel: copy activations on a CUDA stream of its own."""
+    microbatches: int = 4
+    """pipeline_parallel: micro-batches of a step."""
+    pipeline_schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    """pipeline_parallel: order of forward and backward micro-batches."""
+    rendezvous: Literal["file", "address"] = "file"
+    """slurm: ranks meet in a file of the shared folder, or at the first node's address."""
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+TYPES = typing.get_type_hints(Config)
+AT_LEAST = {
+    "workers": 0, "image_size": 8, "global_batch": 1, "epochs": 1, "steps": 0, "lr": 0, "lr_batch": 1,
+    "lr_warmup_epochs": 0, "momentum": 0, "weight_decay": 0, "seed": 0, "warmup_steps": 0, "windows": 1,
+    "window_steps": 1, "account_steps": 0, "checkpoint_steps": 0, "timeout_s": 1, "limit_s": 0, "bucket_cap_mb": 0,
+    "cut": 0, "split_size": 0, "microbatches": 1,
+}  # fmt: skip
+
+
+def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple) -> Config:
+    """Defaults, then the file that `--config` names, then flags, each overriding the one before.
+
+    args: command line without the program's name (default sys.argv[1:]). allowed: for a field, the values
+    that the calling strategy can honour, e.g. norm=("batch", "group").
+    Raises UserError for a file's mistakes and values out of range; exits 2 with tyro's message for a flag's.
+    """
+    args = sys.argv[1:] if args is None else args
+    path = _config_flag(args)
+    base = Config(**read_yaml(path)) if path else Config()
+    config = tyro.cli(Config, args=args, default=base, description=description)
+    for name, minimum in AT_LEAST.items():
+        value = getattr(config, name)
+        if not minimum <= value < float("inf"):
+            raise UserError(f"{name} is {value}, but must be at least {minimum}")
+    for name, values in allowed.items():
+        if getattr(config, name) not in values:
+            raise UserError(
+                f"this strategy cannot honour {name}={getattr(config, name)}; it takes {' or '.join(values)}"
+            )
+    return config
+
+
+def read_yaml(path: str) -> dict:
+    """The differences a YAML file holds, checked against Config's names and types. Raises UserError."""
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the configuration {path}: {error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not plain YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold `name: value` lines, but holds a {type(values).__name__}")
+    return {str(name): _checked(path, str(name), value) for name, value in values.items()}
+
+
+def _config_flag(args: list[str]) -> str:
+    """The last value of --config in `args`, which has to be known before the other flags are parsed."""
+    path = ""
+    for position, arg in enumerate(args):
+        if arg == "--config" and position + 1 < len(args):
+            path = args[position + 1]
+        elif arg.startswith("--config="):
+            path = arg.removeprefix("--config=")
+    return path
+
+
+def _checked(path: str, name: str, value: object) -> object:
+    if name not in FIELDS or name == "config":
+        near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
+        hint = f"did you mean `{near[0]}`?" if near else "`make help` and --help list the fields"
+        raise UserError(f"{path}: unknown key {name!r}; {hint}")
+    wanted = TYPES[name]
+    if typing.get_origin(wanted) is Literal:
+        choices = typing.get_args(wanted)
+        if value in choices:
+            return value
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"{path}: {name} is {value!r}; {hint}It takes {', '.join(choices)}")
+    if wanted is float and type(value) is int:
+        return float(value)
+    if wanted is float and isinstance(value, str):  # YAML 1.1 reads 1e-4 as text
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if type(value) is not wanted:
+        raise UserError(f"{path}: {name} is {value!r}, but must be of type {wanted.__name__}")
+    return value

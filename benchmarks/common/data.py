@@ -1,0 +1,248 @@
+"""Images in, batches on the device out, the same global batches for every strategy and any number of ranks.
+
+Batch k of an epoch is positions [k*G, (k+1)*G) of a permutation drawn from (seed, epoch); each rank reads its
+equal slice of it. The augmentation of an image is drawn from (seed, epoch, position), so that pixels depend on
+neither the ranks, nor the loader's workers, nor where a resumed run started.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from benchmarks.common.config import Config
+from benchmarks.common.devices import Worker
+from benchmarks.common.errors import UserError
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set, as torchvision documents
+IMAGENET_TRAIN_IMAGES, IMAGENET_CLASSES = 1_281_167, 1000
+NEIGHBOURS_TRIED = 100  # that many unreadable files in a row are no accident
+MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+DECODE_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+
+class Photographs(ImageFolder):
+    """A folder of class folders, indexed by (epoch, position, index).
+
+    An item is (uint8 CHW image or None, target, problem): `problem` is '' or names a file that could not be
+    decoded. With `fill_gaps`, the next readable image takes its place, so that training batches stay whole.
+    """
+
+    def __init__(self, folder: Path, transform, seed: int, class_to_idx: dict | None, fill_gaps: bool):
+        self.known_classes, self.seed, self.fill_gaps = class_to_idx, seed, fill_gaps
+        try:
+            super().__init__(str(folder), transform=transform, allow_empty=True)
+        except OSError as error:
+            raise UserError(f"cannot read {folder}: {error}; DATA must hold train/ and val/") from None
+        if not self.samples:
+            raise UserError(f"{folder} holds no class folder with images; expected {folder}/<class>/*.JPEG")
+
+    def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
+        """Classes are numbered by train/: a val/ that lacks some must not shift the others."""
+        classes, class_to_idx = super().find_classes(directory)
+        if self.known_classes is None:
+            return classes, class_to_idx
+        unknown = sorted(set(classes) - set(self.known_classes))
+        if unknown:
+            raise UserError(f"{directory} has classes that train/ lacks: {unknown[:3]!r}; remove or train them")
+        return list(self.known_classes), self.known_classes
+
+    def __getitem__(self, key: tuple[int, int, int]) -> tuple[torch.Tensor | None, int, str]:
+        epoch, position, index = key
+        problem = ""
+        for step in range(NEIGHBOURS_TRIED if self.fill_gaps else 1):
+            path, target = self.samples[(index + step) % len(self.samples)]
+            try:
+                with Image.open(path) as image, _random_from(self.seed, epoch, position):
+                    return self.transform(image.convert("RGB")), target, problem
+            except DECODE_ERRORS as error:
+                problem = problem or f"{path!r} is not a readable image ({error})"
+        return None, target, problem
+
+
+def collate(items: list[tuple[torch.Tensor | None, int, str]]) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    """Readable images stacked (uint8 NCHW), their targets (int64), and the problems of the others.
+
+    Problems travel as text: an exception raised in a loader worker would arrive as a page of traceback.
+    """
+    readable = [(image, target) for image, target, _ in items if image is not None]
+    images = torch.stack([image for image, _ in readable]) if readable else torch.empty(0, 3, 1, 1, dtype=torch.uint8)
+    return images, torch.tensor([target for _, target in readable]), [problem for *_, problem in items if problem]
+
+
+@contextlib.contextmanager
+def _random_from(*numbers: int) -> Iterator[None]:
+    """Draw torch's random numbers from these numbers alone, and leave the generator as it was."""
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(int(numpy.random.SeedSequence(numbers).generate_state(1, numpy.uint64)[0] >> 1))
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+
+
+class GlobalBatches:
+    """One shard's part of every global batch of an epoch, as lists of (epoch, position, index).
+
+    shuffle: an epoch deals `num_steps` whole batches from shuffled laps over the images, so that a set smaller
+    than an epoch is dealt again. Otherwise every image comes exactly once: the last batch is what is left,
+    and where that is less than one image a shard, some shards have no part in it.
+    """
+
+    def __init__(self, num_images, global_batch, num_steps, shard=0, num_shards=1, shuffle=True, seed=0):
+        self.num_images, self.global_batch, self.num_steps = num_images, global_batch, num_steps
+        self.shard, self.num_shards, self.shuffle, self.seed = shard, num_shards, shuffle, seed
+        self.epoch = self.start_step = 0
+
+    def __len__(self) -> int:
+        return self.num_steps - self.start_step
+
+    def order(self) -> torch.Tensor:
+        """Image indices of the epoch, int64, in the order in which they are dealt."""
+        if not self.shuffle:
+            return torch.arange(self.num_images)
+        wanted = self.num_steps * self.global_batch
+        deal = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        laps = [torch.randperm(self.num_images, generator=deal) for _ in range(-(-wanted // self.num_images))]
+        return torch.cat(laps)[:wanted]
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        order = self.order()
+        for step in range(self.start_step, self.num_steps):
+            positions = range(step * self.global_batch, min((step + 1) * self.global_batch, len(order)))
+            share, extra = divmod(len(positions), self.num_shards)
+            first = self.shard * share + min(self.shard, extra)
+            mine = positions[first : first + share + (self.shard < extra)]
+            if mine:
+                yield [(self.epoch, position, int(order[position])) for position in mine]
+
+
+class Loader:
+    """Batches on the device: float32 NCHW images, normalised, and int64 targets.
+
+    `fetch` and `to_device` are looked up at every batch, so that the account of a step can time them from
+    outside.
+    """
+
+    def __init__(self, host_batches, batches: GlobalBatches, config: Config, device: torch.device, classes: list[str]):
+        self.host_batches, self.batches, self.device = host_batches, batches, device
+        self.classes, self.skip_bad_files = classes, config.skip_bad_files
+        self.memory_format = MEMORY_FORMATS[config.memory_format]
+        self.mean = torch.tensor(MEAN, device=device).mul(255).view(1, 3, 1, 1)
+        self.std = torch.tensor(STD, device=device).mul(255).view(1, 3, 1, 1)
+        self.num_bad_files = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of a whole epoch."""
+        return self.batches.num_steps
+
+    def set_epoch(self, epoch: int, start_step: int = 0) -> None:
+        """Choose the epoch, and so its order and augmentations, and the step to start from."""
+        self.batches.epoch, self.batches.start_step = epoch, start_step
+
+    def fetch(self, host_batches: Iterator):
+        """The next batch on the host, or None at the end. Raises UserError for an unreadable file."""
+        try:
+            batch = next(host_batches, None)
+        except RuntimeError as error:
+            if "shared memory" in str(error) or "Bus error" in str(error):
+                raise UserError("a loader worker found /dev/shm full; enlarge it or use --workers 0") from error
+            raise
+        if batch is not None and batch[2]:
+            if not self.skip_bad_files:
+                raise UserError(f"{batch[2][0]}; mend or remove the file, or use --skip-bad-files")
+            self.num_bad_files += len(batch[2])
+        return batch
+
+    def to_device(self, images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """uint8 images are copied first and converted after: a quarter of the bytes cross to the device."""
+        if images.dtype == torch.uint8:
+            images = images.to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
+            images = images.contiguous(memory_format=self.memory_format)
+        return images, target.to(self.device, non_blocking=True)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        host_batches = iter(self.host_batches)
+        while (batch := self.fetch(host_batches)) is not None:
+            images, target, _ = batch
+            if len(target):
+                yield self.to_device(images, target)
+
+
+class SyntheticBatches:
+    """One random batch that already lives on the device, as often as an epoch has steps: training without input."""
+
+    def __init__(self, config: Config, batches: GlobalBatches, device: torch.device):
+        self.batches = batches
+        size = (config.global_batch // batches.num_shards, 3, config.image_size, config.image_size)
+        random = torch.Generator().manual_seed(config.seed + batches.shard)
+        images = torch.randn(size, generator=random).contiguous(memory_format=MEMORY_FORMATS[config.memory_format])
+        target = torch.randint(IMAGENET_CLASSES, size[:1], generator=random)
+        self.batch = images.to(device), target.to(device), []
+
+    def __iter__(self):
+        return itertools.repeat(self.batch, len(self.batches))
+
+
+def build_loaders(
+    config: Config, worker: Worker, shard: int | None = None, num_shards: int | None = None
+) -> tuple[Loader, Loader]:
+    """The training and the validation Loader of one rank.
+
+    shard, num_shards: which part of each global batch to read (default: rank of world_size); ranks that hold
+    parts of one model share a shard. Raises UserError where the batch does not divide or the data are unfit.
+    """
+    shard = worker.rank if shard is None else shard
+    num_shards = worker.world_size if num_shards is None else num_shards
+    if config.global_batch % num_shards:
+        raise UserError(f"global_batch {config.global_batch} does not divide by {num_shards} ranks; change one of them")
+    G, dealt = config.global_batch, {"shard": shard, "num_shards": num_shards, "seed": config.seed}
+    if config.loader == "synthetic":
+        steps = config.steps or IMAGENET_TRAIN_IMAGES // G
+        train_batches = GlobalBatches(IMAGENET_TRAIN_IMAGES, G, steps, **dealt)
+        val_batches = GlobalBatches(0, G, 0, shuffle=False, **dealt)
+        classes = [str(number) for number in range(IMAGENET_CLASSES)]
+        train_set = SyntheticBatches(config, train_batches, worker.device)
+        return (
+            Loader(train_set, train_batches, config, worker.device, classes),
+            Loader([], val_batches, config, worker.device, classes),
+        )
+    train_set, val_set = image_folders(config)
+    train_batches = GlobalBatches(len(train_set), G, config.steps or max(1, len(train_set) // G), **dealt)
+    val_batches = GlobalBatches(len(val_set), G, -(-len(val_set) // G), shuffle=False, **dealt)
+    return tuple(
+        Loader(_host_batches(config, worker, images, batches), batches, config, worker.device, train_set.classes)
+        for images, batches in ((train_set, train_batches), (val_set, val_batches))
+    )
+
+
+def image_folders(config: Config) -> tuple[Photographs, Photographs]:
+    """train/ and val/ of config.data: random crops and flips for training, centre crops for validation.
+
+    The centre crop is of an image whose shorter side is image_size * 256 / 224, as torchvision's references do.
+    """
+    size, root = config.image_size, Path(config.data)
+    centre = [v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size), v2.PILToTensor()]
+    random = [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    train_transform = v2.Compose(random if config.augment else centre)
+    train = Photographs(root / "train", train_transform, config.seed, None, fill_gaps=True)
+    return train, Photographs(root / "val", v2.Compose(centre), config.seed, train.class_to_idx, fill_gaps=False)
+
+
+def _host_batches(config: Config, worker: Worker, images: Photographs, batches: GlobalBatches) -> DataLoader:
+    return DataLoader(
+        images,
+        batch_sampler=batches,
+        collate_fn=collate,
+        num_workers=config.workers,
+        persistent_workers=config.workers > 0,
+        pin_memory=worker.device.type == "cuda",
+    )

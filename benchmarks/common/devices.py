@@ -1,0 +1,98 @@
+"""The device, backend and threads of one rank, and the sums over all of them."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
+from benchmarks.common.ranks import Place
+
+Reduce = Callable[[torch.Tensor], torch.Tensor]
+"""Sums a tensor over all ranks and returns the result on each of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """One rank at work. `reports` is true on the one rank that writes results."""
+
+    device: torch.device
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    nodes: int = 1
+    launcher: str = "none"
+    backend: str = "none"
+    reports: bool = True
+
+
+def pick_worker(config: Config, place: Place, backend: str | None = None) -> Worker:
+    """This rank's Worker: GPU number local_rank, or the CPU where there is none.
+
+    backend: what the ranks talk through; by default NCCL between GPUs and gloo between CPUs.
+    Sets the device, the threads (THREADS_PER_RANK, from the launcher), the seed and the float32 precision.
+    Raises UserError where local_rank has no GPU of its own, or for tf32 without one.
+    """
+    use_cuda = torch.cuda.is_available()
+    if use_cuda and place.local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"rank {place.rank} wants GPU {place.local_rank}, but {torch.cuda.device_count()} can be seen; "
+            "lower NPROC (or tasks per node), or free CUDA_VISIBLE_DEVICES"
+        )
+    device = torch.device("cuda", place.local_rank) if use_cuda else torch.device("cpu")
+    if use_cuda:
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.benchmark = True
+    elif config.precision == "tf32":
+        raise UserError("precision tf32 needs a GPU; use fp32 on a CPU")
+    torch.backends.cuda.matmul.allow_tf32 = config.precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+    if "THREADS_PER_RANK" in os.environ:
+        torch.set_num_threads(int(os.environ["THREADS_PER_RANK"]))
+    torch.manual_seed(config.seed)
+    if backend is None:
+        backend = "none" if place.launcher == "none" else "nccl" if use_cuda else "gloo"
+    return Worker(
+        device, place.rank, place.local_rank, place.world_size, place.nodes, place.launcher, backend, place.rank == 0
+    )
+
+
+def group_options(config: Config, worker: Worker) -> dict:
+    """Keyword arguments of init_process_group that every strategy shares: backend, timeout and, for NCCL,
+    the device, without which a barrier would guess it."""
+    options = {"backend": worker.backend, "timeout": timedelta(seconds=config.timeout_s)}
+    if worker.device.type == "cuda":
+        options["device_id"] = worker.device
+    return options
+
+
+def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Sum of `tensor` over the default process group, in place. Raises UserError before initialisation."""
+    if not dist.is_initialized():
+        raise UserError("a collective was called before dist.init_process_group; start the group first")
+    dist.all_reduce(tensor)
+    return tensor
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until every GPU that this process uses is done; nothing to wait for on a CPU."""
+    if device.type == "cuda":
+        for index in range(torch.cuda.device_count()):
+            if torch.cuda.memory_reserved(index):  # a GPU this process never used has nothing to wait for
+                torch.cuda.synchronize(index)
+
+
+def device_name(device: torch.device) -> str:
+    """What the vendor calls the device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        return names[0]
+    except (OSError, IndexError):
+        return "CPU"

@@ -1,0 +1,21 @@
+"""The four ways in which a run ends without a bug. `outcome.guarded` turns each into an exit code."""
+
+
+class UserError(Exception):
+    """A mistake the user can mend: the text says what was wrong, where, and what to do next."""
+
+
+class Unavailable(Exception):
+    """This machine cannot run the strategy: the text says why and what would change that."""
+
+
+class Diverged(Exception):
+    """The loss is no longer a number: whatever was timed is not a training step."""
+
+
+class Stopped(Exception):
+    """A signal asked the run to stop, and it did so between two steps. `signum` is the signal."""
+
+    def __init__(self, signum: int, text: str):
+        super().__init__(text)
+        self.signum = signum

@@ -1,0 +1,49 @@
+"""The model, its optimizer and its learning rate: the same for every strategy."""
+
+import functools
+import math
+
+import torch
+import torchvision
+from torch import nn
+
+from benchmarks.common.config import Config
+from benchmarks.common.data import MEMORY_FORMATS
+from benchmarks.common.errors import UserError
+
+
+def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Module:
+    """A torchvision ResNet with weights drawn from config.seed on the CPU, so that every rank, strategy and
+    device starts from the same ones. Raises UserError for norm=sync on a CPU, which has no kernel for it."""
+    if config.norm == "sync" and device.type != "cuda":
+        raise UserError("norm sync (SyncBatchNorm) runs on GPUs only; use --norm group, or batch")
+    options = {"norm_layer": functools.partial(nn.GroupNorm, 32)} if config.norm == "group" else {}
+    torch.manual_seed(config.seed)
+    model = getattr(torchvision.models, config.arch)(num_classes=num_classes, **options)
+    if config.norm == "sync":
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return model.to(device, memory_format=MEMORY_FORMATS[config.memory_format])
+
+
+def build_optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
+    """SGD with momentum and weight decay; the engine sets the learning rate before every step."""
+    return torch.optim.SGD(
+        model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+    )
+
+
+def learning_rate(config: Config, epoch: float) -> float:
+    """Learning rate at a moment of training, `epoch` counting passes as a real number from 0.
+
+    Linear scaling with the global batch and a linear warm-up (arXiv:1706.02677), then constant, divided by 10
+    every 30 epochs, or a cosine to 0 (arXiv:1608.03983 without restarts).
+    """
+    peak = config.lr * config.global_batch / config.lr_batch
+    if epoch < config.lr_warmup_epochs:
+        return peak * epoch / config.lr_warmup_epochs
+    if config.lr_schedule == "steps":
+        return peak * 0.1 ** (epoch // 30)
+    if config.lr_schedule == "cosine":
+        span = max(config.epochs - config.lr_warmup_epochs, 1e-9)
+        return peak * (1 + math.cos(math.pi * min(1.0, (epoch - config.lr_warmup_epochs) / span))) / 2
+    return peak

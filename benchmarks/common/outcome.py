@@ -1,0 +1,75 @@
+"""How a process ends: an exit code, a line on stderr, and a note of the cause for the launcher.
+
+The launcher gives a run its folder in RUN_DIR. The earliest note in it is the first cause; the ranks that
+fail after it are victims.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.common.errors import Diverged, Stopped, Unavailable, UserError
+from benchmarks.common.ranks import find_place
+from benchmarks.common.results import write_json
+
+EXIT_FAILED, EXIT_USAGE, EXIT_INVALID, EXIT_UNAVAILABLE = 1, 2, 3, 77  # 77: automake's code for "skipped"
+
+
+def run_dir() -> Path | None:
+    """The folder of this run's log and notes, or None where no launcher started it."""
+    path = os.environ.get("RUN_DIR")
+    return Path(path) if path else None
+
+
+def guarded(main: Callable[[], None], rank: int | None = None) -> None:
+    """Call `main`. On an exception, note the cause and end the process at once.
+
+    At once means os._exit: an interpreter that shuts down in order would wait for ranks that wait for it.
+    rank: of this process, where the environment does not say.
+    """
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # the launcher asks a run that hangs for its stacks
+    try:
+        main()
+        return
+    except UserError as error:
+        status, code, text = "failed", EXIT_USAGE, str(error)
+        print(f"error: {text}", file=sys.stderr)
+    except Unavailable as error:
+        status, code, text = "skipped", EXIT_UNAVAILABLE, str(error)
+        print(f"skipped: {text}", file=sys.stderr)
+    except Diverged as error:
+        status, code, text = "invalid", EXIT_INVALID, str(error)
+        print(f"invalid: {text}", file=sys.stderr)
+    except Stopped as error:
+        status, code, text = "interrupted", 128 + error.signum, str(error)
+        print(f"interrupted: {text}", file=sys.stderr)
+    except Exception as error:
+        status, code, text = "failed", EXIT_FAILED, f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+    note(status, text, rank)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def note(status: str, reason: str, rank: int | None = None) -> None:
+    """Leave `status` and `reason` for the launcher, with the moment on the clock that processes share."""
+    folder = run_dir()
+    if folder is None:
+        return
+    if rank is None:
+        try:
+            rank = find_place().rank
+        except UserError:
+            rank = 0
+    moment = time.monotonic()
+    cause = {"at": moment, "status": status, "reason": reason, "rank": rank, "pid": os.getpid()}
+    try:
+        write_json(folder / f"cause-{os.getpid()}.json", cause)
+    except OSError as error:
+        print(f"warning: the cause could not be noted in {folder}: {error}", file=sys.stderr)

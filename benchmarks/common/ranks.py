@@ -1,0 +1,87 @@
+"""Who this process is among the others: rank, local_rank and world_size, whoever started it.
+
+torchrun, Slurm and horovodrun each set variables of their own; `find_place` reads them and says whose they are.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+
+from benchmarks.common.errors import UserError
+
+VARIABLES = {
+    "torchrun": ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
+}
+HOW_TO = {
+    "torchrun": "start it with: torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp",
+    "horovodrun": "start it with: horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp",
+    "srun": "start it with: srun --ntasks 2 python -m benchmarks.slurm",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One process among `world_size`; `launcher` is torchrun, srun, horovodrun, spawn or none."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    nodes: int = 1
+    launcher: str = "none"
+
+
+def find_place(expected: str | None = None, env: Mapping[str, str] = os.environ) -> Place:
+    """This process's Place from the environment, and which launcher set it.
+
+    torchrun comes first: inside a Slurm job its variables are the ones that are about this process. Slurm's
+    are believed only in a step that srun started (SLURM_STEP_NUM_TASKS): a shell or batch script in an
+    allocation has SLURM_PROCID too. Raises UserError where a variable is missing or is no number, or where
+    `expected` (torchrun, horovodrun or srun) did not start the process.
+    """
+    found = "none"
+    for launcher in ("torchrun", "horovodrun", "srun"):
+        if expected in (None, launcher) and VARIABLES[launcher][2] in env:
+            found = launcher
+            break
+    if expected and found != expected:
+        missing = [name for name in VARIABLES[expected] if name not in env]
+        raise UserError(f"{expected} did not start this process ({', '.join(missing)} not set); {HOW_TO[expected]}")
+    if found == "none":
+        return Place()
+    rank, local_rank, world_size = (_number(env, name, found) for name in VARIABLES[found])
+    if not (rank < world_size and local_rank < world_size):
+        raise UserError(f"{found} says rank {rank}, local_rank {local_rank} of {world_size}; unset stale variables")
+    return Place(rank, local_rank, world_size, _num_nodes(env, found, world_size), found)
+
+
+def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
+    text = env.get(name, "")
+    if not text.isdecimal():
+        raise UserError(f"{name} is {text!r}, but {launcher} sets a number; {HOW_TO[launcher]}")
+    return int(text)
+
+
+def _num_nodes(env: Mapping[str, str], launcher: str, world_size: int) -> int:
+    if launcher == "srun":
+        return int(env.get("SLURM_STEP_NUM_NODES") or 1)
+    local_size = env.get("LOCAL_WORLD_SIZE" if launcher == "torchrun" else "HOROVOD_LOCAL_SIZE", "")
+    return -(-world_size // int(local_size)) if local_size.isdecimal() and int(local_size) else 1
+
+
+@contextlib.contextmanager
+def rank_first(rank: int, barrier) -> Iterator[None]:
+    """Rank 0 runs the block alone, then all the others do: for work whose result is found on disk.
+
+    barrier: blocks until every rank has called it. Every rank must enter; an exception on rank 0 does not
+    keep the others waiting.
+    """
+    if rank != 0:
+        barrier()
+    try:
+        yield
+    finally:
+        if rank == 0:
+            barrier()

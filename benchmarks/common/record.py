@@ -1,0 +1,96 @@
+"""What the reporting rank tells the world: rows, the summary of the run, progress, and where its time went."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.common.config import Config
+from benchmarks.common.devices import Worker, device_name
+from benchmarks.common.meters import Totals
+from benchmarks.common.outcome import run_dir
+from benchmarks.common.results import append_rows, write_json
+
+IMPORTED_AT = time.monotonic()
+
+
+class Record:
+    """Rows and summary of one run. Silent on ranks that do not report; without a launcher it only prints."""
+
+    def __init__(self, config: Config, worker: Worker, num_steps: int):
+        self.config, self.worker, self.num_steps = config, worker, num_steps
+        self.folder = run_dir() if worker.reports else None
+        self.results = self.folder.parent.parent if self.folder else None
+        self.run_id = self.folder.name if self.folder else ""
+        self.parts: dict[str, float] = {}
+        self.started_at = _process_start()
+        self.marked_at = self.started_at
+        self.summary: dict = {}
+        self.mark("imports", IMPORTED_AT)
+        self.mark("data set, model and process group")
+
+    def mark(self, part: str, now: float | None = None) -> None:
+        """Book the time since the last mark on `part` of the wall clock's account."""
+        now = time.monotonic() if now is None else now
+        self.parts[part] = self.parts.get(part, 0.0) + now - self.marked_at
+        self.marked_at = now
+
+    def rows(self, table: str, rows: list[dict]) -> None:
+        """Add rows of this run to a table of the result set."""
+        if self.results:
+            append_rows(self.results, table, [{"run_id": self.run_id, **row} for row in rows])
+
+    def window(self, number: int, images: int, seconds: float, step_ms: list[float], first_step: int) -> None:
+        """One timed window and the steps in it."""
+        self.rows("windows", [
+            {"window": number, "images": images, "seconds": seconds, "images_per_s": images / seconds}
+        ])  # fmt: skip
+        self.rows("steps", [
+            {"rank": self.worker.rank, "step": first_step + n, "step_ms": ms} for n, ms in enumerate(step_ms)
+        ])  # fmt: skip
+
+    def epoch(self, epoch: int, phase: str, seconds: float, totals: Totals) -> None:
+        """One pass over the training or the validation set."""
+        self.rows("epochs", [
+            {"epoch": epoch, "phase": phase, "seconds": seconds, "images": totals.images, "loss": totals.loss,
+             "acc1": totals.acc1, "acc5": totals.acc5}
+        ])  # fmt: skip
+        if self.worker.reports:
+            print(
+                f"epoch {epoch} {phase:5}  loss {totals.loss:.4f}  top-1 {totals.acc1:6.2f} %  "
+                f"top-5 {totals.acc5:6.2f} %  {totals.images} images in {seconds:.2f} s",
+                flush=True,
+            )
+
+    def progress(self, steps_done: int) -> None:
+        """Tell the launcher's progress bar how far training is."""
+        if self.folder:
+            (self.folder / "progress").write_text(f"{steps_done} {self.num_steps}")
+
+    def finish(self, summary: dict) -> None:
+        """Hand the launcher what only the run knows; without a launcher, print the throughput."""
+        worker = self.worker
+        self.summary = {
+            "device": worker.device.type, "device_name": device_name(worker.device),
+            "world_size": worker.world_size, "nodes": worker.nodes, "backend": worker.backend,
+            "threads_per_rank": torch.get_num_threads(), "torch": torch.__version__,
+            "memory_format": self.config.memory_format, **summary,
+        }  # fmt: skip
+        if self.folder:
+            wall = {"started_at": self.started_at, "ended_at": self.marked_at, "parts": self.parts}
+            write_json(self.folder / "summary.json", {"row": self.summary, "wall": wall})
+        elif worker.reports and summary.get("images_per_s"):
+            print(f"{summary['images_per_s']:.1f} images/s", flush=True)
+
+
+def _process_start() -> float:
+    """Moment at which the kernel started this process, on time.monotonic's clock, to 10 ms (proc_pid_stat(5))."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic() - age
+    except (OSError, ValueError, AttributeError) as error:
+        print(f"warning: the start of the process is not known: {error}", file=sys.stderr)
+        return IMPORTED_AT

@@ -1,0 +1,159 @@
+"""The tables of a result set, their one writer and their one reader.
+
+A set is a folder `results/<name>/` of tidy CSV files joined by `run_id`. Units are in the column names; a
+missing value is an empty cell, never 0. Needs no torch; only `read_table` needs pandas.
+"""
+
+import contextlib
+import csv
+import fcntl
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from benchmarks.common.errors import UserError
+
+SCHEMA = 1
+STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
+TABLES = {
+    # one row an attempt, whatever became of it
+    "runs": (
+        "schema", "run_id", "strategy", "status", "reason", "exit_code", "repeat", "started_at", "wall_s",
+        "config", "arch", "image_size", "global_batch", "precision", "memory_format", "loader", "device",
+        "device_name", "world_size", "nodes", "backend", "threads_per_rank", "oversubscribed", "parallel",
+        "torch", "commit", "dirty", "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high",
+        "step_ms_p50", "step_ms_p95", "epoch_s", "train_loss", "val_loss", "acc1", "acc5", "val_samples",
+        "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "load_average", "governor",
+        "options", "log_path",
+    ),
+    # the samples behind a run's throughput
+    "windows": ("run_id", "window", "images", "seconds", "images_per_s"),
+    "epochs": ("run_id", "epoch", "phase", "seconds", "images", "loss", "acc1", "acc5"),
+    # every step of the timed windows has step_ms; the phases come from the accounted steps after them
+    "steps": (
+        "run_id", "rank", "step", "step_ms", "data_ms", "copy_ms", "forward_ms", "backward_ms",
+        "optimizer_ms", "other_ms", "exposed_comm_ms",
+    ),
+    # where the wall clock of a run went; the parts of a run sum to its wall_s
+    "wall": ("run_id", "part", "seconds"),
+    "telemetry": (
+        "run_id", "t_s", "device", "util_pct", "memory_used_mb", "power_w", "temperature_c", "network_mb_per_s",
+        "throttle",
+    ),
+}  # fmt: skip
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def append_rows(results: Path, table: str, rows: Iterable[dict]) -> None:
+    """Add rows to `results/<table>.csv`, whole or not at all.
+
+    The file is rewritten beside itself and renamed, so that a kill or a full disk leaves the earlier rows.
+    A last line that something else left half written is dropped. Raises KeyError for an unknown column and
+    UserError where the folder cannot be written.
+    """
+    columns = TABLES[table]
+    path = results / f"{table}.csv"
+    with _writing(results):
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        kept, new_line, _ = old.rpartition("\n")
+        out = io.StringIO()
+        header = next(csv.reader([kept.split("\n", 1)[0]])) if kept else list(columns)
+        out.write(kept + new_line)
+        writer = csv.DictWriter(out, header, restval="", extrasaction="ignore", lineterminator="\n")
+        if not kept:
+            writer.writeheader()
+        for row in rows:
+            unknown = set(row) - set(columns)
+            if unknown:
+                raise KeyError(f"{table}.csv has no column {sorted(unknown)}")
+            writer.writerow({name: cell(value) for name, value in row.items()})
+        write_whole(path, out.getvalue())
+
+
+def cell(value: object) -> str:
+    """One CSV cell: '' for None, text on one line, and never something a spreadsheet would run."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    text = " ".join(str(value).replace("\0", "").split())
+    return "'" + text if isinstance(value, str) and text.startswith(FORMULA_STARTS) else text
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` to a temporary file beside `path` and rename it: a reader sees the old or the new file."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_json(path: Path, value: object) -> None:
+    """`value` as JSON, whole or not at all."""
+    write_whole(path, json.dumps(value, indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def _writing(results: Path) -> Iterator[None]:
+    """One writer at a time in a set; a full disk or a read-only folder becomes a UserError."""
+    try:
+        with open(results / ".writing", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise UserError(f"cannot write results in {results}: {error.strerror}; earlier rows are kept") from None
+
+
+def read_table(results: Path, table: str):
+    """`results/<table>.csv` as a pandas DataFrame with every column of the schema, empty where missing.
+
+    Numbers are numbers, other columns text ('' where empty). A line that is not whole is skipped with a
+    warning on stderr; sets of older schemas lack columns and still read. A missing file is an empty table.
+    """
+    import pandas
+
+    columns = list(TABLES[table])
+    path = results / f"{table}.csv"
+    rows = []
+    if path.exists():
+        text = path.read_bytes().decode("utf-8", errors="replace").replace("\0", "")
+        whole, _, torn = text.rpartition("\n")
+        reader = csv.reader(io.StringIO(whole))
+        header = next(reader, columns)
+        for cells in reader:
+            if len(cells) == len(header):
+                rows.append(dict(zip(header, cells, strict=True)))
+            elif cells:
+                _warn(path, reader.line_num)
+        if torn:
+            _warn(path, text.count("\n") + 1)
+    frame = pandas.DataFrame(rows, columns=list(dict.fromkeys(columns)), dtype=object)
+    for name in columns:
+        if name in TEXT_COLUMNS:
+            frame[name] = frame[name].fillna("").astype(str)
+        else:
+            frame[name] = pandas.to_numeric(frame[name], errors="coerce")
+    return frame
+
+
+def _warn(path: Path, line: int) -> None:
+    print(f"warning: {path}, line {line} is not a whole row and is skipped", file=sys.stderr)
+
+
+TEXT_COLUMNS = frozenset(
+    "run_id strategy status reason started_at config arch precision memory_format loader device device_name backend "
+    "oversubscribed parallel torch commit dirty governor options log_path phase part throttle".split()
+)

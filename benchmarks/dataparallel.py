@@ -1,0 +1,44 @@
+"""nn.DataParallel: one process drives every GPU; it scatters each batch and gathers the outputs on GPU 0.
+
+    python -m benchmarks.dataparallel --config configs/smoke.yaml
+"""
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import Place
+
+
+def main(config: Config) -> None:
+    worker = pick_worker(config, Place())
+    num_gpus = torch.cuda.device_count()
+    if num_gpus and config.global_batch % num_gpus:
+        raise UserError(f"global_batch {config.global_batch} does not divide by {num_gpus} GPUs; change one of them")
+    train, val = build_loaders(config, worker)
+    net = build_model(config, len(train.classes), worker.device)
+    model = nn.DataParallel(net)  # dataparallel: copies the weights to all GPUs in every forward pass
+    optimizer = build_optimizer(config, net)
+
+    def step(images, target):
+        optimizer.zero_grad(set_to_none=True)
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    # dataparallel: with fewer than two GPUs the wrapper passes through, and the row says so
+    fit(config, worker, net, optimizer, train, val, step, world_size=max(1, num_gpus), parallel=num_gpus > 1)
+
+
+if __name__ == "__main__":
+    # SyncBatchNorm needs a process group; under DataParallel it would quietly be BatchNorm.
+    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"))))

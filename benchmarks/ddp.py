@@ -1,0 +1,42 @@
+"""DistributedDataParallel by torchrun: one process a GPU, gradients averaged while the backward pass runs.
+
+    torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml
+"""
+
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import find_place, rank_first
+
+
+def main(config: Config) -> None:
+    worker = pick_worker(config, find_place("torchrun"))  # ddp: torchrun set RANK, LOCAL_RANK and WORLD_SIZE
+    dist.init_process_group(**group_options(config, worker))  # ddp: the ranks meet where torchrun told them to
+    with rank_first(worker.rank, dist.barrier):
+        train, val = build_loaders(config, worker)  # ddp: each rank reads its own shard of every global batch
+    net = build_model(config, len(train.classes), worker.device)
+    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb)  # ddp: averages gradients
+    optimizer = build_optimizer(config, net)
+
+    def step(images, target):
+        optimizer.zero_grad(set_to_none=True)
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    fit(config, worker, net, optimizer, train, val, step, reduce=all_reduce_sum)
+    dist.destroy_process_group()  # ddp: in order, so that no rank leaves while another still talks to it
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

@@ -1,0 +1,58 @@
+"""torch.amp and DistributedDataParallel, which NVIDIA recommends instead of Apex: bf16, or fp16 with a scaler.
+
+    torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_amp --amp-dtype bf16
+"""
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import find_place, rank_first
+
+
+def main(config: Config) -> None:
+    worker = pick_worker(config, find_place("torchrun"))
+    if config.amp_dtype == "fp16" and worker.device.type != "cuda":
+        raise UserError("amp_dtype fp16 needs a GPU; use --amp-dtype bf16 on a CPU")
+    dist.init_process_group(**group_options(config, worker))
+    with rank_first(worker.rank, dist.barrier):
+        train, val = build_loaders(config, worker)
+    net = build_model(config, len(train.classes), worker.device)
+    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb)
+    optimizer = build_optimizer(config, net)
+    dtype = torch.bfloat16 if config.amp_dtype == "bf16" else torch.float16
+    autocast = torch.autocast(worker.device.type, dtype)
+    scaler = torch.amp.GradScaler(worker.device.type, enabled=dtype == torch.float16)  # ddp_amp: bf16 needs none
+
+    def step(images, target):
+        optimizer.zero_grad(set_to_none=True)
+        with autocast:  # ddp_amp: forward and loss only; backward runs in the types that forward chose
+            output = model(images)
+            loss = cross_entropy(output, target)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)  # ddp_amp: leaves the step out where a scaled gradient overflowed
+        scaler.update()
+        return loss.detach(), output.detach()
+
+    def predict(images):
+        with autocast:
+            return net(images)
+
+    fit(
+        config, worker, net, optimizer, train, val, step,
+        reduce=all_reduce_sum, predict=predict, extra={"scaler": scaler}, precision=config.amp_dtype,
+    )  # fmt: skip
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

@@ -1,0 +1,60 @@
+"""DistributedDataParallel without a launcher: torch.multiprocessing.spawn starts one process a GPU.
+
+    NPROC=2 python -m benchmarks.ddp_spawn --config configs/smoke.yaml
+"""
+
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import Place, rank_first
+
+
+def main(config: Config) -> None:
+    num_ranks = int(os.environ.get("NPROC") or torch.cuda.device_count() or 2)
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = f"file://{folder}/rendezvous"  # ddp_spawn: a fresh file, where a fixed port would collide
+        mp.spawn(start, (num_ranks, meeting, config), nprocs=num_ranks)  # ddp_spawn: calls start(rank, *args)
+
+
+def start(rank: int, num_ranks: int, meeting: str, config: Config) -> None:
+    guarded(lambda: train_rank(Place(rank, rank, num_ranks, launcher="spawn"), meeting, config), rank)
+
+
+def train_rank(place: Place, meeting: str, config: Config) -> None:
+    worker = pick_worker(config, place)
+    dist.init_process_group(
+        init_method=meeting, rank=worker.rank, world_size=worker.world_size, **group_options(config, worker)
+    )
+    with rank_first(worker.rank, dist.barrier):
+        train, val = build_loaders(config, worker)
+    net = build_model(config, len(train.classes), worker.device)
+    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb)
+    optimizer = build_optimizer(config, net)
+
+    def step(images, target):
+        optimizer.zero_grad(set_to_none=True)
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    fit(config, worker, net, optimizer, train, val, step, reduce=all_reduce_sum)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

@@ -1,0 +1,55 @@
+"""Horovod: one process a GPU, gradients averaged by Horovod's ring as the backward pass produces them.
+
+    horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp --config configs/smoke.yaml
+"""
+
+from torch.nn.functional import cross_entropy
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import Unavailable
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import find_place, rank_first
+
+
+def main(config: Config) -> None:
+    place = find_place("horovodrun")
+    try:
+        import horovod.torch as hvd
+    except ImportError as error:
+        raise Unavailable(f"Horovod cannot be imported ({error}); run scripts/install_horovod.sh") from None
+    hvd.init()  # horovod: finds the other ranks through horovodrun
+    worker = pick_worker(config, place, backend="horovod-nccl" if hvd.nccl_built() else "horovod-gloo")
+    with rank_first(worker.rank, lambda: hvd.barrier()):
+        train, val = build_loaders(config, worker)
+    model = build_model(config, len(train.classes), worker.device)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # horovod: everyone starts from rank 0's weights
+    # horovod: averages gradients inside step(). No broadcast_optimizer_state here: on a fresh optimizer it takes
+    # a hidden step with zero gradients, which decays the weights; after --resume every rank reads the same file.
+    optimizer = hvd.DistributedOptimizer(
+        build_optimizer(config, model),
+        named_parameters=model.named_parameters(),
+        compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
+    )
+
+    def step(images, target):
+        optimizer.zero_grad(set_to_none=True)
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    def reduce(tensor):
+        return hvd.allreduce(tensor, op=hvd.Sum)  # horovod: the sum is what it returns; `tensor` stays one rank's
+
+    fit(config, worker, model, optimizer, train, val, step, reduce=reduce)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    # SyncBatchNorm would look for a torch.distributed group, which Horovod does not start.
+    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"))))

@@ -1,0 +1,35 @@
+"""One process on one device: the baseline that every other strategy is measured against.
+
+    python -m benchmarks.single --config configs/smoke.yaml
+"""
+
+from torch.nn.functional import cross_entropy
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import Place
+
+
+def main(config: Config) -> None:
+    worker = pick_worker(config, Place())
+    train, val = build_loaders(config, worker)
+    model = build_model(config, len(train.classes), worker.device)
+    optimizer = build_optimizer(config, model)
+
+    def step(images, target):
+        optimizer.zero_grad(set_to_none=True)
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    fit(config, worker, model, optimizer, train, val, step)
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

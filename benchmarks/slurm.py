@@ -1,0 +1,56 @@
+"""DistributedDataParallel under Slurm: srun starts one task a GPU on every node, and each task is one rank.
+
+    srun --nodes 2 --ntasks-per-node 2 --kill-on-bad-exit=1 python -m benchmarks.slurm --config configs/smoke.yaml
+"""
+
+import os
+
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import find_place, rank_first
+
+
+def meeting_point(config: Config) -> str:
+    """Where the ranks meet: a file that only this step of this job can know, or the first node's address."""
+    job = f"{os.environ['SLURM_JOB_ID']}-{os.environ['SLURM_STEP_ID']}-{os.environ.get('SLURM_RESTART_COUNT', 0)}"
+    if config.rendezvous == "file":
+        return f"file://{os.path.abspath(os.environ.get('RUN_DIR', '.'))}/rendezvous-{job}"
+    port = 20000 + int(os.environ["SLURM_JOB_ID"]) * 16 % 10000 + int(os.environ["SLURM_STEP_ID"]) % 16
+    return f"tcp://{os.environ.get('MASTER_ADDR', os.environ['SLURM_LAUNCH_NODE_IPADDR'])}:{port}"
+
+
+def main(config: Config) -> None:
+    worker = pick_worker(config, find_place("srun"))  # slurm: SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS
+    dist.init_process_group(
+        init_method=meeting_point(config), rank=worker.rank, world_size=worker.world_size,
+        **group_options(config, worker),
+    )  # fmt: skip
+    with rank_first(worker.rank, dist.barrier):
+        train, val = build_loaders(config, worker)
+    net = build_model(config, len(train.classes), worker.device)
+    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb)
+    optimizer = build_optimizer(config, net)
+
+    def step(images, target):
+        optimizer.zero_grad(set_to_none=True)
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    fit(config, worker, net, optimizer, train, val, step, reduce=all_reduce_sum)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

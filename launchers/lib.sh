@@ -1,0 +1,85 @@
+# shellcheck shell=bash
+# What every launcher shares: strict mode, the interpreter, ranks and threads, and the way to an attempt.
+# A launcher is one line after this file: `attempt NAME COMMAND ...`, or `skip NAME "why and what to do"`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+PYTHON=${PYTHON:-.venv/bin/python}
+command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
+
+count_gpus() {
+  if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+    local visible
+    IFS=, read -ra visible <<<"$CUDA_VISIBLE_DEVICES"
+    echo "${#visible[@]}"
+  elif command -v nvidia-smi >/dev/null; then
+    nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true
+  else
+    echo 0
+  fi
+}
+
+NUM_GPUS=${NUM_GPUS:-$(count_gpus)}
+NPROC=${NPROC:-$((NUM_GPUS > 0 ? NUM_GPUS : 2))}
+NUM_CORES=$(nproc)
+# On a CPU one rank stands for one device: an equal share of the cores, for every strategy, so that
+# `single` is to two ranks what one GPU is to two.
+THREADS_PER_RANK=${THREADS_PER_RANK:-$((NUM_CORES > NPROC ? NUM_CORES / NPROC : 1))}
+OMP_NUM_THREADS=$THREADS_PER_RANK
+export PYTHON NUM_GPUS NPROC THREADS_PER_RANK OMP_NUM_THREADS
+export ARGS=${ARGS:-}
+
+DATA=${DATA:-}
+if [ -z "${CONFIG:-}" ]; then
+  CONFIG=configs/smoke.yaml
+  [ "$NUM_GPUS" -gt 0 ] && [ -n "$DATA" ] && CONFIG=configs/imagenet-bench.yaml
+fi
+new_results() { # a folder that no other run made, even in the same second
+  local base name n=1
+  base=results/$(date +%Y%m%d-%H%M%S) && name=$base
+  mkdir -p results
+  until mkdir "$name" 2>/dev/null; do
+    n=$((n + 1)) && name=$base-$n
+  done
+  echo "$name"
+}
+RESULTS=${RESULTS:-$(new_results)}
+REPEAT=${REPEAT:-1}
+export CONFIG DATA RESULTS
+
+# What every script gets: the file, the data, then the user's own flags, which win.
+OPTIONS=(--config "$CONFIG")
+[ -z "$DATA" ] || OPTIONS+=(--data "$DATA")
+read -ra USER_FLAGS <<<"$ARGS"
+OPTIONS+=("${USER_FLAGS[@]}")
+
+# One machine talks to itself over loopback; across nodes the libraries choose the interface.
+if [ "${NNODES:-1}" = 1 ] && [ -z "${HOSTS:-}" ]; then
+  export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
+fi
+
+ATTEMPT=("$PYTHON" -m scripts.attempt --results "$RESULTS" --repeat "$REPEAT" --label "${LABEL:-}")
+[ -z "${TIMEOUT:-}" ] || ATTEMPT+=(--timeout-s "$TIMEOUT")
+
+attempt() { # NAME COMMAND ...: run and record it; the launcher becomes the attempt, so that signals reach it
+  local name=$1
+  shift
+  mkdir -p "$RESULTS"
+  exec "${ATTEMPT[@]}" --strategy "$name" -- "$@"
+}
+
+skip() { # NAME REASON: record that it cannot run here
+  mkdir -p "$RESULTS"
+  exec "${ATTEMPT[@]}" --strategy "$1" --skip "$2"
+}
+
+torchrun() { # the words that start torchrun here, or as one of NNODES nodes; fills TORCHRUN
+  TORCHRUN=("$PYTHON" -m torch.distributed.run --nproc-per-node "$NPROC")
+  if [ "${NNODES:-1}" -gt 1 ]; then
+    : "${RDZV_ENDPOINT:?error: NNODES=$NNODES needs RDZV_ENDPOINT=host:port of the first node}"
+    TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend c10d --rdzv-id bench
+      --rdzv-endpoint "$RDZV_ENDPOINT")
+  else
+    TORCHRUN+=(--standalone) # a port of its own: two torchruns in quick succession do not collide
+  fi
+}

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# One process on one device: the baseline.
+source "$(dirname "$0")/lib.sh"
+export NPROC=1
+attempt single "$PYTHON" -m benchmarks.single "${OPTIONS[@]}"
