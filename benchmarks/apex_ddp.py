@@ -35,7 +35,7 @@ def main(config: Config) -> None:
     model = DistributedDataParallel(net)  # apex: finds its device itself, buckets by message size
 
     def step(images, target):
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         output = model(images)
         loss = cross_entropy(output, target)
         with amp.scale_loss(loss, optimizer) as scaled_loss:  # apex: small gradients survive fp16

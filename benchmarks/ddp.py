@@ -27,7 +27,7 @@ def main(config: Config) -> None:
     optimizer = build_optimizer(config, net)
 
     def step(images, target):
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         output = model(images)
         loss = cross_entropy(output, target)
         loss.backward()

@@ -34,7 +34,7 @@ def main(config: Config) -> None:
     scaler = torch.amp.GradScaler(worker.device.type, enabled=dtype == torch.float16)  # ddp_amp: bf16 needs none
 
     def step(images, target):
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         with autocast:  # ddp_amp: forward and loss only; backward runs in the types that forward chose
             output = model(images)
             loss = cross_entropy(output, target)

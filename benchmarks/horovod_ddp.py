@@ -36,7 +36,7 @@ def main(config: Config) -> None:
     )
 
     def step(images, target):
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         output = model(images)
         loss = cross_entropy(output, target)
         loss.backward()
