@@ -4,10 +4,10 @@ SETUP ?= yes
 PYTHON ?= .venv/bin/python
 export PYTHON
 
-STRATEGY_NAMES := $(filter-out lib all,$(basename $(notdir $(wildcard launchers/*.sh))))
+STRATEGY_NAMES := $(filter-out lib all sweep scaling,$(basename $(notdir $(wildcard launchers/*.sh))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup data bench-all plot compare test lint clean $(BENCHES)
+.PHONY: help setup data bench-all plot report compare verify sweep scaling flags test lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -61,6 +61,18 @@ plot: setup ## draw the charts of RESULTS (one or several sets) again
 
 compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; without B: strategies within A
 	@$(PYTHON) -m scripts.compare --a $(or $(A),results/latest) $(if $(B),--b $(B)) $(if $(FAIL_OVER),--fail-over $(FAIL_OVER))
+
+report: setup ## report.html and report.md of RESULTS
+	@$(PYTHON) -m scripts.report --results $(or $(RESULTS),results/latest)
+
+verify: setup data ## prove that the strategies compute the same update; STRATEGIES="ddp horovod_ddp" for some
+	@$(PYTHON) -m scripts.verify $(if $(STRATEGIES),--strategies "$(STRATEGIES)") $(if $(RESULTS),--results "$(RESULTS)")
+
+sweep: setup data ## one option, several values: STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"
+	@launchers/sweep.sh
+
+scaling: setup data ## strong and weak scaling: STRATEGY=ddp RANKS="1 2 4"
+	@launchers/scaling.sh
 
 flags: setup ## every configuration field and its flag
 	@$(PYTHON) -m benchmarks.single --help

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# srun starts one task a GPU on NODES nodes of whatever cluster sinfo answers for.
+# Slurm: one task a GPU on NODES nodes of whatever cluster sinfo answers for. Inside an allocation srun starts
+# them at once; otherwise a batch job does, which is requeued and resumes where its time limit cuts it short.
 source "$(dirname "$0")/lib.sh"
 
 # sinfo without a configuration would look for one in the DNS; a local cluster's is where slurm_local.sh put it.
@@ -12,10 +13,21 @@ timeout 20 sinfo >/dev/null 2>&1 ||
   skip slurm "no Slurm cluster answers sinfo; run it on a cluster, or: scripts/slurm_local.sh start"
 
 NODES=${NODES:-2}
-TASKS_PER_NODE=${TASKS_PER_NODE:-$((NUM_GPUS > 0 ? NUM_GPUS : (NPROC + NODES - 1) / NODES))}
+GPUS_PER_NODE=${GPUS_PER_NODE:-$NUM_GPUS} # a login node without GPUs needs it said
+TASKS_PER_NODE=${TASKS_PER_NODE:-$((GPUS_PER_NODE > 0 ? GPUS_PER_NODE : (NPROC + NODES - 1) / NODES))}
+if [ "$GPUS_PER_NODE" -gt 0 ] && [ "$GPUS_PER_NODE" != "$TASKS_PER_NODE" ]; then
+  echo "error: TASKS_PER_NODE=$TASKS_PER_NODE does not match $GPUS_PER_NODE GPUs a node; set GPUS_PER_NODE, or one of them" >&2
+  exit 2
+fi
 export NPROC=$((NODES * TASKS_PER_NODE))
-SRUN=(srun --nodes "$NODES" --ntasks-per-node "$TASKS_PER_NODE" --kill-on-bad-exit=1)
-[ -z "${PARTITION:-}" ] || SRUN+=(--partition "$PARTITION")
-[ -z "${TIME:-}" ] || SRUN+=(--time "$TIME")
-[ "$NUM_GPUS" = 0 ] || SRUN+=(--gres "gpu:$TASKS_PER_NODE")
-attempt slurm "${SRUN[@]}" "$PYTHON" -m benchmarks.slurm "${OPTIONS[@]}"
+SHAPE=(--nodes "$NODES" --ntasks-per-node "$TASKS_PER_NODE" --cpus-per-task "${CPUS_PER_TASK:-$THREADS_PER_RANK}")
+[ -z "${PARTITION:-}" ] || SHAPE+=(--partition "$PARTITION")
+[ -z "${TIME:-}" ] || SHAPE+=(--time "$TIME")
+[ "$GPUS_PER_NODE" = 0 ] || SHAPE+=(--gres "gpu:$GPUS_PER_NODE")
+
+SRUN=(srun --nodes "$NODES" --ntasks-per-node "$TASKS_PER_NODE" --kill-on-bad-exit=1
+  "$PYTHON" -m benchmarks.slurm "${OPTIONS[@]}")
+if [ -n "${SLURM_JOB_ID:-}" ]; then
+  attempt slurm "${SRUN[@]}"
+fi
+attempt slurm scripts/slurm_submit.sh "${SHAPE[@]}" -- "${SRUN[@]}"

@@ -130,7 +130,7 @@ def watch(command: list[str], run_dir: Path, limit_s: float, sampler: Sampler, o
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda number, frame: asked.append(number))
     environment = os.environ | {"RUN_DIR": str(run_dir), "PYTHONUNBUFFERED": "1"}
-    with open(run_dir / "run.log", "wb") as log:
+    with open(run_dir / "run.log", "ab") as log:  # a batch job appends to it too
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The batch job that scripts/slurm_submit.sh submits: runs a command such as srun, and where the time limit nears,
+# lets it write a checkpoint and puts the job back into the queue, to resume from it.
+set -uo pipefail
+
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} # since 22.05 srun does not take it from sbatch
+command=("$@")
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [[ " $* " == *" --checkpoint-dir "* ]]; then
+  command+=(--resume)
+fi
+
+warned=0
+# The tasks, not this script: they stop after a whole step and write last.pt.
+trap 'warned=1; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
+"${command[@]}" &
+child=$!
+code=0
+while kill -0 "$child" 2>/dev/null; do
+  wait "$child"
+  code=$?
+done
+if [ "$code" != 0 ] && [ "$warned" = 1 ] && [[ " $* " == *" --checkpoint-dir "* ]]; then
+  echo "job $SLURM_JOB_ID: the time limit is near; back into the queue, to resume from the checkpoint"
+  scontrol requeue "$SLURM_JOB_ID"
+  sleep 60 # until the controller ends this script
+fi
+exit "$code"
