@@ -3,6 +3,8 @@
     torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1
 """
 
+import contextlib
+
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
@@ -43,10 +45,16 @@ def main(config: Config) -> None:
         optimizer.step()
         return loss.detach(), output.detach()
 
+    @contextlib.contextmanager
+    def without_exchange():
+        model.disable_allreduce()
+        yield
+        model.enable_allreduce()
+
     precision = f"apex-{config.opt_level}"
     fit(
         config, worker, net, optimizer, train, val, step,
-        reduce=all_reduce_sum, extra={"amp": amp}, precision=precision,
+        reduce=all_reduce_sum, extra={"amp": amp}, without_exchange=without_exchange, precision=precision,
     )  # fmt: skip
     dist.destroy_process_group()
 

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.common.account import no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
@@ -49,7 +50,8 @@ def main(config: Config) -> None:
 
     fit(
         config, worker, net, optimizer, train, val, step,
-        reduce=all_reduce_sum, predict=predict, extra={"scaler": scaler}, precision=config.amp_dtype,
+        reduce=all_reduce_sum, predict=predict, extra={"scaler": scaler}, without_exchange=lambda: no_exchange(model),
+        precision=config.amp_dtype,
     )  # fmt: skip
     dist.destroy_process_group()
 

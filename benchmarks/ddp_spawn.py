@@ -12,6 +12,7 @@ import torch.multiprocessing as mp
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.common.account import no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
@@ -52,7 +53,10 @@ def train_rank(place: Place, meeting: str, config: Config) -> None:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    fit(config, worker, net, optimizer, train, val, step, reduce=all_reduce_sum)
+    fit(
+        config, worker, net, optimizer, train, val, step,
+        reduce=all_reduce_sum, without_exchange=lambda: no_exchange(model),
+    )  # fmt: skip
     dist.destroy_process_group()
 
 

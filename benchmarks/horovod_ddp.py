@@ -3,6 +3,8 @@
     horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp --config configs/smoke.yaml
 """
 
+import contextlib
+
 from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config import Config, load_config
@@ -46,7 +48,15 @@ def main(config: Config) -> None:
     def reduce(tensor):
         return hvd.allreduce(tensor, op=hvd.Sum)  # horovod: the sum is what it returns; `tensor` stays one rank's
 
-    fit(config, worker, model, optimizer, train, val, step, reduce=reduce)
+    @contextlib.contextmanager
+    def without_exchange():  # horovod: as if this backward pass were the first of two, but step() uses it all the same
+        optimizer.set_backward_passes_per_step(2)
+        with optimizer.skip_synchronize():
+            yield
+        optimizer._handles.clear()  # zero_grad() would complain that nobody has waited for them
+        optimizer.set_backward_passes_per_step(1)
+
+    fit(config, worker, model, optimizer, train, val, step, reduce=reduce, without_exchange=without_exchange)
     hvd.shutdown()
 
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.common.account import no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
@@ -48,7 +49,10 @@ def main(config: Config) -> None:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    fit(config, worker, net, optimizer, train, val, step, reduce=all_reduce_sum)
+    fit(
+        config, worker, net, optimizer, train, val, step,
+        reduce=all_reduce_sum, without_exchange=lambda: no_exchange(model),
+    )  # fmt: skip
     dist.destroy_process_group()
 
 

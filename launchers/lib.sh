@@ -83,3 +83,57 @@ torchrun() { # the words that start torchrun here, or as one of NNODES nodes; fi
     TORCHRUN+=(--standalone) # a port of its own: two torchruns in quick succession do not collide
   fi
 }
+
+# The rest is for launchers that run others: all.sh, sweep.sh and scaling.sh.
+
+refuse() { # a mistake found before the first run: leave no empty set behind
+  rmdir "$RESULTS" 2>/dev/null || true
+  exit 2
+}
+
+claim_results() { # one suite at a time in a set; it becomes results/latest and says what its numbers depend on
+  exec 9>"$RESULTS/.suite"
+  if ! flock -n 9; then
+    echo "error: $RESULTS is in use by process $(cat "$RESULTS/.holder" 2>/dev/null); choose another RESULTS=" >&2
+    exit 2
+  fi
+  echo $$ >"$RESULTS/.holder"
+  mkdir -p results
+  case $RESULTS in
+    results/*) ln -sfn "${RESULTS#results/}" results/latest ;;
+    *) ln -sfn "$(realpath "$RESULTS")" results/latest ;;
+  esac
+  [ -e "$RESULTS/environment.json" ] || "$PYTHON" -m scripts.environment --results "$RESULTS" 9>&-
+}
+
+stopped=0 failed=0 child=0
+stop() { # SIGNAL CODE: pass it on, and wait for the attempt to clean up and write its row
+  stopped=$2
+  [ "$child" = 0 ] || kill -s "$1" "$child" 2>/dev/null || true
+}
+
+run_each() { # START TODO: call START with the words of each line of TODO; START ends in exec of a launcher
+  local start=$1 number=0 total code words
+  total=$(grep -c . <<<"$2" || true)
+  trap 'stop INT 130' INT
+  trap 'stop TERM 143' TERM
+  while read -ra words; do
+    [ "${#words[@]}" -gt 0 ] && [ "$stopped" = 0 ] || continue
+    number=$((number + 1))
+    LABEL=$number/$total "$start" "${words[@]}" 9>&- &
+    child=$!
+    code=0
+    wait "$child" || code=$?
+    while kill -0 "$child" 2>/dev/null; do # a signal ends `wait`; the attempt is still cleaning up
+      wait "$child" || true
+    done
+    child=0
+    [ "$code" = 0 ] || failed=1
+  done <<<"$2"
+  echo
+}
+
+end_suite() { # after the charts: 0 when every run was ok or skipped, 1 otherwise, 130 or 143 when stopped
+  [ "$stopped" = 0 ] || exit "$stopped"
+  exit "$failed"
+}

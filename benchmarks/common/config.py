@@ -5,6 +5,7 @@
 Needs no torch, so that launchers and plots can read a configuration in a blink.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import sys
@@ -156,7 +157,8 @@ def read_yaml(path: str) -> dict:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the configuration {path}: {error}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # PyYAML lets the last three escape: from `!!int ""`, `!!bool x`, `!!timestamp x`, and deep nesting.
         raise UserError(f"{path} is not plain YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold `name: value` lines, but holds a {type(values).__name__}")
@@ -184,16 +186,17 @@ def _checked(path: str, name: str, value: object) -> object:
         choices = typing.get_args(wanted)
         if value in choices:
             return value
-        near = difflib.get_close_matches(str(value), choices, n=1)
+        near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"{path}: {name} is {value!r}; {hint}It takes {', '.join(choices)}")
-    if wanted is float and type(value) is int:
-        return float(value)
-    if wanted is float and isinstance(value, str):  # YAML 1.1 reads 1e-4 as text
-        try:
+        raise UserError(f"{path}: {name} is {_shown(value)}; {hint}It takes {', '.join(choices)}")
+    if wanted is float and type(value) in (int, str):  # YAML 1.1 reads 1e-4 as text
+        with contextlib.suppress(ValueError, OverflowError):
             return float(value)
-        except ValueError:
-            pass
     if type(value) is not wanted:
-        raise UserError(f"{path}: {name} is {value!r}, but must be of type {wanted.__name__}")
+        raise UserError(f"{path}: {name} is {_shown(value)}, but must be of type {wanted.__name__}")
     return value
+
+
+def _shown(value: object) -> str:
+    """A value for a message: not what is in a list, since a few YAML aliases can describe gigabytes."""
+    return f"a {type(value).__name__}" if isinstance(value, (list, dict, set, tuple)) else repr(value)[:60]

@@ -159,6 +159,8 @@ class Loader:
         if batch is not None and batch[2]:
             if not self.skip_bad_files:
                 raise UserError(f"{batch[2][0]}; mend or remove the file, or use --skip-bad-files")
+            if self.batches.shuffle and len(batch[1]) < self.batches.global_batch // self.batches.num_shards:
+                raise UserError(f"{batch[2][0]}, nor are the {NEIGHBOURS_TRIED - 1} after it; mend the data set")
             self.num_bad_files += len(batch[2])
         return batch
 
@@ -244,5 +246,6 @@ def _host_batches(config: Config, worker: Worker, images: Photographs, batches: 
         collate_fn=collate,
         num_workers=config.workers,
         persistent_workers=config.workers > 0,
+        generator=torch.Generator(),  # else it draws its workers' seeds from the generator of training
         pin_memory=worker.device.type == "cuda",
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import resource
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -78,6 +79,17 @@ def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def share_buffers(model: torch.nn.Module, worker: Worker, reduce: Reduce) -> None:
+    """Give every rank rank 0's buffers: BatchNorm's running statistics follow each rank's own shard."""
+    buffers = list(model.buffers())
+    if worker.world_size == 1 or not buffers:
+        return
+    flat = torch.cat([buffer.double().flatten() for buffer in buffers])
+    flat = reduce(flat if worker.rank == 0 else torch.zeros_like(flat))
+    for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(values.view_as(buffer))
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until every GPU that this process uses is done; nothing to wait for on a CPU."""
     if device.type == "cuda":
@@ -96,3 +108,10 @@ def device_name(device: torch.device) -> str:
         return names[0]
     except (OSError, IndexError):
         return "CPU"
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Most memory used so far, 10^6 bytes: what torch allocated on this process's GPUs, or the process's RSS."""
+    if device.type == "cuda":
+        return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())) / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6

@@ -5,7 +5,7 @@ that looks at them, or talks to the other ranks, happens in `_pulse`, between tw
 """
 
 import contextlib
-import resource
+import functools
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,14 +15,15 @@ import numpy
 import torch
 from torch.nn.functional import cross_entropy
 
+from benchmarks.common.account import WithoutExchange, account
 from benchmarks.common.checkpoint import about, load_checkpoint, save_checkpoint
 from benchmarks.common.clock import Clock
 from benchmarks.common.config import Config
 from benchmarks.common.data import Loader
-from benchmarks.common.devices import Reduce, Worker
+from benchmarks.common.devices import Reduce, Worker, peak_memory_mb, share_buffers
 from benchmarks.common.errors import Diverged, Stopped, UserError
 from benchmarks.common.meters import Meter
-from benchmarks.common.model import learning_rate
+from benchmarks.common.model import flops_per_image, learning_rate
 from benchmarks.common.record import Record
 
 Step = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor | None, torch.Tensor | None]]
@@ -42,6 +43,7 @@ def fit(
     predict: Callable[[torch.Tensor], torch.Tensor] | None = None,
     gather: Callable[[], None] | None = None,
     extra: dict | None = None,
+    without_exchange: WithoutExchange | None = None,
     **row,
 ) -> None:
     """Train `model` by `step` for config.epochs, evaluate after each, time windows, write rows.
@@ -49,8 +51,9 @@ def fit(
     model: the bare model, without a wrapper. reduce: sums a tensor over the ranks. predict: images to scores of
     all classes (default: the model). gather: brings the whole trained state to every rank before it is
     evaluated or saved (default: rank 0's buffers, since each rank's BatchNorm saw only its shard). extra: more
-    objects with a state_dict to save, such as a gradient scaler. row: columns of runs.csv that only the script
-    knows, such as parallel=False. Raises Diverged where the loss stops being a number, Stopped after a signal.
+    objects with a state_dict to save, such as a gradient scaler. without_exchange: a context in which `step` leaves
+    out all talk between ranks, so that the account can tell what it costs. row: columns of runs.csv that only the
+    script knows, such as parallel=False. Raises Diverged where the loss stops being a number, Stopped after a signal.
     """
     run = _Run(config, worker, model, optimizer, train, val, step, reduce, predict or model, gather, extra or {})
     first_epoch, first_step = run.resume()
@@ -59,14 +62,19 @@ def fit(
             run.train_epoch(epoch, first_step if epoch == first_epoch else 0)
             run.evaluate(epoch)
             run.save_epoch(epoch)
-    run.finish(row)
+    run.summarize()
+    if config.account_steps:
+        run.account(without_exchange, row.get("world_size", worker.world_size))
+    run.record.finish(run.summary | row)
 
 
 class _Run:
     def __init__(self, config, worker, model, optimizer, train, val, step, reduce, predict, gather, extra):
         self.config, self.worker, self.model, self.optimizer = config, worker, model, optimizer
         self.train, self.val, self.step, self.reduce = train, val, step, reduce
-        self.predict, self.gather, self.extra = predict, gather or self.share_buffers, extra
+        self.predict, self.extra = predict, extra
+        # not a bound method: that cycle would keep the ranks' connections open after the script has closed them
+        self.gather = gather or functools.partial(share_buffers, model, worker, reduce)
         self.record = Record(config, worker, config.epochs * train.num_steps)
         self.clock = Clock(worker.device)
         self.meter = Meter(worker.device)
@@ -87,15 +95,7 @@ class _Run:
             if self._window_due(n, first_step):
                 self.record.mark("training outside windows" if self.windows else "warm-up")
                 self.clock.start()
-            images, target = next(batches)
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate(config, epoch + n / num_steps)
-            loss, output = self.step(images, target)
-            if loss is not None:
-                self.meter.update(loss, output, target)
-            self.losses.append(loss)
-            self.steps_run += 1
-            self.steps_unsaved += 1
+            self.advance(batches, learning_rate(config, epoch + n / num_steps))
             if self.clock.running and self.clock.tick() == config.window_steps:
                 self._close_window()
             if not self.clock.running:
@@ -105,6 +105,18 @@ class _Run:
         self._epoch_row(epoch, "train", seconds, self.meter, "train_loss")
         self.meter = Meter(self.worker.device)
         self.record.mark("training outside windows")
+
+    def advance(self, batches: Iterator, lr: float) -> None:
+        """One optimizer step on the next batch."""
+        images, target = next(batches)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        loss, output = self.step(images, target)
+        if loss is not None:
+            self.meter.update(loss, output, target)
+        self.losses.append(loss)
+        self.steps_run += 1
+        self.steps_unsaved += 1
 
     def _window_due(self, n: int, first_step: int) -> bool:
         """After the warm-up, where the epoch has room for a whole window, and not in an epoch's first step,
@@ -181,16 +193,6 @@ class _Run:
         if phase == "val":
             self.summary |= {"acc1": totals.acc1, "acc5": totals.acc5, "val_samples": totals.images}
 
-    def share_buffers(self) -> None:
-        """Give every rank rank 0's buffers: BatchNorm's running statistics follow each rank's own shard."""
-        buffers = list(self.model.buffers())
-        if self.worker.world_size == 1 or not buffers:
-            return
-        flat = torch.cat([buffer.double().flatten() for buffer in buffers])
-        flat = self.reduce(flat if self.worker.rank == 0 else torch.zeros_like(flat))
-        for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
-            buffer.copy_(values.view_as(buffer))
-
     def save_epoch(self, epoch: int) -> None:
         """last.pt after every epoch, and best.pt where top-1 accuracy is the best so far."""
         if not self.config.checkpoint_dir:
@@ -248,11 +250,11 @@ class _Run:
             fit_in += max(0, (num_steps - first) // self.config.window_steps)
         return fit_in
 
-    def finish(self, row: dict) -> None:
+    def summarize(self) -> None:
         """The summary of the run, from the windows and the last evaluation."""
         images, seconds = (sum(column) for column in zip(*self.windows, strict=True)) if self.windows else (0, 0.0)
         memory = torch.zeros(self.worker.world_size, dtype=torch.float64, device=self.worker.device)
-        memory[self.worker.rank] = _peak_memory_mb(self.worker.device)
+        memory[self.worker.rank] = peak_memory_mb(self.worker.device)
         bad_files = torch.tensor([float(self.train.num_bad_files + self.val.num_bad_files)], device=memory.device)
         self.summary |= {
             "images_per_s": images / seconds if seconds else None,
@@ -260,16 +262,18 @@ class _Run:
             "step_ms_p50": float(numpy.percentile(self.step_ms, 50)) if self.step_ms else None,
             "step_ms_p95": float(numpy.percentile(self.step_ms, 95)) if self.step_ms else None,
             "peak_memory_mb": self.reduce(memory).max().item(),
+            "flops_per_image": flops_per_image(self.config, len(self.train.classes)) if self.worker.reports else None,
             "skipped_files": int(self.reduce(bad_files).item()),
         }  # fmt: skip
-        self.record.finish(self.summary | row)
+        self.record.mark("summary")
 
-
-def _peak_memory_mb(device: torch.device) -> float:
-    """Most memory used so far, 10^6 bytes: what torch allocated on this process's GPUs, or the process's RSS."""
-    if device.type == "cuda":
-        return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())) / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    def account(self, without_exchange: WithoutExchange | None, num_devices: int) -> None:
+        """Take further steps apart. The results are final by now: nothing that these do is kept."""
+        first_step = self.steps_run + 1  # one step goes before those that are accounted for
+        parts = self.config, self.worker, self.optimizer, self.train, self.advance, self.reduce
+        rows, medians = account(*parts, without_exchange, num_devices)
+        self.record.account(rows, first_step)
+        self.summary |= medians
 
 
 @contextlib.contextmanager

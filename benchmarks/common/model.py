@@ -10,6 +10,7 @@ from torch import nn
 from benchmarks.common.config import Config
 from benchmarks.common.data import MEMORY_FORMATS
 from benchmarks.common.errors import UserError
+from benchmarks.common.stages import trace
 
 
 def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Module:
@@ -23,6 +24,14 @@ def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Mo
     if config.norm == "sync":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return model.to(device, memory_format=MEMORY_FORMATS[config.memory_format])
+
+
+def flops_per_image(config: Config, num_classes: int) -> int:
+    """FLOPs of training on one image: convolutions and matrix products, a multiply-add counted as 2, of a forward
+    pass and a backward pass of twice as many (as in arXiv:2204.02311, appendix B; the first layer's is less)."""
+    with torch.device("meta"):
+        net = getattr(torchvision.models, config.arch)(num_classes=num_classes)
+    return 3 * trace([net], config.image_size)[0][0]
 
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:

@@ -51,6 +51,11 @@ class Record:
             {"rank": self.worker.rank, "step": first_step + n, "step_ms": ms} for n, ms in enumerate(step_ms)
         ])  # fmt: skip
 
+    def account(self, rows: list[dict], first_step: int) -> None:
+        """The steps that were taken apart after the timed windows."""
+        self.rows("steps", [{"rank": self.worker.rank, "step": first_step + n, **row} for n, row in enumerate(rows)])
+        self.mark("step account")
+
     def epoch(self, epoch: int, phase: str, seconds: float, totals: Totals) -> None:
         """One pass over the training or the validation set."""
         self.rows("epochs", [

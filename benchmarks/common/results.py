@@ -26,7 +26,8 @@ TABLES = {
         "config", "arch", "image_size", "global_batch", "precision", "memory_format", "loader", "device",
         "device_name", "world_size", "nodes", "backend", "threads_per_rank", "oversubscribed", "parallel",
         "torch", "commit", "dirty", "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high",
-        "step_ms_p50", "step_ms_p95", "epoch_s", "train_loss", "val_loss", "acc1", "acc5", "val_samples",
+        "step_ms_p50", "step_ms_p95", "exposed_comm_ms", "comm_ms", "overlap_pct",
+        "epoch_s", "train_loss", "val_loss", "acc1", "acc5", "val_samples",
         "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "load_average", "governor",
         "options", "log_path",
     ),
@@ -53,15 +54,17 @@ def append_rows(results: Path, table: str, rows: Iterable[dict]) -> None:
 
     The file is rewritten beside itself and renamed, so that a kill or a full disk leaves the earlier rows.
     A last line that something else left half written is dropped. Raises KeyError for an unknown column and
-    UserError where the folder cannot be written.
+    UserError where the folder cannot be written or the file is not one of ours.
     """
     columns = TABLES[table]
     path = results / f"{table}.csv"
     with _writing(results):
-        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        old = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
         kept, new_line, _ = old.rpartition("\n")
         out = io.StringIO()
-        header = next(csv.reader([kept.split("\n", 1)[0]])) if kept else list(columns)
+        header = _cells(kept.split("\n", 1)[0]) if kept else list(columns)
+        if "run_id" not in header:
+            raise UserError(f"{path} does not start with a line of column names; move it away")
         out.write(kept + new_line)
         writer = csv.DictWriter(out, header, restval="", extrasaction="ignore", lineterminator="\n")
         if not kept:
@@ -82,7 +85,8 @@ def cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.9g}"
-    text = " ".join(str(value).replace("\0", "").split())
+    text = str(value).encode(errors="backslashreplace").decode()  # a file name need not be UTF-8
+    text = " ".join(text.replace("\0", "").split())
     return "'" + text if isinstance(value, str) and text.startswith(FORMULA_STARTS) else text
 
 
@@ -90,7 +94,7 @@ def write_whole(path: Path, text: str) -> None:
     """Write `text` to a temporary file beside `path` and rename it: a reader sees the old or the new file."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -130,16 +134,16 @@ def read_table(results: Path, table: str):
     rows = []
     if path.exists():
         text = path.read_bytes().decode("utf-8", errors="replace").replace("\0", "")
-        whole, _, torn = text.rpartition("\n")
-        reader = csv.reader(io.StringIO(whole))
-        header = next(reader, columns)
-        for cells in reader:
-            if len(cells) == len(header):
+        *lines, torn = text.split("\n")
+        header = _cells(lines[0]) if lines else columns
+        for number, line in enumerate(lines[1:], start=2):
+            cells = _cells(line)  # line by line: cells hold no line ends, and half a quoted one must not swallow rows
+            if cells and len(cells) == len(header):
                 rows.append(dict(zip(header, cells, strict=True)))
-            elif cells:
-                _warn(path, reader.line_num)
+            elif line:
+                _warn(path, number)
         if torn:
-            _warn(path, text.count("\n") + 1)
+            _warn(path, len(lines) + 1)
     frame = pandas.DataFrame(rows, columns=list(dict.fromkeys(columns)), dtype=object)
     for name in columns:
         if name in TEXT_COLUMNS:
@@ -147,6 +151,14 @@ def read_table(results: Path, table: str):
         else:
             frame[name] = pandas.to_numeric(frame[name], errors="coerce")
     return frame
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of one line; none where it ends within a quoted cell."""
+    try:
+        return next(csv.reader([line], strict=True), [])
+    except csv.Error:
+        return []
 
 
 def _warn(path: Path, line: int) -> None:

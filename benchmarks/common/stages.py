@@ -1,0 +1,123 @@
+"""A torchvision ResNet cut between residual blocks into stages, each of which takes the output of the one before.
+
+    stages = cut_stages(config, net, num_stages=2)    # Sequentials of net's own modules: nothing is copied
+    net.state_dict()                                  # torchvision's names, whatever device a stage is moved to
+"""
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
+
+Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
+"""Brings a tensor to a device."""
+
+
+def cut_stages(config: Config, net: nn.Module, num_stages: int) -> list[nn.Sequential]:
+    """Consecutive stages of a torchvision ResNet. The stem goes with the first block, the classifier with the last.
+
+    config.cut: blocks before the cut between two stages; 0: the cuts for which the largest stage has the fewest
+    FLOPs. Raises UserError for a cut out of range, and for more stages than blocks.
+    """
+    blocks = [[block] for layer in (net.layer1, net.layer2, net.layer3, net.layer4) for block in layer]
+    num_blocks = len(blocks)
+    if num_stages > num_blocks:
+        raise UserError(f"{config.arch} has {num_blocks} blocks, too few for {num_stages} stages; use fewer ranks")
+    if config.cut and num_stages != 2:
+        raise UserError(f"cut {config.cut} is for two stages, and this run has {num_stages}; use --cut 0")
+    if config.cut >= num_blocks:
+        raise UserError(
+            f"cut {config.cut} is out of range: {config.arch} has {num_blocks} blocks, which allows 1 to "
+            f"{num_blocks - 1}, or 0 for a balanced cut"
+        )
+    blocks[0] = [net.conv1, net.bn1, net.relu, net.maxpool, *blocks[0]]
+    blocks[-1] += [net.avgpool, nn.Flatten(1), net.fc]
+    flops = [flops for flops, _ in trace([nn.Sequential(*block) for block in blocks], config.image_size)]
+    cuts = [config.cut] if config.cut else balanced_cuts(flops, num_stages)
+    return [
+        nn.Sequential(*itertools.chain(*blocks[first:last]))
+        for first, last in itertools.pairwise([0, *cuts, num_blocks])
+    ]
+
+
+def balanced_cuts(costs: Sequence[float], num_parts: int) -> list[int]:
+    """Where to cut `costs` into consecutive, non-empty parts so that the largest sum is as small as it can be."""
+
+    @functools.cache
+    def best(first: int, num: int) -> tuple[float, tuple[int, ...]]:
+        """Largest sum and cuts of costs[first:] in `num` parts."""
+        if num == 1:
+            return sum(costs[first:]), ()
+        ways = []
+        for cut in range(first + 1, len(costs) - num + 2):
+            largest, cuts = best(cut, num - 1)
+            ways.append((max(sum(costs[first:cut]), largest), (cut, *cuts)))
+        return min(ways)
+
+    return list(best(0, num_parts)[1])
+
+
+def trace(stages: Sequence[nn.Module], image_size: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Forward FLOPs of one image in each stage, and the shape of what it hands on, without the batch.
+
+    Counted by torch.utils.flop_counter on copies without data (the meta device), in milliseconds. A backward
+    pass takes about twice as many, in every stage alike. FLOPs are not time: early blocks have large activations.
+    """
+    activation = torch.empty(1, 3, image_size, image_size, device="meta")
+    traced = []
+    for stage in stages:
+        # eval: BatchNorm refuses to train on a single value a channel, which is what one small image has.
+        without_data = copy.deepcopy(stage).to("meta").eval()
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            activation = without_data(activation)
+        traced.append((counter.get_total_flops(), tuple(activation.shape[1:])))
+    return traced
+
+
+class Staged(nn.Module):
+    """Stages in turn, each on its own device, over micro-batches of `split_size` images (0: all at once).
+
+    Kernels on GPUs run after the call that asked for them has returned. So when a micro-batch has been sent on,
+    its second stage and the next micro-batch's first stage are both waiting, each on its own GPU, and run at the
+    same time. This is PyTorch's model-parallel tutorial's PipelineParallelResNet50, written as one loop.
+
+    In training, BatchNorm normalises each micro-batch by its own statistics and updates the running ones once for
+    each: split_size changes the training as a smaller batch would, and not only its speed.
+    """
+
+    def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int, send: Send):
+        super().__init__()
+        self.stages = nn.ModuleList(stage.to(device) for stage, device in zip(stages, devices, strict=True))
+        self.devices, self.split_size, self.send = devices, split_size, send
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (N, 3, H, W) to scores (N, classes), on the images' device.
+
+        The way back makes the first GPU wait for the last, so that one clock on the first times both.
+        """
+        scores = []
+        for activation in images.split(self.split_size or len(images)):
+            for stage, device in zip(self.stages, self.devices, strict=True):
+                activation = stage(self.send(activation, device))
+            scores.append(activation)
+        return torch.cat(scores).to(images.device)
+
+
+def send(activation: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`activation` on `device`. Between GPUs the copy is a kernel in line behind the others of both."""
+    return activation.to(device, non_blocking=True)
+
+
+def check_split(split_size: int, num_images: int) -> None:
+    """Raises UserError where a micro-batch would be larger than the batch it is a part of."""
+    if split_size > num_images:
+        raise UserError(
+            f"split_size {split_size} is larger than the {num_images} images of a rank; lower it, or use 0 for no split"
+        )

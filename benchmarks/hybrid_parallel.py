@@ -1,0 +1,81 @@
+"""Hybrid: each rank's model lies over two GPUs of its own, and DistributedDataParallel averages between the ranks.
+
+    torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --config configs/smoke.yaml
+"""
+
+import dataclasses
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.common.account import no_exchange
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import Place, find_place, rank_first
+from benchmarks.common.stages import Staged, check_split, cut_stages, send
+
+
+def main(config: Config) -> None:
+    place = find_place("torchrun")
+    devices = two_devices(place)
+    # hybrid: a rank's first device is GPU 2 * local_rank
+    worker = pick_worker(config, dataclasses.replace(place, local_rank=2 * place.local_rank))
+    options = group_options(config, worker)
+    options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
+    dist.init_process_group(**options)
+    with rank_first(worker.rank, lambda: all_reduce_sum(torch.zeros(1, device=worker.device))):
+        train, val = build_loaders(config, worker)  # hybrid: one shard a rank, that is, one for every two GPUs
+    check_split(config.split_size, config.global_batch // worker.world_size)
+    net = build_model(config, len(train.classes), worker.device)
+    staged = Staged(cut_stages(config, net, num_stages=2), devices, config.split_size, send)
+    # hybrid: no device_ids, since the module is on two devices and moves its activations itself
+    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb)
+    optimizer = build_optimizer(config, net)
+
+    def step(images, target):
+        optimizer.zero_grad()
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    def gather():  # hybrid: rank 0's BatchNorm statistics for all, tensor by tensor, for they are on two devices
+        for buffer in net.buffers():
+            dist.broadcast(buffer, src=0)
+
+    num_devices = worker.world_size * len(set(devices))
+    fit(
+        config, worker, net, optimizer, train, val, step,
+        reduce=all_reduce_sum, predict=staged, gather=gather, without_exchange=lambda: no_exchange(model),
+        world_size=num_devices, parallel=num_devices > 1,
+    )  # fmt: skip
+    dist.destroy_process_group()
+
+
+def two_devices(place: Place) -> list[torch.device]:
+    """This rank's two GPUs, or the CPU twice where there is none. Raises Unavailable on a machine with one GPU,
+    UserError where the ranks are too many for the GPUs."""
+    num_gpus = torch.cuda.device_count()
+    if num_gpus == 0:
+        return [torch.device("cpu")] * 2
+    if num_gpus == 1:
+        raise Unavailable("hybrid_parallel needs two GPUs a rank, and there is one; model_parallel runs on one")
+    first = 2 * place.local_rank
+    if first + 1 >= num_gpus:
+        raise UserError(
+            f"rank {place.rank} wants GPUs {first} and {first + 1}, but {num_gpus} can be seen; "
+            f"start {num_gpus // 2} ranks a node: NPROC={num_gpus // 2}"
+        )
+    return [torch.device("cuda", first), torch.device("cuda", first + 1)]
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

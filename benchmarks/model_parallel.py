@@ -1,0 +1,74 @@
+"""Model parallel in one process: half of the layers on each of two GPUs, the batch whole or in micro-batches.
+
+    python -m benchmarks.model_parallel --config configs/smoke.yaml --split-size 8
+"""
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import Place
+from benchmarks.common.stages import Send, Staged, check_split, cut_stages, send
+
+
+def main(config: Config) -> None:
+    worker = pick_worker(config, Place())
+    # model_parallel: without a second GPU both halves share the one device, and the row says so
+    devices = [worker.device, torch.device("cuda", 1) if torch.cuda.device_count() > 1 else worker.device]
+    num_devices = len(set(devices))
+    check_split(config.split_size, config.global_batch)
+    if config.copy_stream and num_devices < 2:
+        raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
+    train, val = build_loaders(config, worker)
+    net = build_model(config, len(train.classes), worker.device)
+    stages = cut_stages(config, net, num_stages=2)  # model_parallel: net's own layers, in two halves
+    hand_over = send_on_streams(devices) if config.copy_stream else send
+    model = Staged(stages, devices, config.split_size, hand_over)  # model_parallel: each half moves to its device
+    optimizer = build_optimizer(config, net)
+
+    def step(images, target):
+        optimizer.zero_grad()
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    fit(
+        config, worker, net, optimizer, train, val, step,
+        predict=model, world_size=num_devices, parallel=num_devices > 1,
+    )  # fmt: skip
+
+
+def send_on_streams(devices: list[torch.device]) -> Send:
+    """Copies from devices[0] to devices[1] on CUDA streams of their own, beside the kernels of both.
+
+    On the streams that compute, a copy waits until the second GPU has finished what it was asked for before, and
+    the first GPU waits for the copy. Here each waits for the data it needs and for nothing else.
+    """
+    copying = [torch.cuda.Stream(device) for device in devices]
+
+    def send_beside(activation: torch.Tensor, device: torch.device) -> torch.Tensor:
+        if activation.device == device:
+            return activation
+        computing = [torch.cuda.current_stream(device) for device in devices]
+        copying[0].wait_stream(computing[0])  # model_parallel: the activation may still be in the making
+        with torch.cuda.stream(copying[0]), torch.cuda.stream(copying[1]):
+            arrived = activation.to(device, non_blocking=True)
+        computing[1].wait_stream(copying[1])
+        activation.record_stream(copying[0])  # model_parallel: its memory is not free before the copy has read it
+        arrived.record_stream(computing[1])  # model_parallel: made on one stream, used on another
+        return arrived
+
+    return send_beside
+
+
+if __name__ == "__main__":
+    # SyncBatchNorm needs a process group, which a single process does not start.
+    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"))))

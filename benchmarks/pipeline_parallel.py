@@ -1,0 +1,93 @@
+"""Pipeline parallel: one stage of the layers a rank, and micro-batches under way in all of them at once.
+
+    torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --pipeline-schedule 1f1b --microbatches 4
+"""
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn.functional import cross_entropy
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import find_place, rank_first
+from benchmarks.common.stages import cut_stages, trace
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+def main(config: Config) -> None:
+    worker = pick_worker(config, find_place("torchrun"))
+    last = worker.rank == worker.world_size - 1
+    if config.global_batch % config.microbatches:
+        raise UserError(f"global_batch {config.global_batch} does not divide by {config.microbatches} microbatches")
+    if config.pipeline_schedule == "1f1b" and config.microbatches < worker.world_size:
+        raise UserError(
+            f"1f1b keeps {worker.world_size} stages busy, one micro-batch each, but --microbatches is "
+            f"{config.microbatches}; raise it, or use --pipeline-schedule gpipe"
+        )
+    dist.init_process_group(**group_options(config, worker))
+    with rank_first(worker.rank, dist.barrier):
+        train, val = build_loaders(config, worker, shard=0, num_shards=1)  # pipeline: all work on the same images
+    val.batches.shard, val.batches.num_shards = worker.rank, worker.world_size  # but evaluate a share each
+    if worker.rank > 0:  # pipeline: rank 0 alone decodes images; the others have room for the targets
+        train.host_batches = [(torch.empty(0), torch.zeros(config.global_batch).long(), [])] * train.num_steps
+    net = build_model(config, len(train.classes), worker.device)  # pipeline: whole on every rank, for evaluation
+    optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
+    stages = cut_stages(config, net, worker.world_size)
+    schedule = SCHEDULES[config.pipeline_schedule](
+        build_stage(config, worker, stages), config.microbatches, cross_entropy, scale_grads=True
+    )  # pipeline: scale_grads makes the sum over micro-batches their mean
+
+    def step(images, target):
+        optimizer.zero_grad()
+        dist.broadcast(target, src=0)  # pipeline: from the rank that read the images to the one with the loss
+        inputs, losses = [images.flatten(1)] if worker.rank == 0 else [], []
+        output = schedule.step(*inputs, target=target, losses=losses)  # pipeline: forward and backward
+        optimizer.step()
+        return (torch.stack(losses).mean().detach(), output.detach()) if last else (None, None)
+
+    @torch.no_grad()
+    def gather():  # pipeline: each rank trained its own stage; now all get everybody's
+        for owner, stage in enumerate(stages):
+            tensors = [*stage.parameters(), *stage.buffers()]
+            if config.momentum:
+                states = [(parameter, optimizer.state[parameter]) for parameter in stage.parameters()]
+                tensors += [state.setdefault("momentum_buffer", torch.zeros_like(p)) for p, state in states]
+            for tensor in tensors:
+                message = tensor.contiguous()
+                dist.broadcast(message, src=owner)
+                tensor.copy_(message)
+
+    fit(
+        config, worker, net, optimizer, train, val, step,
+        reduce=all_reduce_sum, gather=gather, parallel=worker.world_size > 1,
+    )  # fmt: skip
+    dist.destroy_process_group()
+
+
+def build_stage(config, worker, stages) -> PipelineStage:
+    """This rank's stage. Activations travel as rows, (N, C * H * W): a receiver knows nothing of the sender's layout.
+
+    Their shapes are given, since PipelineStage would find them by a forward pass, and torch 2.11 lets that pass
+    change BatchNorm's running statistics.
+    """
+    shapes = [(3, config.image_size, config.image_size)] + [shape for _, shape in trace(stages, config.image_size)]
+    num_images = config.global_batch // config.microbatches
+    rows = [torch.empty(num_images, math.prod(shape), device="meta", requires_grad=True) for shape in shapes]
+    stage = nn.Sequential(nn.Unflatten(1, shapes[worker.rank]), stages[worker.rank], nn.Flatten(1))
+    here = {"input_args": rows[worker.rank], "output_args": rows[worker.rank + 1]}
+    return PipelineStage(stage, worker.rank, worker.world_size, worker.device, **here)
+
+
+if __name__ == "__main__":
+    # SyncBatchNorm would sum over ranks that are in different layers, and never end.
+    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"))))
