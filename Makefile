@@ -60,7 +60,8 @@ plot: setup ## draw the charts of RESULTS (one or several sets) again
 	@$(PYTHON) -m scripts.plot_results --results $(or $(RESULTS),results/latest)
 
 compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; without B: strategies within A
-	@$(PYTHON) -m scripts.compare --a $(or $(A),results/latest) $(if $(B),--b $(B)) $(if $(FAIL_OVER),--fail-over $(FAIL_OVER))
+	@$(PYTHON) -m scripts.compare --a "$(or $(A),results/latest)" $(if $(B),--b "$(B)") \
+	  $(if $(FAIL_OVER),--fail-over $(FAIL_OVER)) $(ARGS)
 
 report: setup ## report.html and report.md of RESULTS
 	@$(PYTHON) -m scripts.report --results $(or $(RESULTS),results/latest)
@@ -82,7 +83,6 @@ test: setup data ## the tests
 
 lint: setup ## ruff and shellcheck
 	@$(PYTHON) -m ruff check .
-	@$(PYTHON) -m ruff format --check .
 	@$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*.sh .ci/run
 
 clean: ## remove results that are not published, and caches

@@ -5,6 +5,7 @@
 
 import contextlib
 
+import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config import Config, load_config
@@ -23,15 +24,18 @@ def main(config: Config) -> None:
         import horovod.torch as hvd
     except ImportError as error:
         raise Unavailable(f"Horovod cannot be imported ({error}); run scripts/install_horovod.sh") from None
+    if torch.cuda.is_available() and not hvd.nccl_built():
+        raise Unavailable(
+            "this Horovod was built without NCCL and cannot reduce GPU tensors; install CUDA's toolkit, "
+            "then: FORCE=1 scripts/install_horovod.sh"
+        )
     hvd.init()  # horovod: finds the other ranks through horovodrun
     worker = pick_worker(config, place, backend="horovod-nccl" if hvd.nccl_built() else "horovod-gloo")
-    with rank_first(worker.rank, lambda: hvd.barrier()):
+    with rank_first(worker.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
         train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), worker.device)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # horovod: everyone starts from rank 0's weights
-    # horovod: averages gradients inside step(). No broadcast_optimizer_state here: on a fresh optimizer it takes
-    # a hidden step with zero gradients, which decays the weights; after --resume every rank reads the same file.
-    optimizer = hvd.DistributedOptimizer(
+    optimizer = hvd.DistributedOptimizer(  # horovod: step() waits for the averaged gradients
         build_optimizer(config, model),
         named_parameters=model.named_parameters(),
         compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
@@ -48,6 +52,11 @@ def main(config: Config) -> None:
     def reduce(tensor):
         return hvd.allreduce(tensor, op=hvd.Sum)  # horovod: the sum is what it returns; `tensor` stays one rank's
 
+    def gather():  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        if optimizer.state:  # horovod: on a fresh optimizer this would take a hidden step, which decays the weights
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
     @contextlib.contextmanager
     def without_exchange():  # horovod: as if this backward pass were the first of two, but step() uses it all the same
         optimizer.set_backward_passes_per_step(2)
@@ -56,7 +65,10 @@ def main(config: Config) -> None:
         optimizer._handles.clear()  # zero_grad() would complain that nobody has waited for them
         optimizer.set_backward_passes_per_step(1)
 
-    fit(config, worker, model, optimizer, train, val, step, reduce=reduce, without_exchange=without_exchange)
+    fit(
+        config, worker, model, optimizer, train, val, step,
+        reduce=reduce, gather=gather, without_exchange=without_exchange,
+    )  # fmt: skip
     hvd.shutdown()
 
 

@@ -84,7 +84,7 @@ def share_buffers(model: torch.nn.Module, worker: Worker, reduce: Reduce) -> Non
     buffers = list(model.buffers())
     if worker.world_size == 1 or not buffers:
         return
-    flat = torch.cat([buffer.double().flatten() for buffer in buffers])
+    flat = torch.cat([buffer.to(worker.device, torch.float64).flatten() for buffer in buffers])
     flat = reduce(flat if worker.rank == 0 else torch.zeros_like(flat))
     for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
         buffer.copy_(values.view_as(buffer))

@@ -236,6 +236,7 @@ class _Run:
         self.optimizer.load_state_dict(state["optimizer"])
         for key, value in self.extra.items():
             value.load_state_dict(state["extra"][key])
+        self.gather()  # a no-op where every rank has read the same file
         torch.set_rng_state(state["random"])
         self.best_acc1 = state["best_acc1"]
         if self.worker.reports:  # the sums are over all ranks already: one rank brings them in again
