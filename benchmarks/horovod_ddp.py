@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import os
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -29,6 +30,7 @@ def main(config: Config) -> None:
             "this Horovod was built without NCCL and cannot reduce GPU tensors; install CUDA's toolkit, "
             "then: FORCE=1 scripts/install_horovod.sh"
         )
+    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
     worker = pick_worker(config, place, backend="horovod-nccl" if hvd.nccl_built() else "horovod-gloo")
     with rank_first(worker.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):

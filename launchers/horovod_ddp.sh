@@ -4,6 +4,5 @@ source "$(dirname "$0")/lib.sh"
 "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("horovod") is None)' ||
   skip horovod_ddp "Horovod is not installed for $PYTHON; run: scripts/install_horovod.sh"
 [ -z "${HOSTS:-}" ] || NPROC=$(awk -F, '{ for (i = 1; i <= NF; i++) { split($i, a, ":"); n += a[2] } print n }' <<<"$HOSTS")
-export HOROVOD_GLOO_TIMEOUT_SECONDS=${HOROVOD_GLOO_TIMEOUT_SECONDS:-300} # at 30, a rank that imports slowly ends the job
 HOROVODRUN=("$PYTHON" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
 attempt horovod_ddp "${HOROVODRUN[@]}" "$PYTHON" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

@@ -98,6 +98,9 @@ claim_results() { # one suite at a time in a set; it becomes results/latest and 
     exit 2
   fi
   echo $$ >"$RESULTS/.holder"
+  trap 'stop 129' HUP
+  trap 'stop 130' INT
+  trap 'stop 143' TERM
   mkdir -p results
   case $RESULTS in
     results/*) ln -sfn "${RESULTS#results/}" results/latest ;;
@@ -107,21 +110,21 @@ claim_results() { # one suite at a time in a set; it becomes results/latest and 
 }
 
 stopped=0 failed=0 child=0
-stop() { # SIGNAL CODE: pass it on, and wait for the attempt to clean up and write its row
-  stopped=$2
-  [ "$child" = 0 ] || kill -s "$1" "$child" 2>/dev/null || true
+stop() { # CODE: tell the attempt, and wait for it to clean up and write its row
+  stopped=$1
+  # TERM also for INT, to which bash has started the child deaf
+  [ "$child" = 0 ] || kill -s TERM "$child" 2>/dev/null || true
 }
 
 run_each() { # START TODO: call START with the words of each line of TODO; START ends in exec of a launcher
   local start=$1 number=0 total code words
   total=$(grep -c . <<<"$2" || true)
-  trap 'stop INT 130' INT
-  trap 'stop TERM 143' TERM
   while read -ra words; do
     [ "${#words[@]}" -gt 0 ] && [ "$stopped" = 0 ] || continue
     number=$((number + 1))
     LABEL=$number/$total "$start" "${words[@]}" 9>&- &
     child=$!
+    [ "$stopped" = 0 ] || stop "$stopped" # it came before the child had a name
     code=0
     wait "$child" || code=$?
     while kill -0 "$child" 2>/dev/null; do # a signal ends `wait`; the attempt is still cleaning up
@@ -133,7 +136,7 @@ run_each() { # START TODO: call START with the words of each line of TODO; START
   echo
 }
 
-end_suite() { # after the charts: 0 when every run was ok or skipped, 1 otherwise, 130 or 143 when stopped
+end_suite() { # after the charts: 0 when every run was ok or skipped, 1 otherwise, 129, 130 or 143 when stopped
   [ "$stopped" = 0 ] || exit "$stopped"
   exit "$failed"
 }

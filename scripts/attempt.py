@@ -7,6 +7,7 @@ Launchers call it. Exit code: 0 ok or skipped, 1 failed, timeout or invalid, 130
 """
 
 import contextlib
+import ctypes
 import dataclasses
 import datetime
 import json
@@ -28,6 +29,7 @@ from scripts.cause import first_cause, notes_of
 from scripts.telemetry import Sampler
 
 POLL_S, GRACE_S, LOG_TAIL_LINES = 0.1, 5.0, 12
+PR_SET_PDEATHSIG = 1
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -52,7 +54,7 @@ class Ended:
     wall_s: float
     began: float
     timed_out_after_s: float = 0.0
-    stopped_pids: list[int] = dataclasses.field(default_factory=list)
+    stopped: list[str] | None = None
     signum: int = 0
 
 
@@ -67,17 +69,19 @@ def main(options: Options, command: list[str]) -> int:
         return 0
     sampler = Sampler()
     limit_s = config.limit_s if options.timeout_s is None else options.timeout_s
-    ended = watch(command, run_dir, limit_s, sampler, options)
+    # a checkpoint may wait for the other ranks
+    grace_s = max(GRACE_S, config.timeout_s) if config.checkpoint_dir else GRACE_S
+    ended = watch(command, run_dir, limit_s, grace_s, sampler, options)
     telemetry = sampler.stop()
     row |= {"exit_code": ended.exit_code, "wall_s": ended.wall_s}
     row |= judge(ended, run_dir, limit_s, sampler)
-    run_id = {"run_id": row["run_id"]}
-    append_rows(options.results, "telemetry", [run_id | sample for sample in telemetry])
-    append_rows(options.results, "wall", [run_id | part for part in wall_account(ended, run_dir)])
-    append_rows(options.results, "runs", [row])
-    print(line_of(options, row))
+    print(line_of(options, row))  # before the rows: it is all that is left where the disk is full
     if row["status"] not in ("ok", "skipped"):
         print_tail(run_dir / "run.log")
+    run_id = {"run_id": row["run_id"]}
+    append_rows(options.results, "runs", [row])
+    append_rows(options.results, "telemetry", [run_id | sample for sample in telemetry])
+    append_rows(options.results, "wall", [run_id | part for part in wall_account(ended, run_dir)])
     if ended.signum:
         return 128 + ended.signum
     return 0 if row["status"] in ("ok", "skipped") else 1
@@ -85,7 +89,9 @@ def main(options: Options, command: list[str]) -> int:
 
 def flags_of(command: list[str]) -> list[str]:
     """The configuration flags in a launch command: what follows `-m benchmarks.<script>`."""
-    module = next(n for n, word in enumerate(command) if n and command[n - 1] == "-m" and word.startswith("benchmarks."))
+    module = next(
+        n for n, word in enumerate(command) if n and command[n - 1] == "-m" and word.startswith("benchmarks.")
+    )
     return command[module + 1 :]
 
 
@@ -124,44 +130,65 @@ def git(*args: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def watch(command: list[str], run_dir: Path, limit_s: float, sampler: Sampler, options: Options) -> Ended:
-    """Run `command` to its end, to the limit, or to the first SIGINT or SIGTERM; leave no process of it."""
+def watch(
+    command: list[str], run_dir: Path, limit_s: float, grace_s: float, sampler: Sampler, options: Options
+) -> Ended:
+    """Run `command` to its end, to the limit, or to the first SIGINT, SIGTERM or SIGHUP; leave no process of it."""
     asked: list[int] = []
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, lambda number, frame: asked.append(number))
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # ignored: by nohup
+            signal.signal(signum, lambda number, frame: asked.append(number))
     environment = os.environ | {"RUN_DIR": str(run_dir), "PYTHONUNBUFFERED": "1"}
     with open(run_dir / "run.log", "ab") as log:  # a batch job appends to it too
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=ROOT, start_new_session=True
-        )
-        sampler.start()
         ended = Ended(0, 0.0, began)
-        follow(child, run_dir, options, lambda: bool(asked) or (limit_s and time.monotonic() - began > limit_s))
-        if child.poll() is None:
-            if asked:
-                ended.signum = asked[0]
-            else:
-                ended.timed_out_after_s = time.monotonic() - began
-                ended.stopped_pids = processes.write_stacks(run_dir, log)
-        ended.wall_s = time.monotonic() - began
-        processes.end_all(run_dir, GRACE_S if child.poll() is None else 0.0)
-        ended.exit_code = child.wait()
-        if ended.signum:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=ROOT,
+            start_new_session=True, preexec_fn=die_with_parent,
+        )  # fmt: skip
+        try:
+            sampler.start()
+            give_up = lambda: bool(asked) or (limit_s and time.monotonic() - began > limit_s)  # noqa: E731
+            follow(child, run_dir, options, ended, give_up)
+            if child.poll() is None:
+                if asked:
+                    ended.signum = asked[0]
+                else:
+                    ended.timed_out_after_s = time.monotonic() - began
+                    ended.stopped = processes.wake_stopped(run_dir)
+                    processes.write_stacks(run_dir, log)
+        finally:
             ended.wall_s = time.monotonic() - began
+            processes.end_all(run_dir, grace_s if child.poll() is None else 0.0)
+            try:
+                ended.exit_code = child.wait(GRACE_S)
+            except subprocess.TimeoutExpired:  # the kernel holds it, as a hung file system does: leave it
+                ended.exit_code = -signal.SIGKILL
+    if ended.signum:
+        ended.wall_s = time.monotonic() - began
     return ended
 
 
-def follow(child: subprocess.Popen, run_dir: Path, options: Options, give_up) -> None:
-    """Wait for the child, with a bar on a terminal, until it ends or `give_up()` says so."""
+def die_with_parent() -> None:
+    """Ask the kernel to send this process SIGTERM when its parent dies, be it by SIGKILL (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def follow(child: subprocess.Popen, run_dir: Path, options: Options, ended: Ended, give_up) -> None:
+    """Wait for the child, with a bar on a terminal, until it ends or `give_up()` says so.
+
+    When the first rank leaves a note, look for ranks that hang: torchrun would wait 30 s for them, then kill them.
+    """
     progress = run_dir / "progress"
     name = f"{options.label} {options.strategy} #{options.repeat}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
         while child.poll() is None and not give_up():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_S)
+            if ended.stopped is None and any(run_dir.glob("cause-*")):
+                ended.stopped = processes.wake_stopped(run_dir)
             with contextlib.suppress(OSError, ValueError):
                 if not bar.disable:
                     done, bar.total = (int(word) for word in progress.read_text().split())
@@ -182,13 +209,13 @@ def judge(ended: Ended, run_dir: Path, limit_s: float, sampler: Sampler) -> dict
     if ended.signum:
         return {"status": "interrupted", "reason": f"{signal.Signals(ended.signum).name} to the launcher"}
     if ended.timed_out_after_s:
-        hung = f"; stopped: pid {', '.join(map(str, ended.stopped_pids))}" if ended.stopped_pids else ""
+        hung = f"; {' and '.join(ended.stopped)} was stopped by a signal" if ended.stopped else ""
         reason = f"not done after {limit_s:g} s{hung}; the stacks are in the log; raise TIMEOUT if it only is slow"
         return {"status": "timeout", "reason": reason}
     if ended.exit_code == 0 and measured:
         return measured | {"status": "ok"}
     log = (run_dir / "run.log").read_bytes().decode(errors="replace")
-    status, reason = first_cause(notes_of(run_dir), log, ended.exit_code)
+    status, reason = first_cause(notes_of(run_dir), log, ended.exit_code, ended.stopped or [])
     return {"status": status, "reason": reason}
 
 
@@ -225,3 +252,9 @@ if __name__ == "__main__":
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:  # such as a full disk under the log
+        print(
+            f"error: {error.filename or 'the run'}: {error.strerror}; free space, or choose another RESULTS=",
+            file=sys.stderr,
+        )
+        sys.exit(1)

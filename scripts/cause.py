@@ -7,18 +7,29 @@ from pathlib import Path
 
 # What a rank says when another one has left it: true, but not the cause.
 VICTIM = re.compile(
-    r"connection (closed|reset|refused)|broken pipe|gloo.*(timed out|timeout|error)|nccl.*(abort|error|timeout)"
-    r"|horovodinternalerror|horovod has been shut down|processexitedexception|process \d+ terminated"
-    r"|processraisedexception|socket.*(closed|timeout)|wait timeout|store",
+    r"connection (closed|reset|refused)|broken pipe|timed out waiting|timeout caused pair closure|wait timeout"
+    r"|socket.*(closed|timeout)|gloo.*error|nccl.*(abort|error|timeout)|horovodinternalerror|\bdist\w*error"
+    r"|tcpstore|filestore|process(exited|raised)exception",
     re.IGNORECASE | re.DOTALL,
 )
 KILLED = (
     re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s+exitcode\s+: -(?P<signum>\d+)"),  # torchrun
-    re.compile(r"process (?P<rank>\d+) terminated with signal (?P<name>SIG\w+)"),  # torch.multiprocessing
-    re.compile(r"Process name: \S*<?\[?(?P<rank>\d+)\]?>?\s+Exit code: -(?P<signum>\d+)"),  # horovodrun
-    re.compile(r"srun: error: \S+ task (?P<rank>\d+): (?P<word>Killed|Terminated|Aborted|Segmentation fault)"),
+    re.compile(r"process (?P<rank>\d+) terminated with signal SIG(?P<word>\w+)"),  # torch.multiprocessing
+    re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>\d+)"),  # horovodrun: the first that ended
+    re.compile(r"srun: error: \S+ tasks? (?P<rank>\d+).*: (?P<word>Killed|Aborted|Segmentation fault|Bus error)"),
 )
-WORDS = {"Killed": 9, "Terminated": 15, "Aborted": 6, "Segmentation fault": 11}
+SIGNALS = {"Killed": 9, "Aborted": 6, "Segmentation fault": 11, "Bus error": 7}
+SIGNALS |= {signum.name.removeprefix("SIG"): signum.value for signum in signal.Signals}
+BY_TORCHRUN = "forcefully exiting via"  # torchrun kills what ignores its SIGTERM for 30 s, such as a stopped rank
+SLURM_ENDED = {
+    "CANCELLED": ("interrupted", "by scancel"),
+    "TIMEOUT": ("timeout", "at the job's time limit; raise TIME=, or add --checkpoint-dir to be requeued and resume"),
+    "NODE_FAIL": ("failed", "a node went down"),
+    "PREEMPTED": ("interrupted", "by a job of higher priority; with --checkpoint-dir it would resume"),
+    "OUT_OF_MEMORY": ("failed", "out of memory; lower --global-batch or ask for more memory"),
+}
+RAISED = re.compile(r"^(?:\[\S+<std\w+>:\s*)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)", re.MULTILINE)
+SOURCE_LINE = re.compile(r"\[\S+\.(cc|cpp|h):\d+\] ")  # of a library's source, in its messages
 
 
 def notes_of(run_dir: Path) -> list[dict]:
@@ -33,32 +44,56 @@ def notes_of(run_dir: Path) -> list[dict]:
 
 
 def killed_rank(log: str) -> str | None:
-    """'rank 1: signal 9, possibly out of memory', where the log says that a rank was killed."""
-    for pattern in KILLED:
-        if match := pattern.search(log):
-            said = match.groupdict()
-            signum = int(
-                said.get("signum") or WORDS.get(said.get("word") or "", 0) or signal.Signals[said["name"]].value
-            )
-            hint = ", possibly out of memory" if signum == signal.SIGKILL else ""
-            return f"rank {said['rank']}: signal {signum}{hint}"
+    """'rank 1: signal 9, possibly out of memory', where the log says that a rank was killed.
+
+    SIGTERM is not counted, nor what torchrun kills itself: so end the ranks that outlive a failed one.
+    """
+    for said in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
+        code = int(said.get("code") or 0)
+        signum = int(said.get("signum") or SIGNALS.get(said.get("word"), max(0, code - 128)))
+        if signum in (0, signal.SIGTERM) or (signum == signal.SIGKILL and BY_TORCHRUN in log):
+            continue
+        hint = ", possibly out of memory" if signum == signal.SIGKILL else ""
+        return f"rank {said['rank']}: signal {signum}{hint}"
     return None
 
 
-def first_cause(notes: list[dict], log: str, exit_code: int) -> tuple[str, str]:
-    """(status, reason) of a run that ended with `exit_code` and did not finish."""
+def ended_by_slurm(log: str) -> tuple[str, str] | None:
+    """(status, reason) where scripts/slurm_submit.sh tells that Slurm ended the job."""
+    job = re.findall(r"^slurm job (\d+): (\w+)", log, re.MULTILINE)
+    if not job or job[-1][1] not in SLURM_ENDED:
+        return None
+    (number, state), (status, why) = job[-1], SLURM_ENDED[job[-1][1]]
+    return status, f"Slurm job {number}: {state}, {why}"
+
+
+def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str]) -> tuple[str, str]:
+    """(status, reason) of a run that ended with `exit_code` and did not finish.
+
+    stopped: the ranks that did not answer when the first note was left.
+    """
+    if ended := ended_by_slurm(log):
+        return ended
     culprits = [note for note in notes if not VICTIM.search(note["reason"])]
     if culprits:
-        note = culprits[0]
-        where = "" if note["status"] in ("skipped", "invalid") else f"rank {note['rank']}: "
-        return note["status"], where + note["reason"]
+        return culprits[0]["status"], text_of(culprits[0])
+    if stopped:
+        waited = f"; {text_of(notes[0])}" if notes else ""
+        return "failed", f"{' and '.join(stopped)} was stopped by a signal and did not answer{waited}"
     if killed := killed_rank(log):
         return "failed", killed
     if notes:
-        return notes[0]["status"], f"rank {notes[0]['rank']}: {notes[0]['reason']}"
+        return notes[0]["status"], text_of(notes[0])
     if exit_code < 0:
         return "failed", f"{signal.Signals(-exit_code).name} ended the launcher; its workers were swept"
     if exit_code == 0:
         return "failed", "ended with exit code 0 but left no result"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return "failed", f"exit code {exit_code}: {lines[-1][:200] if lines else 'the log is empty'}"
+    said = raised.group(1) if (raised := RAISED.search(log)) else lines[-1] if lines else "the log is empty"
+    return "failed", f"exit code {exit_code}: {said[:200]}"
+
+
+def text_of(note: dict) -> str:
+    """'rank 1: reason', or the reason alone where it is that of all ranks."""
+    where = f"rank {note['rank']}: " if note["status"] == "failed" else ""
+    return where + SOURCE_LINE.sub("", note["reason"])

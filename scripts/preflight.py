@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import difflib
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from benchmarks.common.results import STATUSES
 from scripts.check_data import check_image_folder
 
 LAUNCHERS = Path(__file__).resolve().parent.parent / "launchers"
-NOT_STRATEGIES = {"lib", "all"}
+NOT_STRATEGIES = {"lib", "all", "sweep", "scaling"}
 FIRST = ["single", "dataparallel", "ddp", "ddp_spawn"]  # the order of the story; others follow by name
 
 
@@ -42,6 +43,7 @@ def main(options: Options, flags: list[str]) -> None:
     if options.retry and options.retry not in STATUSES:
         raise UserError(f"RETRY is {options.retry!r}; it takes {', '.join(STATUSES)}")
     check_ranks(config)
+    check_rendezvous()
     if config.loader == "folder":
         check_image_folder(config.data)
     check_results(options.results)
@@ -89,6 +91,20 @@ def check_ranks(config: Config) -> None:
         )
 
 
+def check_rendezvous() -> None:
+    """Refuse a taken port of RDZV_ENDPOINT on the node that has to listen there: torchrun would wait for ever."""
+    if int(os.environ.get("NNODES") or 1) < 2 or os.environ.get("NODE_RANK", "0") != "0":
+        return
+    endpoint = os.environ.get("RDZV_ENDPOINT", "")
+    port = endpoint.rpartition(":")[2]
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UserError(f"RDZV_ENDPOINT is {endpoint!r}, but must be host:port of the first node, such as node1:29400")
+    try:
+        socket.create_server(("", int(port))).close()
+    except OSError as error:
+        raise UserError(f"the port of RDZV_ENDPOINT={endpoint} is taken ({error.strerror}); choose another") from None
+
+
 def check_results(results: Path) -> None:
     """Create the result folder; refuse one that cannot be written."""
     try:
@@ -105,8 +121,8 @@ def done_already(results: Path, retry: str) -> set[tuple[str, int]]:
     path = results / "runs.csv"
     if not path.exists():
         return set()
-    with open(path, newline="", encoding="utf-8", errors="replace") as file:
-        rows = [row for row in csv.DictReader(file) if (row.get("repeat") or "").isdecimal()]
+    whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")  # a half line is no row
+    rows = [row for row in csv.DictReader(whole.splitlines()) if (row.get("repeat") or "").isdecimal()]
     last = {(row["strategy"], int(row["repeat"])): row["status"] for row in rows}
     return {key for key, status in last.items() if status not in (retry, "interrupted")}
 
@@ -115,6 +131,6 @@ if __name__ == "__main__":
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     try:
         main(tyro.cli(Options, args=sys.argv[1:split]), sys.argv[split + 1 :])
-    except (UserError, ValueError) as error:
+    except (UserError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-STACK_WAIT_S = 2.0
+POLL_S, STACK_WAIT_S, STACKS_LIMIT_S = 0.1, 0.3, 30.0
+RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
 
 
 def of_run(run_dir: Path) -> list[psutil.Process]:
@@ -28,18 +29,34 @@ def of_run(run_dir: Path) -> list[psutil.Process]:
     return found
 
 
-def end_all(run_dir: Path, grace_s: float) -> int:
-    """TERM to every process of the run, KILL to those alive after `grace_s`; returns how many were found.
+def wake_stopped(run_dir: Path) -> list[str]:
+    """Lets the processes that a signal has stopped go on, so that they can end or show their stacks.
+
+    Returns 'rank 1' for each, or 'pid 123' where the environment does not tell.
+    """
+    names = set()
+    for process in of_run(run_dir):
+        with contextlib.suppress(psutil.Error):
+            if process.status() == psutil.STATUS_STOPPED:
+                said = [f"rank {process.environ()[name]}" for name in RANK_VARIABLES if name in process.environ()]
+                names.add(said[0] if said else f"pid {process.pid}")
+                process.send_signal(signal.SIGCONT)
+    return sorted(names)
+
+
+def end_all(run_dir: Path, grace_s: float) -> None:
+    """TERM to every process of the run, KILL to those alive after `grace_s`.
 
     Repeats until none is left: a process may start another while it is being ended.
     """
-    first = of_run(run_dir)
-    for process in first:
+    first, deadline = of_run(run_dir), time.monotonic() + grace_s
+    for process in [process for process in first if _may_be_told(process)] or first:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGCONT)  # a stopped process would keep the TERM for later
             process.terminate()
-    if first and grace_s:
-        psutil.wait_procs(first, timeout=grace_s)
+    # polled, since psutil's wait would reap our own child, and its exit code with it
+    while of_run(run_dir) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
     for _ in range(50):
         alive = of_run(run_dir)
         if not alive:
@@ -47,20 +64,29 @@ def end_all(run_dir: Path, grace_s: float) -> int:
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(alive, timeout=0.2)
-    return len(first)
+        time.sleep(POLL_S)
 
 
-def write_stacks(run_dir: Path, log) -> list[int]:
-    """Append the Python stacks of the run's processes to `log` (a binary file); returns the pids that hang stopped.
+def _may_be_told(process: psutil.Process) -> bool:
+    """Not srun, which kills its tasks at once, and not the processes of a batch job, which scancel ends."""
+    try:
+        ours = process.environ().get("SLURM_JOB_ID") == os.environ.get("SLURM_JOB_ID")
+        return ours and process.name() != "srun"
+    except psutil.Error:
+        return False
+
+
+def write_stacks(run_dir: Path, log) -> None:
+    """Append the Python stacks of the run's processes to `log`, a binary file.
 
     py-spy where it is installed, since it reads a process that cannot answer; else the processes' own
     faulthandler, which outcome.guarded registered for SIGUSR2.
     """
     processes = of_run(run_dir)
-    stopped = [process.pid for process in processes if process.status() == psutil.STATUS_STOPPED]
-    py_spy = shutil.which("py-spy")
+    py_spy, deadline = shutil.which("py-spy"), time.monotonic() + STACKS_LIMIT_S
     for process in processes:
+        if time.monotonic() > deadline:
+            break
         with contextlib.suppress(psutil.Error, OSError, subprocess.SubprocessError):
             log.write(f"\n--- stack of pid {process.pid}: {' '.join(process.cmdline())[:150]}\n".encode())
             log.flush()
@@ -68,9 +94,7 @@ def write_stacks(run_dir: Path, log) -> list[int]:
                 subprocess.run([py_spy, "dump", "--pid", str(process.pid)], stdout=log, stderr=log, timeout=10)
             elif _answers_usr2(process.pid):
                 process.send_signal(signal.SIGUSR2)
-    if not py_spy:
-        time.sleep(STACK_WAIT_S)
-    return stopped
+                time.sleep(STACK_WAIT_S)  # or the stacks would be written into each other
 
 
 def _answers_usr2(pid: int) -> bool:

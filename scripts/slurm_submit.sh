@@ -16,6 +16,7 @@ job=$(sbatch --parsable --requeue --signal="B:USR1@$warning_s" --open-mode=appen
   "${options[@]}" "$(dirname "$0")/slurm_job.sh" "$@")
 job=${job%%;*}
 trap 'scancel "$job"' INT TERM
+trap 'scancel --signal=USR2 "$job"' USR2 # the tasks of a job that hangs write their stacks, on whatever node
 
 field() { # NAME: a field of what the controller says of the job
   sed -nE "s/.* $1=([^ ]*).*/\1/p" <<<"$said"

@@ -31,10 +31,11 @@ def save_checkpoint(folder: Path, name: str, state: dict) -> None:
             os.link(path, folder / ".previous.pt")
             os.replace(folder / ".previous.pt", folder / "previous.pt")
         os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+    except (OSError, RuntimeError) as error:  # torch hides a full disk behind a RuntimeError
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise UserError(f"cannot write the checkpoint {path}: {error}; the one before is kept") from None
+        why = error.__context__ if isinstance(error.__context__, OSError) else error
+        raise UserError(f"cannot write the checkpoint {path}: {why}; the one before is kept") from None
 
 
 def load_checkpoint(config: Config, num_classes: int) -> dict | None:

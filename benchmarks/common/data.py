@@ -6,6 +6,7 @@ neither the ranks, nor the loader's workers, nor where a resumed run started.
 """
 
 import contextlib
+import errno
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,12 +151,8 @@ class Loader:
 
     def fetch(self, host_batches: Iterator):
         """The next batch on the host, or None at the end. Raises UserError for an unreadable file."""
-        try:
+        with _worker_troubles():
             batch = next(host_batches, None)
-        except RuntimeError as error:
-            if "shared memory" in str(error) or "Bus error" in str(error):
-                raise UserError("a loader worker found /dev/shm full; enlarge it or use --workers 0") from error
-            raise
         if batch is not None and batch[2]:
             if not self.skip_bad_files:
                 raise UserError(f"{batch[2][0]}; mend or remove the file, or use --skip-bad-files")
@@ -172,11 +169,27 @@ class Loader:
         return images, target.to(self.device, non_blocking=True)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        host_batches = iter(self.host_batches)
+        with _worker_troubles():
+            host_batches = iter(self.host_batches)
         while (batch := self.fetch(host_batches)) is not None:
             images, target, _ = batch
             if len(target):
                 yield self.to_device(images, target)
+
+
+@contextlib.contextmanager
+def _worker_troubles() -> Iterator[None]:
+    """What a full /dev/shm looks like from the training process, as a UserError with the remedy."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        if full or any(sign in str(error) for sign in ("shared memory", "Bus error", "DataLoader timed out")):
+            raise UserError(
+                f"the loader's workers gave no batch ({str(error).splitlines()[0]}); /dev/shm may be full: enlarge it "
+                "or use --workers 0; if the files only are slow, raise --timeout-s"
+            ) from error
+        raise
 
 
 class SyntheticBatches:
@@ -245,6 +258,7 @@ def _host_batches(config: Config, worker: Worker, images: Photographs, batches: 
         batch_sampler=batches,
         collate_fn=collate,
         num_workers=config.workers,
+        timeout=config.timeout_s if config.workers else 0,  # a worker that finds /dev/shm full says nothing
         persistent_workers=config.workers > 0,
         generator=torch.Generator(),  # else it draws its workers' seeds from the generator of training
         pin_memory=worker.device.type == "cuda",

@@ -281,10 +281,11 @@ class _Run:
 def _stop_requests(config: Config) -> Iterator[list[int]]:
     """Signals that arrived, where there is a checkpoint to write before obeying them; else they kill at once.
 
-    SIGTERM is what schedulers and launchers send; SIGUSR1 is what launchers/slurm.sh asks Slurm to send first.
+    SIGTERM is what schedulers and launchers send, SIGINT what torch.multiprocessing sends to ranks whose parent has
+    gone; SIGUSR1 is what launchers/slurm.sh asks Slurm to send first.
     """
     requests: list[int] = []
     if config.checkpoint_dir:
-        for signum in (signal.SIGTERM, signal.SIGUSR1):
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(signum, lambda number, frame: requests.append(number))
     yield requests

@@ -45,6 +45,16 @@ TABLES = {
         "run_id", "t_s", "device", "util_pct", "memory_used_mb", "power_w", "temperature_c", "network_mb_per_s",
         "throttle",
     ),
+    # what scripts.loader_verdict measured of one rank: the loader alone, training alone, both together
+    "loader": (
+        "run_id", "what", "images_per_s", "images_per_s_per_core", "num_windows", "images", "seconds", "arch",
+        "image_size", "global_batch", "workers", "verdict",
+    ),
+    # what `make verify` found of the runs in the set's verify/; the last row of a strategy counts
+    "equivalence": (
+        "run_id", "strategy", "started_at", "steps", "world_size", "max_relative_difference", "bit_identical", "tolerance",
+        "verdict", "reason",
+    ),
 }  # fmt: skip
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -167,5 +177,5 @@ def _warn(path: Path, line: int) -> None:
 
 TEXT_COLUMNS = frozenset(
     "run_id strategy status reason started_at config arch precision memory_format loader device device_name backend "
-    "oversubscribed parallel torch commit dirty governor options log_path phase part throttle".split()
+    "oversubscribed parallel torch commit dirty governor options log_path phase part throttle bit_identical verdict what".split()
 )

@@ -1,0 +1,152 @@
+"""What tests/test_faults.py is made of: real runs with planted faults, a look for what they leave, and the matrix."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT, environment
+
+from benchmarks.common.results import read_table
+
+FAULTS = ROOT / "tests" / "faults"  # its sitecustomize.py reads FAULT
+LONGEST_S = 300  # every process of these tests ends before; a fault that hangs ends by the suite's own limits
+NUM_ROWS = 24
+TINY_YAML = """
+arch: resnet18
+image_size: 32
+global_batch: 4
+loader: synthetic
+steps: 8
+warmup_steps: 1
+windows: 2
+window_steps: 2
+workers: 0
+timeout_s: 20
+limit_s: 200
+"""
+
+
+@dataclasses.dataclass
+class Ended:
+    """How a launcher ended."""
+
+    code: int
+    output: str
+    results: Path
+    ended_at: float
+
+    @property
+    def row(self) -> dict:
+        """The last row of runs.csv."""
+        return read_table(self.results, "runs").iloc[-1].to_dict()
+
+    @property
+    def log(self) -> str:
+        return (self.results / self.row["log_path"]).read_text(errors="replace")
+
+    @property
+    def seconds(self) -> float:
+        """From the planted fault to the end of the launcher."""
+        moments = sorted(self.results.glob("logs/*/fault-at"), key=lambda path: path.stat().st_mtime)
+        return self.ended_at - float(moments[-1].read_text())
+
+
+def start(command: list, results: Path, fault: str | None = None, **variables) -> subprocess.Popen:
+    """A launcher, by its path, in a session of its own; its output goes to a file beside `results`."""
+    config = results.parent / "tiny.yaml"
+    config.write_text(TINY_YAML)
+    planted = {"FAULT": fault, "PYTHONPATH": FAULTS} if fault else {}
+    no_cluster = {"SLURM_LOCAL_DIR": results.parent / "no cluster"}
+    env = environment(**{"RESULTS": results, "CONFIG": config, **no_cluster, **planted, **variables})
+    with open(output_of(results), "wb") as output:
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output, start_new_session=True)
+
+
+def output_of(results: Path) -> Path:
+    return results.parent / f"{results.name}.output"
+
+
+def finish(process: subprocess.Popen, results: Path) -> Ended:
+    """Wait for a launcher. One that does not end fails the test, and is ended."""
+    try:
+        code = process.wait(LONGEST_S)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        pytest.fail(f"not ended after {LONGEST_S} s: {process.args}")
+    ended_at = time.monotonic()
+    output = output_of(results).read_text(errors="replace")
+    print(output)  # pytest shows it if the test fails
+    return Ended(code, output, results, ended_at)
+
+
+def run(strategy: str, results: Path, fault: str | None = None, **variables) -> Ended:
+    """launchers/<strategy>.sh to its end."""
+    return finish(start([ROOT / "launchers" / f"{strategy}.sh"], results, fault, **variables), results)
+
+
+def until(condition, what: str, limit_s: float = 120):
+    """The first true value of `condition()`."""
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{limit_s:g} s and still not: {what}"
+        time.sleep(0.05)
+    return value
+
+
+def until_planted(results: Path) -> Path:
+    """Wait for the moment of the fault; returns the folder of the run."""
+    return until(lambda: next(results.glob("logs/*/fault-at"), None), "the fault is there").parent
+
+
+def soon(seconds: float, bound_s: float) -> bool:
+    """Whether a run ended within the bound, tripled where other work has the cores."""
+    busy = os.getloadavg()[0] > len(os.sched_getaffinity(0))
+    return seconds <= bound_s * (3 if busy else 1)
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Every live process that knows `folder`: by working folder, argument or environment, or as our descendant."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            traces = [process.cwd(), *process.cmdline(), *process.environ().values()]
+            ours = any(str(folder) in trace for trace in traces)
+            if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+class Matrix:
+    """The lines of the fault matrix, as tests add them; a plugin that prints them after the tests."""
+
+    def __init__(self):
+        self.lines: list[tuple[int, str, str, str]] = []
+
+    def add(self, number: int, fault: str, ended: str, seconds: float | None = None) -> None:
+        """seconds: from the fault to the end of the run."""
+        self.lines.append((number, fault, ended, "" if seconds is None else f"{seconds:.1f}"))
+
+    def skip(self, number: int, fault: str, why: str) -> None:
+        """A row that does not apply on this machine."""
+        self.add(number, fault, f"not here: {why}")
+        pytest.skip(why)
+
+    def markdown(self) -> str:
+        cells = [("#", "fault", "ended with", "seconds"), ("---",) * 4]
+        cells += [(str(number), *rest) for number, *rest in sorted(self.lines, key=lambda line: line[0])]
+        return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in cells)
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        terminalreporter.write_sep("=", "faults; seconds from the fault to the end of the run")
+        terminalreporter.write(self.markdown())
+        if {number for number, *_ in self.lines} == set(range(1, NUM_ROWS + 1)):
+            (ROOT / "results").mkdir(exist_ok=True)
+            (ROOT / "results" / "faults.md").write_text(self.markdown())

@@ -1,0 +1,123 @@
+"""Plants a fault in a real run from outside: Python imports this file first where PYTHONPATH names its folder.
+
+    FAULT="raise rank=1 step=3" PYTHONPATH=tests/faults launchers/ddp.sh
+
+It wraps the `step` that every script hands to engine.fit, so that the suite itself has no hook for its tests.
+Without `rank` every rank is hit, without `step` the first step. RUN_DIR/fault-at gets the moment.
+"""
+
+import contextlib
+import importlib.abc
+import importlib.util
+import io
+import itertools
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def plant(engine) -> None:
+    """Wrap engine.fit by what FAULT says."""
+    kind, *words = os.environ["FAULT"].split()
+    said = {name: int(value) for name, value in (word.split("=") for word in words)}
+    fit = engine.fit
+
+    def faulty_fit(config, worker, model, optimizer, train, val, step, **rest):
+        steps = itertools.count()
+
+        def faulty_step(images, target):
+            n = next(steps)
+            hit = said.get("rank") in (None, worker.rank) and n >= said.get("step", 0)
+            if hit:
+                tell_moment()
+                if n == said.get("step", 0) or kind == "slow":
+                    BEFORE.get(kind, lambda: None)()
+            loss, output = step(images, target)
+            return (loss * float(kind), output) if hit and kind in ("nan", "inf") else (loss, output)
+
+        fit(config, worker, model, optimizer, train, val, faulty_step, **rest)
+
+    engine.fit = faulty_fit
+    if kind == "torn_save":
+        tear_save(engine.torch, said["save"])
+
+
+def tell_moment() -> None:
+    if "RUN_DIR" in os.environ and not (moment := Path(os.environ["RUN_DIR"], "fault-at")).exists():
+        moment.write_text(str(time.monotonic()))
+
+
+def raise_here():
+    raise ArithmeticError("planted in this step")
+
+
+def hang_here():
+    time.sleep(3600)
+
+
+def set_clock_back():
+    """An hour: through the file that libfaketime reads, where it is loaded."""
+    Path(os.environ["FAKETIME_TIMESTAMP_FILE"]).write_text("-3600s\n")
+
+
+def fill_disk():
+    """Until not one page is left."""
+    with contextlib.suppress(OSError), open(os.environ["FILL"], "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def tear_save(torch, number: int) -> None:
+    """The `number`th checkpoint is cut in half by SIGKILL."""
+    save, saves = torch.save, itertools.count(1)
+
+    def torn_save(state, file):
+        if next(saves) < number:
+            return save(state, file)
+        whole = io.BytesIO()
+        save(state, whole)
+        file.write(whole.getvalue()[: whole.tell() // 2])
+        file.flush()
+        tell_moment()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    torch.save = torn_save
+
+
+BEFORE = {
+    "raise": raise_here,
+    "hang": hang_here,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "slow": lambda: time.sleep(0.2),
+    "exit": lambda: os._exit(0),
+    "clock": set_clock_back,
+    "fill": fill_disk,
+}
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls plant(module) once benchmarks.common.engine has been imported."""
+
+    def find_spec(self, name, path, target=None):
+        if name != "benchmarks.common.engine":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run_module = spec.loader.exec_module
+
+        def exec_module(module):
+            run_module(module)
+            plant(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if "FAKETIME_TIMESTAMP_FILE" in os.environ:  # libfaketime 0.9.10 refuses the sleeps that Python 3.11 asks for
+    time.sleep = lambda seconds: select.select([], [], [], seconds)
+if "FAULT" in os.environ:
+    sys.meta_path.insert(0, AfterImport())

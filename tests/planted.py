@@ -1,0 +1,167 @@
+"""One rank of a strategy whose steps are taken apart again and again, each time with a delay planted elsewhere.
+
+    torchrun --standalone --nproc-per-node 2 tests/planted.py ddp '["", "loader"]' 60 --config ... --account-steps 3
+
+After the run that the flags ask for, the reporting rank prints one line of JSON: for each place of the delay
+(milliseconds; "" plants nothing) the rows of the account, and for each accounted step the bytes that this rank
+received over TCP with and without the exchange of gradients.
+"""
+
+import collections
+import contextlib
+import importlib
+import json
+import os
+import socket
+import struct
+import sys
+import time
+
+import torch
+from torchvision.models import ResNet
+
+from benchmarks.common import account, engine
+from benchmarks.common.config import load_config
+from benchmarks.common.data import GlobalBatches, Loader
+from benchmarks.common.meters import Meter
+
+ROUNDS = 2  # of all places in turn, so that a drift of the machine meets all of them
+BYTES_RECEIVED_AT = 128  # in struct tcp_info of linux/tcp.h
+planted, delay_s = "", 0.0
+
+
+def sleep_if(place: str) -> None:
+    if planted == place:
+        time.sleep(delay_s)
+
+
+def plant_before(owner, name: str, place: str) -> None:
+    """Have a function sleep before it does its work, where the delay is planted there."""
+    function = getattr(owner, name)
+
+    def slow(*args, **kwargs):
+        sleep_if(place)
+        return function(*args, **kwargs)
+
+    setattr(owner, name, slow)
+
+
+def slow_batches() -> None:
+    deal = GlobalBatches.__iter__
+
+    def slow(self):
+        for batch in deal(self):
+            sleep_if("loader")
+            yield batch
+
+    GlobalBatches.__iter__ = slow
+
+
+def slow_backward() -> None:
+    """The gradient of the scores waits before it goes on to the last layer."""
+    forward = ResNet.forward
+
+    def with_hook(self, images):
+        scores = forward(self, images)
+        if scores.requires_grad:
+            scores.register_hook(lambda gradient: sleep_if("backward"))
+        return scores
+
+    ResNet.forward = with_hook
+
+
+def slow_exchange(script) -> None:
+    """The exchange takes longer, where nothing can hide it: before DDP sends its first bucket, which holds up the
+    backward pass, and after Horovod's last gradient has arrived."""
+    if script.__name__.endswith("horovod_ddp"):
+        from horovod.torch.optimizer import _DistributedOptimizer
+
+        wait = _DistributedOptimizer.synchronize
+
+        def slow_wait(self):
+            wait(self)
+            sleep_if("exchange")
+
+        _DistributedOptimizer.synchronize = slow_wait
+    elif hasattr(script, "DistributedDataParallel"):
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        def slow_hook(state, bucket):
+            if bucket.index() == 0:
+                sleep_if("exchange")
+            return allreduce_hook(state, bucket)
+
+        wrap = script.DistributedDataParallel
+
+        def slow_wrap(*args, **kwargs):
+            model = wrap(*args, **kwargs)
+            model.register_comm_hook(None, slow_hook)
+            return model
+
+        script.DistributedDataParallel = slow_wrap
+
+
+def received_bytes() -> int:
+    """What this process has received so far over the TCP connections that it has open."""
+    total = 0
+    for descriptor in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not os.readlink(descriptor).startswith("socket:"):
+                continue
+            connection = socket.socket(fileno=int(descriptor.name))
+            if connection.family in (socket.AF_INET, socket.AF_INET6):
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                total += struct.unpack_from("Q", info, BYTES_RECEIVED_AT)[0]
+            connection.detach()  # somebody else's: not ours to close
+    return total
+
+
+def take_all_apart(places: list[str], report: dict):
+    """A stand-in for the engine's account that takes it once for each place and round."""
+    real = account.account
+
+    def accounts(config, worker, optimizer, train, advance, reduce, without_exchange, num_devices):
+        global planted
+        alone = []  # true while a step runs without exchange
+
+        @contextlib.contextmanager
+        def watched():
+            with without_exchange():
+                alone.append(True)
+                yield
+                alone.clear()
+
+        def counted(batches, lr):
+            before = received_bytes()
+            advance(batches, lr)
+            report["bytes without" if alone else "bytes with"].append(received_bytes() - before)
+
+        summary = {}
+        for _ in range(ROUNDS):
+            for planted in places:
+                rows, summary = real(
+                    config, worker, optimizer, train, counted, reduce, without_exchange and watched, num_devices
+                )
+                report[planted] += rows
+                report["summary"].append(summary)
+        planted = ""
+        if worker.reports:
+            print("planted:", json.dumps(report), flush=True)
+        return rows, summary
+
+    return accounts
+
+
+if __name__ == "__main__":
+    name, places, milliseconds, *flags = sys.argv[1:]
+    delay_s = float(milliseconds) / 1000
+    script = importlib.import_module(f"benchmarks.{name}")
+    slow_batches()
+    slow_backward()
+    slow_exchange(script)
+    plant_before(Loader, "to_device", "copy")
+    plant_before(script, "cross_entropy", "forward")
+    plant_before(sys.modules[torch.optim.SGD.__module__], "sgd", "optimizer")
+    plant_before(Meter, "update", "other")
+    engine.account = take_all_apart(json.loads(places), collections.defaultdict(list))
+    script.main(load_config(flags))

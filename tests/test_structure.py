@@ -1,0 +1,136 @@
+"""The shape of the code, which its two uses need: short scripts to copy, and one engine that knows no strategy.
+
+.venv/bin/python -m pytest tests/test_structure.py
+"""
+
+import ast
+import graphlib
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, environment
+from test_strategies import STRATEGIES
+
+SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
+COMMON = {path.stem: path.read_text() for path in sorted((ROOT / "benchmarks/common").glob("*.py"))}
+TOOLS = {path.stem: path.read_text() for path in sorted((ROOT / "scripts").glob("*.py"))}
+WITHOUT_TORCH = ["plot_results", "compare", "preflight", "attempt"]
+
+
+def imported(source: str) -> set[str]:
+    """Dotted names of all imports, `from a import b` as a.b, wherever in the file they are."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def function(source: str, name: str) -> str:
+    """A function of `source`, also a nested one, as the text of its syntax tree: comments and layout left out."""
+    (found,) = [node for node in ast.walk(ast.parse(source)) if getattr(node, "name", None) == name]
+    return ast.dump(found)
+
+
+def python(code: str) -> str:
+    """Output of `code` in an interpreter of its own."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- imports point one way ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_common_imports_no_script(name):
+    """Protects the direction script -> common: the engine must not know who calls it."""
+    ours = {module for module in imported(COMMON[name]) if module.split(".")[0] in ("benchmarks", "scripts", "tests")}
+    assert all(module.startswith("benchmarks.common.") for module in ours), ours
+
+
+def test_common_has_no_circle_of_imports():
+    """Protects reading order: every module of common can be understood after those it imports."""
+    graph = {name: {other for other in COMMON if any(f"{module}.".startswith(f"benchmarks.common.{other}.")
+             for module in imported(text))} for name, text in COMMON.items()}  # fmt: skip
+    assert len([*graphlib.TopologicalSorter(graph).static_order()]) == len(COMMON)
+    assert graph["engine"] >= {"meters", "record"}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_script_imports_common_and_no_other_script(name):
+    """Protects copying: a script and common/ are all that a reader has to take."""
+    ours = {module for module in imported(SCRIPTS[name]) if module.split(".")[0] in ("benchmarks", "scripts")}
+    assert ours and all(module.startswith("benchmarks.common.") for module in ours)
+
+
+@pytest.mark.parametrize("name", WITHOUT_TORCH)
+def test_what_only_reads_tables_needs_no_torch(name):
+    """Protects a laptop that draws a cluster's results, and half a minute of imports on a slow disk."""
+    heavy = python(f"import sys, scripts.{name}; print([m for m in ('torch', 'torchvision') if m in sys.modules])")
+    assert heavy.strip() == "[]"
+
+
+# --- scripts are short and alike ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_script_is_short_and_says_how_it_is_launched(name):
+    """Protects the quickstart: 100 lines, and a docstring with the exact command."""
+    assert len(SCRIPTS[name].splitlines()) <= 100
+    docstring = ast.get_docstring(ast.parse(SCRIPTS[name]))
+    assert f" -m benchmarks.{name}" in docstring
+
+
+def test_plain_steps_are_equal():
+    """Protects the comparison: these strategies differ in how they start and wrap, and not in what a step does."""
+    plain = ["single", "dataparallel", "ddp", "ddp_spawn", "slurm", "horovod_ddp"]
+    assert len({function(SCRIPTS[name], "step") for name in plain}) == 1
+    assert function(SCRIPTS["ddp_amp"], "step") != function(SCRIPTS["ddp"], "step")
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() | COMMON.keys()))
+def test_no_branch_on_a_strategys_name(name):
+    """Protects the design: functions are passed, so that a new strategy changes nothing that exists."""
+    text = (SCRIPTS | COMMON)[name]
+    words = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    assert not set(STRATEGIES) & {word for word in words if isinstance(word, str)}
+
+
+HELPS = """
+import contextlib, io, json, runpy, sys
+said = {}
+for module in sys.argv[1:]:
+    out = io.StringIO()
+    before, sys.argv = sys.argv, [module, "--help"]
+    try:
+        with contextlib.redirect_stdout(out):
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = "did not exit"
+    except SystemExit as end:
+        code = end.code
+    sys.argv = before
+    said[module] = code, out.getvalue()
+print(json.dumps(said))
+"""
+
+
+def test_every_script_has_a_help():
+    """Protects --help: exit code 0, a strategy's own docstring and command, and every flag of a tool."""
+    modules = [f"benchmarks.{name}" for name in STRATEGIES]
+    modules += [f"scripts.{name}" for name, text in TOOLS.items() if '__name__ == "__main__"' in text]
+    command = [sys.executable, "-W", "ignore", "-c", HELPS, *modules]  # one interpreter: torch is imported once
+    done = subprocess.run(command, cwd=ROOT, env=environment(COLUMNS=200), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for module, (code, text) in json.loads(done.stdout).items():
+        assert code == 0, f"{module} --help ended with {code}"
+        package, _, name = module.partition(".")
+        if package == "benchmarks":
+            first_line = ast.get_docstring(ast.parse(SCRIPTS[name])).splitlines()[0]
+            assert first_line in text and f"-m {module}" in text and "--global-batch" in text
+        else:
+            assert "--help" in text and text.count("--") >= 2, module
