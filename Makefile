@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out lib all sweep scaling,$(basename $(notdir $(wildcard launchers/*.sh))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup data bench-all plot report compare verify sweep scaling flags test lint clean $(BENCHES)
+.PHONY: help setup data bench-all plot report compare verify sweep scaling mlperf loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -25,6 +25,7 @@ help: ## this text
 #: RESULTS     result set; default: results/<date>-<time>; given again, only what is missing is run
 #: RETRY       a status, such as failed: run those attempts again
 #: TIMEOUT     seconds that one run may take; default: the configuration's limit_s
+#: STRATEGY    for sweep and scaling; KEY and VALUES for sweep, RANKS for scaling
 #: NODES, TASKS_PER_NODE, PARTITION, TIME   for bench-slurm
 #: NNODES, NODE_RANK, RDZV_ENDPOINT         torchrun over several machines without Slurm
 #: HOSTS       hosts for horovodrun, such as a:4,b:4
@@ -75,11 +76,23 @@ sweep: setup data ## one option, several values: STRATEGY=ddp KEY=bucket_cap_mb 
 scaling: setup data ## strong and weak scaling: STRATEGY=ddp RANKS="1 2 4"
 	@launchers/scaling.sh
 
+mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
+	@$(PYTHON) -m scripts.mlperf_log --results "$(or $(RESULTS),results/latest)" $(ARGS)
+
+loader: setup data ## is the loader the limit? loader alone, training alone, both
+	@$(PYTHON) -m scripts.loader_verdict $(if $(RESULTS),--results "$(RESULTS)") $(ARGS)
+
 flags: setup ## every configuration field and its flag
 	@$(PYTHON) -m benchmarks.single --help
 
-test: setup data ## the tests
+test: setup data ## the tests, but for the slow ones
+	@$(PYTHON) -m pytest -m "not slow" $(TESTS)
+
+test-all: setup data ## every test
 	@$(PYTHON) -m pytest $(TESTS)
+
+test-faults: setup data ## the fault matrix: every fault that can be made on this machine
+	@$(PYTHON) -m pytest tests/test_faults.py
 
 lint: setup ## ruff and shellcheck
 	@$(PYTHON) -m ruff check .

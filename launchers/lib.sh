@@ -101,11 +101,7 @@ claim_results() { # one suite at a time in a set; it becomes results/latest and 
   trap 'stop 129' HUP
   trap 'stop 130' INT
   trap 'stop 143' TERM
-  mkdir -p results
-  case $RESULTS in
-    results/*) ln -sfn "${RESULTS#results/}" results/latest ;;
-    *) ln -sfn "$(realpath "$RESULTS")" results/latest ;;
-  esac
+  [[ $RESULTS != results/* ]] || ln -sfn "${RESULTS#results/}" results/latest
   [ -e "$RESULTS/environment.json" ] || "$PYTHON" -m scripts.environment --results "$RESULTS" 9>&-
 }
 

@@ -13,6 +13,7 @@ import psutil
 import tyro
 
 from benchmarks.common.results import SCHEMA, write_json
+from scripts.roofline import measured_peak
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
 VARIABLES = ("NPROC", "NUM_GPUS", "THREADS_PER_RANK", "CONFIG", "DATA", "ARGS", "CUDA_VISIBLE_DEVICES")
@@ -41,6 +42,7 @@ def environment() -> dict:
         "memory_gb": psutil.virtual_memory().total / 1e9,
         "packages": installed,
         "variables": {name: os.environ.get(name, "") for name in VARIABLES},
+        "measured_peak": measured_peak(),
         "collect_env": get_pretty_env_info(),
     }
 

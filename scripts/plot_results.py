@@ -15,8 +15,11 @@ import numpy
 import tyro
 
 from benchmarks.common.errors import UserError
-from scripts import charts, figures
+from benchmarks.common.results import read_table
+from scripts import charts, figures, report_charts
+from scripts.roofline import read_environment
 from scripts.stats import Group, ResultSet, load_set, matched, ratio
+from scripts.warnings_of import warnings_of
 
 CHARTS = {
     "throughput": charts.throughput_chart,
@@ -24,6 +27,7 @@ CHARTS = {
     "epoch_seconds": charts.epoch_chart,
     "learning": charts.learning_chart,
 }
+DETAIL_CHARTS = {"step_account": report_charts.step_chart, "telemetry": report_charts.telemetry_chart}
 COLUMNS = ("strategy", "runs", "images/s", "95 % interval", "n runs x windows", "x single", "95 % interval",
            "top-1 %", "note")  # fmt: skip
 
@@ -98,7 +102,7 @@ def load_sets(paths: tuple[Path, ...]) -> list[ResultSet]:
 
 def draw(sets: list[ResultSet], folder: Path) -> list[Path]:
     """Write every chart that the sets hold something for; returns the paths."""
-    drawn = ((name, chart(sets)) for name, chart in CHARTS.items())
+    drawn = ((name, chart(sets)) for name, chart in (CHARTS | DETAIL_CHARTS).items())
     return [path for name, figure in drawn if figure for path in figures.save_chart(figure, folder, name)]
 
 
@@ -112,6 +116,10 @@ def main(options: Options) -> int:
         return 1
     for results in empty:
         print(f"warning: no ok rows in {results.path}; it is left out of the charts", file=sys.stderr)
+    print()
+    for results in sets:
+        for sentence in warnings_of(results, read_environment(results.path), read_table(results.path, "telemetry")):
+            print(f"warning: {_plain(sentence)}")
     folder = options.output or sets[0].path / "charts"
     if len(sets) > 1 and not options.output:
         folder /= "with-" + "-".join(results.path.resolve().name for results in sets[1:])

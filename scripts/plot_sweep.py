@@ -74,8 +74,9 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
             axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
         axes.plot([place] * len(repeats), repeats, linestyle="none", marker="o", markersize=3.5,
                   markerfacecolor="white", markeredgecolor="black", markeredgewidth=0.7, zorder=3)  # fmt: skip
-        axes.annotate(f"{digits(estimate.value)}\nn = {estimate.num_runs}", (place, estimate.value), xytext=(6, 0),
-                      textcoords="offset points", va="center", fontsize=7)  # fmt: skip
+        axes.annotate(f"{digits(estimate.value)}\nn = {estimate.num_runs}", (place, estimate.value), xytext=(6, -5),
+                      textcoords="offset points", va="top", fontsize=7,
+                      bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})  # fmt: skip
     numbers = [_number(value) for value in points]
     if None not in numbers and min(numbers) > 0 and max(numbers) >= LOG_FROM * min(numbers):
         axes.set_xscale("log")

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from benchmarks.common.config import Config
 from benchmarks.common.model import build_model, learning_rate
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # torchvision's documentation of its models
+IMAGENET_MEAN_AND_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as torchvision documents for its models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,9 +136,7 @@ def decode(config: Config, images: list[tuple[Path, int]], device: torch.device)
     for path, _ in images:
         with Image.open(path) as image:
             crops.append(crop(image.convert("RGB")))
-    mean, std = (
-        torch.tensor(values, device=device).mul(255).view(1, 3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD)
-    )
+    mean, std = (torch.tensor(values, device=device).mul(255).view(1, 3, 1, 1) for values in IMAGENET_MEAN_AND_STD)
     layout = torch.channels_last if config.memory_format == "channels_last" else torch.contiguous_format
     pixels = torch.stack(crops).to(device).float().sub(mean).div(std).contiguous(memory_format=layout)
     return pixels, torch.tensor([target for _, target in images], device=device)

@@ -21,9 +21,8 @@ from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table, write_whole
-from scripts import report_charts
-from scripts.figures import clean, describe, save_chart, troubles
-from scripts.plot_results import CHARTS
+from scripts.figures import clean, describe, troubles
+from scripts.plot_results import CHARTS, DETAIL_CHARTS
 from scripts.plot_scaling import scaling_chart
 from scripts.plot_sweep import sweep_chart
 from scripts.report_content import (
@@ -42,8 +41,6 @@ from scripts.stats import ResultSet, load_set
 from scripts.warnings_of import warnings_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-OWN_CHARTS = {"step_account": report_charts.step_chart, "telemetry": report_charts.telemetry_chart}
-
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -54,7 +51,7 @@ class Options:
 
 def figures_of(results: ResultSet) -> dict[str, Figure]:
     """Every chart that the set holds something for, by name."""
-    found = {name: draw([results]) for name, draw in (CHARTS | OWN_CHARTS).items()}
+    found = {name: draw([results]) for name, draw in (CHARTS | DETAIL_CHARTS).items()}
     for strategy, modes in scalings(results).items():
         found[f"scaling_{strategy}"] = scaling_chart(results, strategy, modes)
     for (strategy, key), points in sweeps(results).items():
@@ -128,14 +125,12 @@ def main(options: Options) -> int:
             file=sys.stderr,
         )
         return 1
-    html, markdown, drawn = build(results)
+    html, markdown, _ = build(results)
     try:
         for name, text in (("report.html", html), ("report.md", markdown)):
             write_whole(results.path / name, text)
     except OSError as error:
         raise UserError(f"cannot write the report in {results.path}: {error.strerror}") from None
-    for name in OWN_CHARTS.keys() & drawn.keys():  # the others have commands of their own that save them
-        save_chart(drawn[name], results.path / "charts", name)
     print("\n".join(headline(results)))
     print(f"\nwritten:\n  {results.path / 'report.html'}\n  {results.path / 'report.md'}")
     return 0

@@ -9,10 +9,11 @@ a strategy fails, 2 for a mistake found before the first run.
 Two ranks on CPUs have to agree to the last bit: their kernels are the reference's, and a sum of two does not
 depend on its order. Elsewhere (more ranks, GPUs, fp16 compression) rounding differs, and training amplifies it: at
 a usual learning rate, errors of 2^-24 in the gradients change the weights by 100 % within 20 steps. So there the
-learning rate is small, and the tolerance is measured: a second reference has random errors in every gradient, and
-ten times what they do to the weights is allowed. What is left of the amplification is chance, a ReLU or a maximum
-that falls on the other side: errors of 2^-24 and of 2^-11 do about as much (0.1 to 0.3 %; forgetting set_epoch,
-the mildest fault tried, does 25 %).
+learning rate is small, and the tolerance is measured: a second reference has random errors of 2^-11 in every
+gradient, and ten times what they do to the weights is allowed, but at most 50 %. That is about 3 % in float32,
+where what is left of the amplification is chance: a ReLU or a maximum falls on the other side. Measured faults:
+no all-reduce 150 % and more, one shard for two 120 %, no set_epoch 25 %. In bf16 rounding does 20 to 35 % by
+itself, so that on GPUs, or with more than two ranks, a forgotten set_epoch is found by the other strategies only.
 """
 
 import contextlib
@@ -43,7 +44,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SMALL = "--arch resnet18 --global-batch 24 --lr-batch 24 --lr-schedule cosine --limit-s 300"
 EXACT, INEXACT = "--image-size 32 --lr 0.005", "--image-size 64 --lr 3e-6"
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
-SAFETY, LARGEST_TOLERANCE = 10, 0.2
+# fp16's rounding, which is larger than what compression, tf32, or another order of float32 sums does.
+NOISE = torch.finfo(torch.float16).eps / 2
+SAFETY, LARGEST_TOLERANCE = 10, 0.5
 AUTOCAST = {
     "fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16,
     "apex-O0": None, "apex-O1": torch.float16,
@@ -100,7 +103,8 @@ def settings(num_steps: int) -> Config:
 
 def num_ranks() -> int:
     """What launchers/lib.sh starts."""
-    return int(os.environ.get("NPROC") or torch.cuda.device_count() or 2)
+    text = os.environ.get("NPROC", "")
+    return int(text) if text.isdecimal() else torch.cuda.device_count() or 2
 
 
 def is_exact(config: Config) -> bool:
@@ -175,6 +179,8 @@ def shape_of(strategy: str, run: dict, config: Config) -> Shape:
         num_shards = 1
     elif strategy == "hybrid_parallel" and run["device"] == "cuda":
         num_shards //= 2  # each shard has two devices
+    if config.norm == "sync":
+        num_shards = 1  # statistics, and so gradients, are of the whole batch
     return Shape(num_shards, num_microbatches, AUTOCAST[run["precision"]])
 
 
@@ -182,17 +188,15 @@ def judge(weights: Weights, config: Config, shape: Shape) -> dict:
     """The difference, the tolerance and the verdict: columns of equivalence.csv."""
     expected = reference(config, shape)
     difference, worst = largest_difference(weights, expected)
-    identical = weights.keys() == expected.keys() and all(
-        torch.equal(weights[name], expected[name]) for name in weights
-    )
-    tolerance = 0.0 if is_exact(config) else measured_tolerance(config, shape)
-    columns = {"max_relative_difference": difference, "bit_identical": identical, "tolerance": tolerance}
-    if tolerance > LARGEST_TOLERANCE:
-        reason = f"rounding alone could make {tolerance:.0%}, which proves nothing; lower --lr or the steps"
-        return columns | {"verdict": "failed", "reason": reason}
-    if difference <= tolerance:
-        return columns | {"verdict": "ok", "reason": ""}
-    return columns | {"verdict": "failed", "reason": f"not the reference's weights; {worst} differs most"}
+    rounding = 0.0 if is_exact(config) else effect_of_rounding(config, shape)
+    tolerance = min(SAFETY * rounding, LARGEST_TOLERANCE)
+    reason = "" if difference <= tolerance else f"not the reference's weights; {worst} differs most"
+    if reason and rounding > LARGEST_TOLERANCE:
+        reason += f"; rounding alone makes {rounding:.0%} here, so lower --lr or the steps"
+    return {
+        "max_relative_difference": difference, "bit_identical": difference == 0, "tolerance": tolerance,
+        "verdict": "failed" if reason else "ok", "reason": reason,
+    }  # fmt: skip
 
 
 @functools.cache
@@ -201,15 +205,10 @@ def reference(config: Config, shape: Shape) -> Weights:
 
 
 @functools.cache
-def measured_tolerance(config: Config, shape: Shape) -> float:
-    """SAFETY times what rounding does to the reference's weights.
-
-    The errors are half a unit in the last place of the coarsest type that gradients or activations have. fp16's is
-    the least: it is larger than what another order of float32 or tf32 sums does, and than what compression does.
-    """
-    noise = torch.finfo(shape.autocast or torch.float16).eps / 2
-    disturbed = train_reference(config, shape, device(), noise=noise)
-    return SAFETY * largest_difference(disturbed, reference(config, shape))[0]
+def effect_of_rounding(config: Config, shape: Shape) -> float:
+    """What errors of NOISE in every gradient do to the reference's weights: the largest relative difference."""
+    disturbed = train_reference(config, shape, device(), noise=NOISE)
+    return largest_difference(disturbed, reference(config, shape))[0]
 
 
 def largest_difference(weights: Weights, expected: Weights) -> tuple[float, str]:

@@ -4,7 +4,7 @@
 
 After the run that the flags ask for, the reporting rank prints one line of JSON: for each place of the delay
 (milliseconds; "" plants nothing) the rows of the account, and for each accounted step the bytes that this rank
-received over TCP with and without the exchange of gradients.
+sent and received over TCP with and without the exchange of gradients.
 """
 
 import collections
@@ -26,7 +26,7 @@ from benchmarks.common.data import GlobalBatches, Loader
 from benchmarks.common.meters import Meter
 
 ROUNDS = 2  # of all places in turn, so that a drift of the machine meets all of them
-BYTES_RECEIVED_AT = 128  # in struct tcp_info of linux/tcp.h
+BYTES_RECEIVED_AT, BYTES_SENT_AT = 128, 200  # in struct tcp_info of linux/tcp.h
 planted, delay_s = "", 0.0
 
 
@@ -101,8 +101,8 @@ def slow_exchange(script) -> None:
         script.DistributedDataParallel = slow_wrap
 
 
-def received_bytes() -> int:
-    """What this process has received so far over the TCP connections that it has open."""
+def moved_bytes() -> int:
+    """What this process has sent and received so far over the TCP connections that it has open."""
     total = 0
     for descriptor in os.scandir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ def received_bytes() -> int:
             connection = socket.socket(fileno=int(descriptor.name))
             if connection.family in (socket.AF_INET, socket.AF_INET6):
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                total += struct.unpack_from("Q", info, BYTES_RECEIVED_AT)[0]
+                total += sum(struct.unpack_from("Q", info, at)[0] for at in (BYTES_RECEIVED_AT, BYTES_SENT_AT))
             connection.detach()  # somebody else's: not ours to close
     return total
 
@@ -132,9 +132,9 @@ def take_all_apart(places: list[str], report: dict):
                 alone.clear()
 
         def counted(batches, lr):
-            before = received_bytes()
+            before = moved_bytes()
             advance(batches, lr)
-            report["bytes without" if alone else "bytes with"].append(received_bytes() - before)
+            report["bytes without" if alone else "bytes with"].append(moved_bytes() - before)
 
         summary = {}
         for _ in range(ROUNDS):

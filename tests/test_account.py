@@ -10,7 +10,9 @@ import sys
 from importlib.util import find_spec
 from statistics import median
 
+import numpy
 import pytest
+import scipy.stats
 import torch
 from conftest import ROOT, environment, run_strategy
 from torchvision.models import ResNet18_Weights, ResNet50_Weights, ResNet152_Weights
@@ -21,9 +23,11 @@ from benchmarks.common.clock import Clock
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.model import flops_per_image
 from benchmarks.common.results import read_table
+from scripts.loader_verdict import ROUNDS, WHATS, verdict
+from scripts.overhead import interval
 
 PARTS = ["data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms", "exposed_comm_ms"]
-DELAY_MS = 60  # longer than what a busy machine adds to the median of a few small steps
+DELAY_MS = 100  # longer than what a busy machine adds to the median of a few small steps
 PLACES = {
     "loader": "data_ms", "copy": "copy_ms", "forward": "forward_ms", "backward": "backward_ms",
     "optimizer": "optimizer_ms", "other": "other_ms", "exchange": "exposed_comm_ms",
@@ -36,7 +40,8 @@ STARTERS = {
 }  # fmt: skip
 without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/install_horovod.sh has not run")
 HOROVOD = pytest.param("horovod_ddp", marks=without_horovod)
-GRADIENT_BYTES = 4 * 11_178_564  # parameters of ResNet-18 with 4 classes
+# ResNet-18 with 4 classes: parameters that are sent and received, and running statistics that rank 0 sends
+GRADIENT_BYTES, BUFFER_BYTES = 2 * 4 * 11_178_564, 4 * 9_600
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +107,12 @@ def test_the_parts_sum_to_the_step(planted, name):
 def test_the_step_without_exchange_exchanges_nothing(planted, name):
     """Protects the subtraction: a twin that still sent gradients, or buffers, would make communication look cheap.
 
-    A few bytes are the end of the sum that has the ranks start together. Horovod's ranks go on telling each other
-    every millisecond that they have nothing to send.
+    And the step with exchange must still do all of it, which for DDP includes a broadcast of buffers. A few bytes
+    are the end of the sum that has the ranks start together. Horovod's ranks go on telling each other every
+    millisecond that they have nothing to send.
     """
     report = planted(name)
-    assert min(report["bytes with"]) > GRADIENT_BYTES
+    assert min(report["bytes with"]) > GRADIENT_BYTES + (BUFFER_BYTES if name == "ddp" else 0)
     assert max(report["bytes without"]) < (1000 if name == "ddp" else GRADIENT_BYTES / 100)
     assert all(summary["comm_ms"] > 0 for summary in report["summary"])
 
@@ -180,6 +186,37 @@ def test_flops_agree_with_those_that_torchvision_publishes(arch, weights):
     """Protects the roofline. torchvision counts multiply-adds of a forward pass, in units of 1e9."""
     published = weights.IMAGENET1K_V1.value.meta["_ops"]
     assert flops_per_image(Config(arch=arch), 1000) == pytest.approx(3 * 2 * published * 1e9, rel=0.002)
+
+
+def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_config):
+    """Protects the sentence in the report: it follows from the three rates, which real training gave."""
+    command = [sys.executable, "-m", "scripts.loader_verdict", "--results", tmp_path]
+    command += ["--config", tiny_config, "--data", tiny_data]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = read_table(tmp_path, "loader").set_index("what")
+    assert list(rows.index) == list(WHATS) and (rows["num_windows"] == ROUNDS).all()
+    assert rows["images_per_s"].to_numpy() == pytest.approx((rows["images"] / rows["seconds"]).to_numpy())
+    assert rows["verdict"].unique().tolist() == [verdict(*rows["images_per_s"], workers=0)]
+    assert done.stdout.strip().endswith(rows["verdict"].iloc[0])
+
+
+def test_the_verdict_names_the_slower_and_by_how_much():
+    """Protects the direction of the margin: it is above 1 whichever of the two is faster."""
+    assert verdict(300, 100, 75, 0).startswith("the loader is not the limit, with a margin of 3.00; ")
+    assert "75 % of training alone (--workers 0: " in verdict(300, 100, 75, 0)
+    assert verdict(50, 100, 50, 4) == (
+        "the loader is the limit: training is 2.00 times as fast; together they reach 50 % of training alone"
+    )
+
+
+def test_overhead_is_the_geometric_mean_of_pairs_with_students_interval():
+    """Protects the ratio that CI looks at: a/b and b/a cancel, and the interval is scipy's own."""
+    assert interval([0.5, 2.0])[0] == pytest.approx(1)
+    ratios = [0.97, 1.01, 0.99, 1.02, 0.98]
+    value, low, high = interval(ratios)
+    expected = numpy.exp(scipy.stats.ttest_1samp(numpy.log(ratios), 0).confidence_interval(0.95))
+    assert (low, high) == pytest.approx(tuple(expected)) and low < value < high
 
 
 def test_marks_book_the_time_before_them():

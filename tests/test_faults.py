@@ -580,8 +580,8 @@ def test_a_job_at_its_time_limit_resumes_or_says_so(matrix, results, request):
     title = "the time limit is reached"
     cluster = needs("slurm", matrix, 20, title, request)
     launcher, other = [ROOT / "launchers" / "slurm.sh"], results.parent / "other set"
-    args, began = f"--steps 280 --checkpoint-dir {results.parent}/ck", time.monotonic()
-    resumes = start(launcher, results, "slow", ARGS=args, TIME=1, WARNING_S=3, **cluster)
+    args, began = f"--steps 240 --checkpoint-dir {results.parent}/ck", time.monotonic()
+    resumes = start(launcher, results, "slow", ARGS=args, TIME=1, WARNING_S=3, TIMEOUT=0, **cluster)
     stops = start(launcher, other, "slow", ARGS="--steps 1000", TIME=1, **cluster)
     ended = finish(stops, other)
     assert (ended.code, ended.row["status"]) == (1, "timeout") and "raise TIME=" in ended.row["reason"]

@@ -11,7 +11,7 @@ import io
 import itertools
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.common.errors import UserError
@@ -112,6 +112,7 @@ def answer(main, options) -> str:
 
 @SETTINGS
 @given(st.lists(damages(), min_size=1, max_size=4))
+@example([("runs", "line", "half a row", 3), ("windows", "line", 'a,"b', 4), ("epochs", "bytes", b"\xff,1", 0)])
 def test_damage_beside_good_rows_costs_none_of_them(tmp_path_factory, found):
     """Protects the numbers of runs in every answer: 3 runs of single and of ddp, whatever else is in the files."""
     folder = tmp_path_factory.mktemp("set")

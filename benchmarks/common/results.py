@@ -52,8 +52,8 @@ TABLES = {
     ),
     # what `make verify` found of the runs in the set's verify/; the last row of a strategy counts
     "equivalence": (
-        "run_id", "strategy", "started_at", "steps", "world_size", "max_relative_difference", "bit_identical", "tolerance",
-        "verdict", "reason",
+        "run_id", "strategy", "started_at", "steps", "world_size", "max_relative_difference", "bit_identical",
+        "tolerance", "verdict", "reason",
     ),
 }  # fmt: skip
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -177,5 +177,6 @@ def _warn(path: Path, line: int) -> None:
 
 TEXT_COLUMNS = frozenset(
     "run_id strategy status reason started_at config arch precision memory_format loader device device_name backend "
-    "oversubscribed parallel torch commit dirty governor options log_path phase part throttle bit_identical verdict what".split()
+    "oversubscribed parallel torch commit dirty governor options log_path phase part throttle bit_identical verdict "
+    "what".split()
 )
