@@ -21,6 +21,7 @@ count_gpus() {
 
 NUM_GPUS=${NUM_GPUS:-$(count_gpus)}
 NPROC=${NPROC:-$((NUM_GPUS > 0 ? NUM_GPUS : 2))}
+[[ $NPROC =~ ^[1-9][0-9]*$ ]] || { echo "error: NPROC is '$NPROC', but must be a number of ranks, 1 or more" >&2; exit 2; }
 NUM_CORES=$(nproc)
 # On a CPU one rank stands for one device: an equal share of the cores, for every strategy, so that
 # `single` is to two ranks what one GPU is to two.

@@ -1,12 +1,13 @@
 """What the suite costs: its ddp beside a bare DDP loop, and a timed window with its clock beside one without.
 
-    python -m scripts.overhead --pairs 5                       # images/s of benchmarks.ddp / of scripts.bare_ddp
-    python -m scripts.overhead --what instrumentation          # seconds of a window with marks / without
+    python -m scripts.overhead                             # images/s of benchmarks.ddp / of scripts/bare_ddp.py
+    python -m scripts.overhead --what instrumentation      # seconds of a window with the clock / without
 
-`loop`: each pair is two torchruns of the same model, data, batches and threads, one after the other, in changing
-order; 1 means that the suite is as fast. `instrumentation`: windows of the same training in one process, by turns
-with and without the clock; 1 means that it costs nothing. Beside the wall clock, CPU time (user and system, of the
-first rank) gives a second ratio, which other programs on the machine disturb less.
+`loop`: one torchrun of benchmarks.ddp as it is. Before or after each of its timed windows, by turns, the same ranks
+run as many steps of the bare loop: same model, files, batches and threads, and the same state of the machine. 1
+means that the suite is as fast. `instrumentation`: windows of the same steps, by turns with and without the clock; 1
+means that it costs nothing. Beside the wall clock, CPU time (user and system, of the first rank) gives a second
+ratio, which other programs on the machine disturb less.
 """
 
 import dataclasses
@@ -26,11 +27,11 @@ import tyro
 from scipy.stats import t as student_t
 from tqdm import tqdm
 
-from benchmarks.common.config import Config, load_config
+from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-WARMUP_STEPS, WINDOW_STEPS = 4, 10
+WARMUP_STEPS, WINDOW_STEPS = 4, 4
 SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
 NUM_EMPTY_WINDOWS = 1000
 
@@ -39,13 +40,11 @@ NUM_EMPTY_WINDOWS = 1000
 class Options:
     what: Literal["loop", "instrumentation"] = "loop"
     """Compare the suite with a bare loop, or a window with its clock with one without."""
-    pairs: int = 5
-    """Pairs of runs; for windows, hundreds of pairs."""
+    pairs: int = 20
+    """Pairs of windows; for the instrumentation samples, each the median of 25 pairs."""
     config: str = "configs/smoke.yaml"
     data: str = ""
     """Default: the configuration's."""
-    steps: int = 40
-    """Timed steps of a run (loop)."""
     fail_under: float = 0.0
     """Exit with 1 where the ratio of the wall clock lies below."""
 
@@ -54,8 +53,8 @@ def main(options: Options) -> int:
     if options.pairs < 2:
         raise UserError(f"--pairs is {options.pairs}, but a spread needs at least 2")
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]
-    compare = compare_loops if options.what == "loop" else compare_windows
-    ratios = compare(options, flags)
+    load_config(flags)
+    ratios = (compare_loops if options.what == "loop" else compare_windows)(options.pairs, flags)
     for name, values in ratios.items():
         value, low, high = interval(values)
         spread = f"from {min(values):.4f} to {max(values):.4f}, standard deviation {statistics.stdev(values):.4f}"
@@ -70,82 +69,90 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
     return tuple(float(numpy.exp(logs.mean() + shift)) for shift in (0, -margin, margin))
 
 
-def compare_loops(options: Options, flags: list[str]) -> dict[str, list[float]]:
-    """Images a second, and a CPU second, of benchmarks.ddp over those of the bare loop, for each pair."""
-    config = load_config(flags)
-    num_ranks = int(os.environ.get("NPROC") or 2)
-    commands = {"suite": suite_command(options, config, flags), "bare": bare_command(options, config)}
-    measured: dict[str, list[dict]] = {"suite": [], "bare": []}
-    with tqdm(total=2 * options.pairs, desc="runs", disable=None, leave=False) as bar:
-        for pair in range(options.pairs):
-            for name in sorted(commands, reverse=pair % 2 == 0):
-                measured[name].append(run(num_ranks, commands[name]))
-                bar.update()
-    return {
-        f"suite / bare, images per {unit}": [
-            suite[key] / bare[key] for suite, bare in zip(measured["suite"], measured["bare"], strict=True)
-        ]
-        for unit, key in (("second", "images_per_s"), ("CPU second", "images_per_cpu_s"))
-    }
+def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
+    """Images a second, and a CPU second, of benchmarks.ddp over those of the bare loop, for each pair of windows.
 
-
-def suite_command(options: Options, config: Config, flags: list[str]) -> list[str]:
-    """benchmarks.ddp with windows that hold options.steps steps after the same warm-up, in one epoch."""
-    return [
-        "scripts.overhead", "suite-rank", *flags, "--epochs", "1", "--steps", str(WARMUP_STEPS + options.steps),
-        "--warmup-steps", str(WARMUP_STEPS), "--windows", str(options.steps // WINDOW_STEPS),
-        "--window-steps", str(WINDOW_STEPS), "--account-steps", "0",
+    Raises UserError where the ranks fail.
+    """
+    flags = [
+        *flags, "--epochs", "1", "--steps", str(WARMUP_STEPS + pairs * WINDOW_STEPS), "--windows", str(pairs),
+        "--warmup-steps", str(WARMUP_STEPS), "--window-steps", str(WINDOW_STEPS), "--account-steps", "0",
     ]  # fmt: skip
-
-
-def bare_command(options: Options, config: Config) -> list[str]:
-    shared = "arch data image_size global_batch workers momentum weight_decay".split()
-    values = {name: getattr(config, name) for name in shared}
-    values |= {"lr": config.lr * config.global_batch / config.lr_batch}
-    values |= {"warmup_steps": WARMUP_STEPS, "timed_steps": options.steps // WINDOW_STEPS * WINDOW_STEPS}
-    return ["scripts.bare_ddp", json.dumps(values)]
-
-
-def run(num_ranks: int, module: list[str]) -> dict:
-    """What a torchrun of `module` prints after `timed:`. Raises UserError where it fails."""
+    num_ranks = int(os.environ.get("NPROC") or 2)
     threads = str(max(1, len(os.sched_getaffinity(0)) // num_ranks))
     env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads, "GLOO_SOCKET_IFNAME": "lo"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
-    done = subprocess.run([*torchrun, "-m", *module], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    for line in done.stdout.splitlines():
-        if line.startswith("timed:"):
-            return json.loads(line.removeprefix("timed:"))
-    raise UserError(f"{module[0]} did not get to its end:\n{done.stderr[-2000:]}")
+    command = [*torchrun, "-m", "scripts.overhead", "rank", *flags]
+    with (
+        subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as ranks,
+        tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
+    ):
+        taken = []
+        for line in ranks.stdout:
+            if line.startswith("pair: "):
+                taken.append(json.loads(line.removeprefix("pair: ")))
+                bar.update()
+        errors = ranks.stderr.read()
+    if ranks.returncode:
+        raise UserError(f"the ranks did not get to the end:\n{errors[-2000:]}")
+    seconds, cpu_s = ([bare[n] / suite[n] for suite, bare in taken] for n in range(2))
+    return {"suite / bare, images per second": seconds, "suite / bare, images per CPU second": cpu_s}
 
 
-def suite_rank(flags: list[str]) -> None:
-    """One rank of benchmarks.ddp, with CPU time taken at both ends of its timed windows."""
+def rank(flags: list[str]) -> None:
+    """One rank of benchmarks.ddp, with windows of the bare loop between its own. Rank 0 prints both at each pair."""
+    import torch.distributed as dist
+
     from benchmarks import ddp
     from benchmarks.common.clock import Clock
+    from benchmarks.common.devices import synchronize
+    from scripts import bare_ddp
 
-    windows: list[tuple[int, float, float]] = []  # steps, seconds, CPU seconds
+    config = load_config(flags)
+    shared = {
+        name: getattr(config, name) for name in "arch image_size global_batch workers momentum weight_decay".split()
+    }
+    shared |= {"folder": f"{config.data}/train", "lr": config.lr * config.global_batch / config.lr_batch}
 
-    class WatchedClock(Clock):
+    class PairedClock(Clock):
+        def __init__(self, device):
+            super().__init__(device)
+            self.bare, self.num_windows = bare_ddp.train(device, **shared), 0
+            for _ in range(WARMUP_STEPS):
+                next(self.bare)
+
+        def bare_window(self) -> tuple[float, float]:
+            dist.barrier()
+            synchronize(self.device)
+            began = time.perf_counter(), time.process_time()
+            for _ in range(WINDOW_STEPS):
+                next(self.bare)
+            synchronize(self.device)
+            taken = time.perf_counter() - began[0], time.process_time() - began[1]
+            dist.barrier()
+            return taken
+
         def start(self):
+            self.bare_first = self.num_windows % 2 and self.bare_window()
             super().start()
             self.cpu_started_s = time.process_time()
 
         def stop(self):
-            cpu_s = time.process_time() - self.cpu_started_s
             seconds, step_ms = super().stop()
-            windows.append((len(step_ms), seconds, cpu_s))
+            suite = seconds, time.process_time() - self.cpu_started_s
+            bare = self.bare_first or self.bare_window()
+            self.num_windows += 1
+            if dist.get_rank() == 0:
+                print("pair:", json.dumps([suite, bare]), flush=True)
             return seconds, step_ms
 
-    config = load_config(flags)
-    with mock.patch("benchmarks.common.engine.Clock", WatchedClock):
+    with mock.patch("benchmarks.common.engine.Clock", PairedClock):
         ddp.main(config)
-    steps, seconds, cpu_s = (sum(column) for column in zip(*windows, strict=True))
-    images = config.global_batch * steps
-    if os.environ["RANK"] == "0":
-        print("timed:", json.dumps({"images_per_s": images / seconds, "images_per_cpu_s": images / cpu_s}), flush=True)
 
 
-def compare_windows(options: Options, flags: list[str]) -> dict[str, list[float]]:
+def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]]:
     """Seconds, and CPU seconds, of windows with the clock over those without.
 
     A sample is the median over pairs of neighbours: what disturbs one window in many does not count.
@@ -180,13 +187,12 @@ def compare_windows(options: Options, flags: list[str]) -> dict[str, list[float]
     ways = {"with": (clock.start, clock.tick, clock.stop), "without": (idle, lambda: None, idle)}
     window(*ways["without"])
     samples = []
-    for _ in tqdm(range(4 * options.pairs), desc="samples", disable=None, leave=False):
+    for _ in tqdm(range(num_samples), desc="samples", disable=None, leave=False):
         ratios = []
         for pair in range(PAIRS_OF_A_SAMPLE):
             taken = {name: window(*ways[name]) for name in sorted(ways, reverse=pair % 2 == 0)}
             ratios.append(taken["with"] / taken["without"])
         samples.append(numpy.median(ratios, axis=0))
-    seconds, cpu_s = numpy.transpose(samples).tolist()
     began = time.process_time()
     for _ in range(NUM_EMPTY_WINDOWS):
         clock.start()
@@ -195,12 +201,13 @@ def compare_windows(options: Options, flags: list[str]) -> dict[str, list[float]
         clock.stop()
     alone_us = 1e6 * (time.process_time() - began) / NUM_EMPTY_WINDOWS
     print(f"the clock by itself: {alone_us:.1f} us of CPU time a window of {SHORT_WINDOW_STEPS} steps")
+    seconds, cpu_s = numpy.transpose(samples).tolist()
     return {"window with / without clock, seconds": seconds, "window with / without clock, CPU seconds": cpu_s}
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["suite-rank"]:
-        suite_rank(sys.argv[2:])
+    if sys.argv[1:2] == ["rank"]:
+        rank(sys.argv[2:])
         sys.exit()
     try:
         sys.exit(main(tyro.cli(Options, description=__doc__)))

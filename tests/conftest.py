@@ -26,6 +26,7 @@ windows: 2             # steps 1-2 and 3-4 of the first epoch
 window_steps: 2
 workers: 0
 lr: 0.1
+timeout_s: 180         # a machine that does other work, too
 """
 PATTERNS = {
     "checks": lambda x, y: numpy.sin(20 * x) * numpy.sin(20 * y),

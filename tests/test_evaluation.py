@@ -120,7 +120,7 @@ def test_ranks_of_horovod_evaluate_every_image_once(tiny_data, expected, tmp_pat
     launch = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"]
     done = subprocess.run(
         [*launch, sys.executable, __file__, str(tiny_data), str(tmp_path)],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HOROVOD_GLOO_TIMEOUT_SECONDS": "180"},
         capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

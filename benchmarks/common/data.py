@@ -110,7 +110,7 @@ class GlobalBatches:
         if not self.shuffle:
             return torch.arange(self.num_images)
         wanted = self.num_steps * self.global_batch
-        deal = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        deal = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)
         laps = [torch.randperm(self.num_images, generator=deal) for _ in range(-(-wanted // self.num_images))]
         return torch.cat(laps)[:wanted]
 
