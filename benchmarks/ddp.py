@@ -24,7 +24,7 @@ def main(config: Config) -> None:
         train, val = build_loaders(config, worker)  # ddp: each rank reads its own shard of every global batch
     net = build_model(config, len(train.classes), worker.device)
     device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb)  # ddp: averages gradients
+    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb or None)  # ddp: averages
     optimizer = build_optimizer(config, net)
 
     def step(images, target):

@@ -28,7 +28,7 @@ def main(config: Config) -> None:
         train, val = build_loaders(config, worker)
     net = build_model(config, len(train.classes), worker.device)
     device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb)
+    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb or None)
     optimizer = build_optimizer(config, net)
     dtype = torch.bfloat16 if config.amp_dtype == "bf16" else torch.float16
     autocast = torch.autocast(worker.device.type, dtype)

@@ -36,7 +36,7 @@ def main(config: Config) -> None:
     net = build_model(config, len(train.classes), worker.device)
     staged = Staged(cut_stages(config, net, num_stages=2), devices, config.split_size, send)
     # hybrid: no device_ids, since the module is on two devices and moves its activations itself
-    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb)
+    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)
     optimizer = build_optimizer(config, net)
 
     def step(images, target):

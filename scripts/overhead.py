@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -84,9 +85,8 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
     command = [*torchrun, "-m", "scripts.overhead", "rank", *flags]
     with (
-        subprocess.Popen(
-            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as ranks,
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, text=True) as ranks,
         tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
     ):
         taken = []
@@ -94,9 +94,9 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
             if line.startswith("pair: "):
                 taken.append(json.loads(line.removeprefix("pair: ")))
                 bar.update()
-        errors = ranks.stderr.read()
-    if ranks.returncode:
-        raise UserError(f"the ranks did not get to the end:\n{errors[-2000:]}")
+        if ranks.wait():
+            errors.seek(0)
+            raise UserError(f"the ranks did not get to the end:\n{errors.read()[-2000:]}")
     seconds, cpu_s = ([bare[n] / suite[n] for suite, bare in taken] for n in range(2))
     return {"suite / bare, images per second": seconds, "suite / bare, images per CPU second": cpu_s}
 

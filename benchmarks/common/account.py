@@ -135,10 +135,10 @@ def _endless(train: Loader, first_epoch: int) -> Iterator[tuple[torch.Tensor, to
 
 def _buckets(config: Config, optimizer: torch.optim.Optimizer, device: torch.device) -> list[torch.Tensor]:
     """Zeros in place of all gradients, in buckets of up to config.bucket_cap_mb MiB, filled from the last layer."""
-    sizes: list[int] = []
+    cap_bytes, sizes = (config.bucket_cap_mb or 25) * 2**20, []
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in reversed(parameters):
-        if not sizes or 4 * (sizes[-1] + parameter.numel()) > config.bucket_cap_mb * 2**20:
+        if not sizes or 4 * (sizes[-1] + parameter.numel()) > cap_bytes:
             sizes.append(0)
         sizes[-1] += parameter.numel()
     return [torch.zeros(size, device=device) for size in sizes]

@@ -96,8 +96,8 @@ class Config:
     limit_s: float = 0.0
     """Seconds that a launcher gives a whole run before it ends it; 0: no limit. TIMEOUT= overrides it."""
 
-    bucket_cap_mb: float = 25.0
-    """DDP strategies: gradient bucket, MiB."""
+    bucket_cap_mb: float = 0.0
+    """DDP strategies: gradient bucket, MiB; 0: PyTorch's own choice, 1 for the first and 25 for the others."""
     amp_dtype: Literal["bf16", "fp16"] = "bf16"
     """ddp_amp: type of autocast; fp16 comes with a gradient scaler and needs a GPU."""
     compression: Literal["none", "fp16"] = "none"
