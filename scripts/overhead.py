@@ -54,7 +54,6 @@ def main(options: Options) -> int:
     if options.pairs < 2:
         raise UserError(f"--pairs is {options.pairs}, but a spread needs at least 2")
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]
-    load_config(flags)
     ratios = (compare_loops if options.what == "loop" else compare_windows)(options.pairs, flags)
     for name, values in ratios.items():
         value, low, high = interval(values)
@@ -73,10 +72,14 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     """Images a second, and a CPU second, of benchmarks.ddp over those of the bare loop, for each pair of windows.
 
-    Raises UserError where the ranks fail.
+    Raises UserError where the data are unfit or the ranks fail.
     """
+    from benchmarks.common.data import image_folders
+
+    image_folders(load_config(flags))
     flags = [
-        *flags, "--epochs", "1", "--steps", str(WARMUP_STEPS + pairs * WINDOW_STEPS), "--windows", str(pairs),
+        *flags, "--loader", "folder", "--epochs", "1", "--steps", str(WARMUP_STEPS + pairs * WINDOW_STEPS),
+        "--windows", str(pairs),
         "--warmup-steps", str(WARMUP_STEPS), "--window-steps", str(WINDOW_STEPS), "--account-steps", "0",
     ]  # fmt: skip
     num_ranks = int(os.environ.get("NPROC") or 2)

@@ -39,7 +39,7 @@ STARTERS = {
                     sys.executable],
 }  # fmt: skip
 without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/install_horovod.sh has not run")
-HOROVOD = pytest.param("horovod_ddp", marks=without_horovod)
+HOROVOD = pytest.param("horovod_ddp", marks=[without_horovod, pytest.mark.slow])
 # ResNet-18 with 4 classes: parameters that are sent and received, and running statistics that rank 0 sends
 GRADIENT_BYTES, BUFFER_BYTES = 2 * 4 * 11_178_564, 4 * 9_600
 

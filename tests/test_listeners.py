@@ -31,7 +31,12 @@ def listeners(run_dir: Path) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("strategy", RUNNABLE)
+FAST = {"ddp", "horovod_ddp"}  # one of each tool that listens
+
+
+@pytest.mark.parametrize(
+    "strategy", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE]
+)
 def test_a_run_on_one_machine_listens_on_loopback(tmp_path, strategy):
     """Protects users of a shared machine: whoever reaches a port of a run can stop it, or worse."""
     results = tmp_path / "set"

@@ -81,7 +81,12 @@ def test_the_suite_as_it_is_agrees_to_the_last_bit(checkout, tiny_data, tmp_path
     assert not list((tmp_path / "a set" / "verify").glob("weights-*"))  # 90 MB a strategy
 
 
-@pytest.mark.parametrize("fault", [*FAULTS])
+FAST = "no all-reduce"
+
+
+@pytest.mark.parametrize(
+    "fault", [fault if fault == FAST else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS]
+)
 def test_a_planted_fault_is_found(fault, checkout, tiny_data, tmp_path):
     """Protects the claim that verify tells these faults: the run itself ends well, and only the weights are wrong."""
     strategy, name, text, replacement = FAULTS[fault]
