@@ -11,12 +11,15 @@ import io
 import itertools
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES, append_rows, read_table
 from scripts import compare, plot_results, report
+
+pytestmark = pytest.mark.slow  # two minutes of examples
 
 REPEATS = 3
 GOOD = {"single": 100.0, "ddp": 170.0}  # images/s
