@@ -196,7 +196,7 @@ def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(s
     assert [line.split()[0] for line in done.stdout.splitlines() if " #" in line] == ["1/4", "2/4", "3/4", "4/4"]
     assert "planted failure" in done.stderr  # the last lines of the log, where they are needed
     assert suite.recorder.calls()[-1]["words"][:2] == ["-m", "scripts.plot_results"]
-    assert (suite.checkout / "results/latest").resolve() == suite.results
+    assert not (suite.checkout / "results/latest").exists()  # a set outside results/ does not take its place
 
     assert suite.run(REPEATS=3).returncode == 0  # given again: only what is missing
     assert suite.rows() == [*expected, (3, "single", "ok"), (3, "ddp", "ok")]
