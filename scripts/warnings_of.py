@@ -27,6 +27,8 @@ def warnings_of(results: ResultSet, environment: dict, telemetry: pandas.DataFra
 
     environment: its environment.json, or {}. telemetry: its telemetry.csv.
     """
+    if results.ok.empty:
+        return []
     rules = (
         one_repeat(results), unsteady(results), slow_first_window(results), outliers(results), oversubscribed(results),
         busy(results, environment), governor(results), throttled(results, telemetry), unclean(results),
