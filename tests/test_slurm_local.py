@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import NUM_VAL, run_strategy
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "slurm_local.sh"
 
@@ -85,6 +86,14 @@ def cluster(tmp_path_factory):
     assert stopped.returncode == 0, stopped.stderr
     assert not folder.exists()
     assert processes_of(folder) == []
+
+
+def test_the_slurm_strategy_trains_on_two_nodes_with_two_ranks_each(cluster, tmp_path, tiny_data, tiny_config):
+    """Protects launchers/slurm.sh end to end: a batch job, srun, four ranks, exact counts, a true row."""
+    settings = {"CONFIG": tiny_config, "DATA": tiny_data, "SLURM_CONF": cluster / "slurm.conf"}
+    row = run_strategy("slurm", tmp_path / "set", NODES=2, TASKS_PER_NODE=2, **settings)
+    assert row["status"] == "ok", row["reason"]
+    assert (row["nodes"], row["world_size"], row["val_samples"]) == (2, 4, NUM_VAL)
 
 
 def test_two_nodes_run_two_tasks_each(cluster):
