@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,11 @@ def environment(**variables) -> dict[str, str]:
     ours = {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "", "NUM_GPUS": 0, "THREADS_PER_RANK": 1}
     mixed = {name: os.environ.get(name) for name in kept} | ours | variables
     return {name: str(value) for name, value in mixed.items() if value is not None}
+
+
+def hear_sigint() -> None:
+    """For preexec_fn: a shell that was started deaf to SIGINT, as background jobs are, cannot trap it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:

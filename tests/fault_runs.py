@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, environment
+from conftest import ROOT, environment, hear_sigint
 
 from benchmarks.common.results import read_table
 
@@ -64,7 +64,9 @@ def start(command: list, results: Path, fault: str | None = None, **variables) -
     no_cluster = {"SLURM_LOCAL_DIR": results.parent / "no cluster"}
     env = environment(**{"RESULTS": results, "CONFIG": config, **no_cluster, **planted, **variables})
     with open(output_of(results), "wb") as output:
-        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output, start_new_session=True)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=output, stderr=output, start_new_session=True, preexec_fn=hear_sigint
+        )
 
 
 def output_of(results: Path) -> Path:

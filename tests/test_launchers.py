@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, environment
+from conftest import ROOT, environment, hear_sigint
 from test_strategies import STRATEGIES
 
 from benchmarks.common.results import read_table
@@ -169,7 +169,7 @@ class Suite:
     def start(self, **variables) -> subprocess.Popen:
         env = environment(**self.variables | {"STRATEGIES": "single ddp"} | variables)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([self.checkout / "launchers/all.sh"], env=env, **pipes)
+        return subprocess.Popen([self.checkout / "launchers/all.sh"], env=env, preexec_fn=hear_sigint, **pipes)
 
     def run(self, **variables) -> subprocess.CompletedProcess:
         process = self.start(**variables)
