@@ -117,7 +117,7 @@ run_each() { # START TODO: call START with the words of each line of TODO; START
   local start=$1 number=0 total code words
   total=$(grep -c . <<<"$2" || true)
   while read -ra words; do
-    [ "${#words[@]}" -gt 0 ] && [ "$stopped" = 0 ] || continue
+    if [ "${#words[@]}" = 0 ] || [ "$stopped" != 0 ]; then continue; fi
     number=$((number + 1))
     LABEL=$number/$total "$start" "${words[@]}" 9>&- &
     child=$!
