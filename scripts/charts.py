@@ -21,7 +21,8 @@ from scripts.figures import (
     make_bar_figure,
     make_figure,
 )
-from scripts.stats import PLAUSIBLE, Group, ResultSet, matched, ratio, strategy_throughput
+from scripts.sets import PLAUSIBLE, Group, ResultSet, matched
+from scripts.stats import ratio, strategy_throughput
 
 IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012 training set
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of

@@ -19,7 +19,8 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.errors import UserError
-from scripts.stats import SETTINGS, Group, RatioEstimate, ResultSet, load_set, matched, ratio, show
+from scripts.sets import SETTINGS, Group, ResultSet, load_set, matched, show
+from scripts.stats import RatioEstimate, ratio
 
 ALIKE = ("device_name", "world_size", "global_batch", "arch", "image_size", "precision", "loader")
 ALIKE_WITHIN = ("device_name", "global_batch", "arch", "image_size", "loader")  # ranks and precision: the strategy's

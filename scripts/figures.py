@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from benchmarks.common.errors import UserError
-from scripts.stats import ResultSet, show
+from scripts.sets import ResultSet, show
 
 matplotlib.rcParams.update({
     "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 8, "hatch.linewidth": 0.6,

@@ -18,7 +18,8 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table
 from scripts import charts, figures, report_charts
 from scripts.roofline import read_environment
-from scripts.stats import Group, ResultSet, load_set, matched, ratio
+from scripts.sets import Group, ResultSet, load_set, matched
+from scripts.stats import ratio
 from scripts.warnings_of import warnings_of
 
 CHARTS = {

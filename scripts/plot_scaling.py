@@ -22,7 +22,8 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import cell, write_whole
 from scripts.figures import COLORS, count, digits, footnote, make_figure, save_chart, troubles
 from scripts.preflight import chosen
-from scripts.stats import Group, ResultSet, load_set, matched, ratio, show, strategy_throughput
+from scripts.sets import Group, ResultSet, load_set, matched, show
+from scripts.stats import ratio, strategy_throughput
 
 COLUMNS = (
     "strategy", "mode", "ranks", "global_batch", "images_per_s", "ci_low", "ci_high", "efficiency",

@@ -20,7 +20,8 @@ from benchmarks.common.results import cell, write_whole
 from scripts.figures import COLORS, count, digits, footnote, make_figure, save_chart, troubles
 from scripts.plan import find_key, flags_in
 from scripts.preflight import chosen
-from scripts.stats import Group, ResultSet, load_set, matched, ratio, strategy_throughput
+from scripts.sets import Group, ResultSet, load_set, matched
+from scripts.stats import ratio, strategy_throughput
 
 COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic

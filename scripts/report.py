@@ -37,7 +37,7 @@ from scripts.report_content import (
 )
 from scripts.report_origin import commands, facts, launch_lines, scalings, sweeps
 from scripts.roofline import read_environment
-from scripts.stats import ResultSet, load_set
+from scripts.sets import ResultSet, load_set
 from scripts.warnings_of import warnings_of
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from benchmarks.common.results import read_table
 from scripts.figures import COLORS, LINES, MARKERS, clean, count, digits, footnote, make_figure
-from scripts.stats import Group, ResultSet
+from scripts.sets import Group, ResultSet
 
 PHASES = ("data", "copy", "forward", "backward", "exposed_comm", "optimizer", "other")
 NAMES = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}

@@ -16,7 +16,8 @@ from scripts.compare import ALIKE_WITHIN
 from scripts.figures import count, digits
 from scripts.plan import flags_in
 from scripts.roofline import use_of
-from scripts.stats import SETTINGS, Group, RatioEstimate, ResultSet, matched, ratio, show
+from scripts.sets import SETTINGS, Group, ResultSet, matched, show
+from scripts.stats import RatioEstimate, ratio
 
 NOT_VERIFIED = "not verified: make verify"
 COLUMNS = (

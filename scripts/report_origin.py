@@ -17,7 +17,7 @@ from scripts.plan import plain_options
 from scripts.plot_scaling import Point, scaling_points
 from scripts.plot_sweep import sweep_points
 from scripts.roofline import use_of
-from scripts.stats import Group, ResultSet, show
+from scripts.sets import Group, ResultSet, show
 
 
 def read_any_csv(path: Path) -> list[dict[str, str]]:

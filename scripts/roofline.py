@@ -22,7 +22,7 @@ import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import write_json
-from scripts.stats import Group, load_set
+from scripts.sets import Group, load_set
 
 # Dense TFLOP/s of one device, without sparsity, from NVIDIA's data sheets; tensor cores accumulate in fp32. In the
 # device's name as torch.cuda.get_device_name returns it, what follows may not turn it into another device.

@@ -13,7 +13,7 @@ import pandas
 
 from scripts.figures import count
 from scripts.roofline import use_of
-from scripts.stats import ResultSet
+from scripts.sets import ResultSet
 
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal

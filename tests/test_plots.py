@@ -15,7 +15,7 @@ from PIL import Image
 from benchmarks.common.results import TABLES, append_rows
 from scripts import charts, plot_results
 from scripts.plot_results import Options, command, draw, main, summary_table
-from scripts.stats import load_set
+from scripts.sets import load_set
 
 ROOT = Path(__file__).parents[1]
 COMMON = {

@@ -17,7 +17,8 @@ from conftest import ROOT, environment
 
 from benchmarks.common.results import append_rows, read_table
 from scripts import report, report_charts, report_content, report_origin, roofline
-from scripts.stats import load_set, ratio
+from scripts.sets import load_set
+from scripts.stats import ratio
 from scripts.warnings_of import warnings_of
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"

@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows
-from scripts.stats import load_set, matched, ratio, run_interval, strategy_throughput
+from scripts.sets import load_set, matched
+from scripts.stats import ratio, run_interval, strategy_throughput
 
 BETWEEN_RUNS, WITHIN_RUN = 0.03, 0.04  # relative standard deviations, on the high side of a busy 2-core machine
 

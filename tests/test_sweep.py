@@ -17,7 +17,8 @@ from conftest import environment
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
 from scripts import plan, plot_scaling, plot_sweep
-from scripts.stats import load_set, strategy_throughput
+from scripts.sets import load_set
+from scripts.stats import strategy_throughput
 
 COMMON = {
     "schema": 1, "status": "ok", "arch": "resnet18", "image_size": 64, "global_batch": 32, "device_name": "Test CPU",
