@@ -108,7 +108,7 @@ def make_run_dir(options: Options) -> Path:
 
 def known_before(options: Options, config: Config, run_dir: Path) -> dict:
     """What the row holds whatever becomes of the run."""
-    num_ranks, num_cores = int(os.environ.get("NPROC") or 1), len(os.sched_getaffinity(0))
+    num_cores = len(os.sched_getaffinity(0))
     commit, changed = git("rev-parse", "--short=12", "HEAD"), git("status", "--porcelain")
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return {
@@ -117,11 +117,16 @@ def known_before(options: Options, config: Config, run_dir: Path) -> dict:
         "config": config.config, "arch": config.arch, "image_size": config.image_size,
         "global_batch": config.global_batch, "precision": config.precision,
         "memory_format": config.memory_format, "loader": config.loader, "parallel": True,
-        "oversubscribed": num_ranks > num_cores and not int(os.environ.get("NUM_GPUS") or 0),
+        "oversubscribed": num_ranks() > num_cores and not int(os.environ.get("NUM_GPUS") or 0),
         "commit": commit, "dirty": bool(changed) if commit else None, "options": os.environ.get("ARGS", ""),
         "load_average": os.getloadavg()[0], "governor": governor.read_text() if governor.exists() else None,
         "log_path": str((run_dir / "run.log").relative_to(options.results.resolve())),
     }  # fmt: skip
+
+
+def num_ranks() -> int:
+    """The ranks that the launcher asked for."""
+    return int(os.environ.get("NPROC") or 1)
 
 
 def git(*args: str) -> str | None:
@@ -203,9 +208,12 @@ def judge(ended: Ended, run_dir: Path, limit_s: float, sampler: Sampler) -> dict
     if summary.exists():
         measured = json.loads(summary.read_text())["row"]
         energy_j = sampler.energy_j(measured.pop("timed_from", 0.0), measured.pop("timed_to", 0.0))
-        rate = measured.get("images_per_s")
-        timed_images = measured.pop("timed_images", 0)
-        measured["energy_j_per_image"] = energy_j / timed_images if energy_j and timed_images and rate else None
+        if windows := measured.pop("windows", []):
+            from scripts.stats import run_interval  # scipy, which nothing needs while the run is timed
+
+            interval, timed_images = run_interval(windows), sum(images for images, _ in windows)
+            measured |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}
+            measured["energy_j_per_image"] = energy_j / timed_images if energy_j else None
     if ended.signum:
         return {"status": "interrupted", "reason": f"{signal.Signals(ended.signum).name} to the launcher"}
     if ended.timed_out_after_s:
@@ -215,7 +223,7 @@ def judge(ended: Ended, run_dir: Path, limit_s: float, sampler: Sampler) -> dict
     if ended.exit_code == 0 and measured:
         return measured | {"status": "ok"}
     log = (run_dir / "run.log").read_bytes().decode(errors="replace")
-    status, reason = first_cause(notes_of(run_dir), log, ended.exit_code, ended.stopped or [])
+    status, reason = first_cause(notes_of(run_dir), log, ended.exit_code, ended.stopped or [], num_ranks())
     return {"status": status, "reason": reason}
 
 

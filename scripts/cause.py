@@ -12,6 +12,7 @@ VICTIM = re.compile(
     r"|tcpstore|filestore|process(exited|raised)exception",
     re.IGNORECASE | re.DOTALL,
 )
+TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 KILLED = (
     re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s+exitcode\s+: -(?P<signum>\d+)"),  # torchrun
     re.compile(r"process (?P<rank>\d+) terminated with signal SIG(?P<word>\w+)"),  # torch.multiprocessing
@@ -67,8 +68,10 @@ def ended_by_slurm(log: str) -> tuple[str, str] | None:
     return status, f"Slurm job {number}: {state}, {why}"
 
 
-def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str]) -> tuple[str, str]:
-    """(status, reason) of a run that ended with `exit_code` and did not finish.
+def first_cause(
+    notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int
+) -> tuple[str, str]:
+    """(status, reason) of a run of `num_ranks` that ended with `exit_code` and did not finish.
 
     stopped: the ranks that did not answer when the first note was left.
     """
@@ -79,11 +82,15 @@ def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str])
         return culprits[0]["status"], text_of(culprits[0])
     if stopped:
         waited = f"; {text_of(notes[0])}" if notes else ""
-        return "failed", f"{' and '.join(stopped)} was stopped by a signal and did not answer{waited}"
+        return "timeout", f"{' and '.join(stopped)} was stopped by a signal and did not answer{waited}"
     if killed := killed_rank(log):
         return "failed", killed
     if notes:
-        return notes[0]["status"], text_of(notes[0])
+        if not TIMED_OUT.search(notes[0]["reason"]):
+            return notes[0]["status"], text_of(notes[0])
+        silent = set(range(num_ranks)) - {note["rank"] for note in notes}
+        hung = f"; rank {min(silent)} gave no sign" if len(silent) == 1 else ""
+        return "timeout", text_of(notes[0]) + hung
     if exit_code < 0:
         return "failed", f"{signal.Signals(-exit_code).name} ended the launcher; its workers were swept"
     if exit_code == 0:

@@ -30,7 +30,6 @@ from benchmarks.common.results import TABLES, append_rows, read_table
 from scripts.preflight import done_already
 
 SLURM = ROOT / "scripts" / "slurm_local.sh"
-TORCHRUN_LIKE = ["ddp", pytest.param("ddp_spawn", marks=pytest.mark.slow)]
 NO_HOROVOD = "Horovod is not installed; scripts/install_horovod.sh"
 BOUND_S = 15
 
@@ -109,10 +108,19 @@ def test_a_stopped_rank_is_named_when_the_others_stop_waiting(matrix, results, r
     ended = run(
         strategy, results, "stop rank=1 step=3", ARGS="--timeout-s 10", **needs(strategy, matrix, 3, title, request)
     )
-    assert (ended.code, ended.row["status"]) == (1, "failed")
+    assert (ended.code, ended.row["status"]) == (1, "timeout")
     assert ended.row["reason"].startswith("rank 1 was stopped by a signal and did not answer; rank 0: ")
     assert soon(ended.seconds, 10 + BOUND_S), ended.seconds
-    matrix.add(3, title, "failed; rank 1 was stopped and did not answer", ended.seconds)
+    matrix.add(3, title, "timeout; rank 1 was stopped and did not answer", ended.seconds)
+
+
+def test_a_rank_that_never_answers_is_a_timeout(matrix, results):
+    """Alive, but stuck: the others wait timeout_s for it, and the row says that this is what happened."""
+    ended = run("ddp", results, "hang rank=1 step=3", ARGS="--timeout-s 5")
+    assert (ended.code, ended.row["status"]) == (1, "timeout")
+    assert ended.row["reason"].startswith("rank 0: ") and ended.row["reason"].endswith("; rank 1 gave no sign")
+    assert soon(ended.seconds, 5 + BOUND_S), ended.seconds
+    matrix.add(3, "a rank is stuck, others wait timeout_s = 5 (ddp)", f"timeout; {ended.row['reason']}", ended.seconds)
 
 
 @pytest.mark.slow

@@ -259,7 +259,7 @@ class _Run:
         bad_files = torch.tensor([float(self.train.num_bad_files + self.val.num_bad_files)], device=memory.device)
         self.summary |= {
             "images_per_s": images / seconds if seconds else None,
-            "timed_images": images,
+            "windows": self.windows,
             "step_ms_p50": float(numpy.percentile(self.step_ms, 50)) if self.step_ms else None,
             "step_ms_p95": float(numpy.percentile(self.step_ms, 95)) if self.step_ms else None,
             "peak_memory_mb": self.reduce(memory).max().item(),
