@@ -37,15 +37,19 @@ ifeq ($(SETUP),no)
 setup:
 	@$(PYTHON) -c 'import torch, torchvision' || { echo "error: $(PYTHON) lacks torch or torchvision" >&2; exit 2; }
 else
-setup: .venv/.ready ## install everything into .venv, as the other targets do by themselves
-	@scripts/install_horovod.sh || true
-	@scripts/install_apex.sh || true
+setup: .venv/.ready .venv/.extras ## install everything into .venv, as the other targets do by themselves
 endif
 
 .venv/.ready: requirements.txt
 	@echo 'setting up .venv (a minute or two, some GB)'
 	@test -x .venv/bin/python || python3 -m venv .venv
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r requirements.txt
+	@touch $@
+
+# Tried once: where one fails, its strategy's row says how to try again.
+.venv/.extras: .venv/.ready scripts/install_horovod.sh scripts/install_apex.sh
+	@scripts/install_horovod.sh || true
+	@scripts/install_apex.sh || true
 	@touch $@
 
 data: setup ## make imagenet-mini, unless DATA is given
@@ -99,5 +103,5 @@ lint: setup ## ruff and shellcheck
 	@$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*.sh .ci/run
 
 clean: ## remove results that are not published, and caches
-	@find results -mindepth 1 -maxdepth 1 ! -name published ! -name README.md -exec rm -rf {} +
+	@find results -mindepth 1 -maxdepth 1 ! -name published -exec rm -rf {} +
 	@rm -rf .pytest_cache .ruff_cache .hypothesis

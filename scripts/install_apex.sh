@@ -10,29 +10,11 @@
 # PyPI's package named apex is another project. A failed build is remembered: the next call skips it.
 # Exit code: 0 Apex works or there is no GPU to use it on, 1 the build failed, 2 PYTHON has no torch.
 
-# shellcheck disable=SC2317,SC2329  # run_logged and the traps call functions by name
-set -euo pipefail
-
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-    sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
-    exit 0
-fi
-
+what=apex
+source "$(dirname "$0")/install_lib.sh"
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then help; fi
 tag=25.05
-python=${PYTHON:-.venv/bin/python}
 git_url=${APEX_GIT:-https://github.com/NVIDIA/apex}
-read -r -a pip_args <<<"${PIP_ARGS:-}"
-child='' work=''
-
-say() { printf 'apex: %s\n' "$*" >&2; }
-
-clean_up() {
-    if [[ -n $child ]] && kill -TERM -- "-$child" 2>/dev/null; then wait "$child" 2>/dev/null || true; fi
-    if [[ -n $work ]]; then rm -rf -- "$work"; fi
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
 
 # Prints one fact a line, in the order in which look_around reads them. The last is never empty, as $() drops
 # empty lines at the end.
@@ -80,32 +62,11 @@ EOF
 
 look_around() {
     local facts
-    if ! command -v "$python" >/dev/null || ! facts=$(probe); then
-        say "$python cannot import torch. Run 'make setup', or set PYTHON to an interpreter that has torch."
-        exit 2
-    fi
+    if ! command -v "$python" >/dev/null || ! facts=$(probe); then no_torch; fi
     {
         read -r torch; read -r python_version; read -r installed; read -r has_gpu
         read -r cuda_home; read -r headers; read -r capabilities; read -r prefix
     } <<<"$facts"
-}
-
-# Output goes to the log. The job gets a process group of its own, so that clean_up reaches the compilers.
-run_logged() {
-    local label=$1 start=$SECONDS status=0
-    shift
-    set -m
-    "$@" >>"$log" 2>&1 </dev/null &
-    child=$!
-    set +m
-    while kill -0 "$child" 2>/dev/null; do
-        if [[ -t 2 ]]; then printf '\r\033[Kapex: %s %d s' "$label" "$((SECONDS - start))" >&2; fi
-        sleep 0.5
-    done
-    if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi
-    wait "$child" || status=$?
-    child=''
-    return "$status"
 }
 
 download() {
@@ -149,15 +110,6 @@ build() {  # build <fused|python>
     cp -r -- "$work/source" "$work/$1" && mend "$work/$1" &&
         env "${settings[@]}" "$python" -m pip install "${pip_args[@]}" -v --no-build-isolation --no-deps \
             --no-cache-dir --force-reinstall "${options[@]}" "$work/$1"
-}
-
-report_failure() {  # report_failure <what> <remedy>
-    local error
-    error=$(grep -aE -m 1 -A 2 'error: |ERROR: |fatal: |RuntimeError: ' "$log" || tail -n 1 "$log")
-    error=$(tr -s ' \n' ' ' <<<"$error")
-    error=${error# }
-    say "$1 failed (log: $log): ${error:0:300}"
-    say "$2"
 }
 
 look_around

@@ -9,28 +9,10 @@
 # Does nothing where Horovod already works. A failed build is remembered, so the next call does not repeat it.
 # Exit code: 0 Horovod works, 1 the build failed or a tool is missing, 2 PYTHON is no interpreter with torch.
 
-# shellcheck disable=SC2317,SC2329  # run_logged and the traps call functions by name
-set -euo pipefail
-
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-    sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
-    exit 0
-fi
-
+what=horovod
+source "$(dirname "$0")/install_lib.sh"
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then help; fi
 version=0.28.1
-python=${PYTHON:-.venv/bin/python}
-read -r -a pip_args <<<"${PIP_ARGS:-}"
-child='' work=''
-
-say() { printf 'horovod: %s\n' "$*" >&2; }
-
-clean_up() {
-    if [[ -n $child ]] && kill -TERM -- "-$child" 2>/dev/null; then wait "$child" 2>/dev/null || true; fi
-    if [[ -n $work ]]; then rm -rf -- "$work"; fi
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
 
 # Prints one fact a line, in the order in which look_around reads them. The last is never empty, as $() drops
 # empty lines at the end.
@@ -95,10 +77,7 @@ EOF
 
 look_around() {
     local facts
-    if ! command -v "$python" >/dev/null || ! facts=$(probe); then
-        say "$python cannot import torch. Run 'make setup', or set PYTHON to an interpreter that has torch."
-        exit 2
-    fi
+    if ! command -v "$python" >/dev/null || ! facts=$(probe); then no_torch; fi
     {
         read -r torch; read -r python_version; read -r built
         read -r python_header; read -r has_gpu; read -r why_no_nccl
@@ -115,28 +94,6 @@ need_tools() {
         say "cannot be built without ${missing[*]}. Run: apt-get install ${missing[*]}; then this again."
         exit 1
     fi
-}
-
-# Output goes to the log; a terminal shows make's percentage. The job gets a process group of its own, so that
-# clean_up reaches the compilers.
-run_logged() {
-    local label=$1 start=$SECONDS status=0 percent
-    shift
-    set -m
-    "$@" >>"$log" 2>&1 </dev/null &
-    child=$!
-    set +m
-    while kill -0 "$child" 2>/dev/null; do
-        if [[ -t 2 ]]; then
-            percent=$(grep -aoE '\[ *[0-9]+%\]' "$log" | tail -n 1 || true)
-            printf '\r\033[Khorovod: %s %s %d s' "$label" "$percent" "$((SECONDS - start))" >&2
-        fi
-        sleep 0.5
-    done
-    if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi
-    wait "$child" || status=$?
-    child=''
-    return "$status"
 }
 
 download() {
@@ -211,15 +168,6 @@ build() {  # build <nccl|gloo>
     cp -r -- "$work/horovod-$version" "$work/$1" && mend "$work/$1" "$1" &&
         env "${settings[@]}" "$python" -m pip install "${pip_args[@]}" -v --no-build-isolation --no-deps \
             --no-cache-dir --force-reinstall "$work/$1"
-}
-
-report_failure() {  # report_failure <what> <remedy>
-    local error
-    error=$(grep -aE -m 1 -A 2 'error: |ERROR: |CMake Error' "$log" || tail -n 1 "$log")
-    error=$(tr -s ' \n' ' ' <<<"$error")
-    error=${error# }
-    say "$1 failed (log: $log): ${error:0:300}"
-    say "$2"
 }
 
 look_around
