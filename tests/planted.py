@@ -25,7 +25,7 @@ from benchmarks.common.config import load_config
 from benchmarks.common.data import GlobalBatches, Loader
 from benchmarks.common.meters import Meter
 
-ROUNDS = 2  # of all places in turn, so that a drift of the machine meets all of them
+ROUNDS = 5  # of all places in turn, so that a drift of the machine meets all of them
 BYTES_RECEIVED_AT, BYTES_SENT_AT = 128, 200  # in struct tcp_info of linux/tcp.h
 planted, delay_s = "", 0.0
 

@@ -27,7 +27,7 @@ from scripts.loader_verdict import ROUNDS, WHATS, verdict
 from scripts.overhead import interval
 
 PARTS = ["data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms", "exposed_comm_ms"]
-DELAY_MS = 100  # longer than what a busy machine adds to the median of a few small steps
+DELAYS_MS = {"single": 20, "ddp": 20, "horovod_ddp": 60}  # Horovod's waits vary by 6 ms from median to median
 PLACES = {
     "loader": "data_ms", "copy": "copy_ms", "forward": "forward_ms", "backward": "backward_ms",
     "optimizer": "optimizer_ms", "other": "other_ms", "exchange": "exposed_comm_ms",
@@ -52,7 +52,8 @@ def planted(tiny_data, tiny_config):
     def report_of(name: str) -> dict:
         if name not in reports:
             places = ["", *PLACES] if name == "single" else ["", "loader", "forward", "exchange"]
-            command = [*STARTERS[name], ROOT / "tests" / "planted.py", name, json.dumps(places), str(DELAY_MS)]
+            command = [*STARTERS[name], ROOT / "tests" / "planted.py", name, json.dumps(places)]
+            command.append(str(DELAYS_MS[name]))
             flags = ["--config", tiny_config, "--data", tiny_data, "--epochs", "1", "--windows", "1"]
             command += [*flags, "--account-steps", "4"]
             loopback = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "PYTHONPATH": ROOT}
@@ -87,8 +88,8 @@ def test_a_planted_delay_lands_in_its_part_and_nowhere_else(planted, name, place
     grown = {
         part: median(row[part] for row in report[place]) - median(row[part] for row in report[""]) for part in PARTS
     }
-    assert grown.pop(PLACES[place]) > 0.7 * DELAY_MS
-    assert max(grown.values()) < 0.5 * DELAY_MS
+    assert grown.pop(PLACES[place]) > 0.7 * DELAYS_MS[name]
+    assert max(grown.values()) < 0.5 * DELAYS_MS[name]
 
 
 @pytest.mark.parametrize("name", ["single", "ddp", HOROVOD])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+from conftest import run_strategy
 
 from benchmarks.common.results import append_rows
 from scripts.compare import command
@@ -144,3 +145,18 @@ def test_the_command_itself(base, tmp_path):
     bad = subprocess.run([*run, "--b", tmp_path / "x"], cwd=ROOT, capture_output=True, text=True)
     assert (good.returncode, bad.returncode) == (0, 2)
     assert "smallest difference" in good.stdout and bad.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_real_slowdown_of_10_percent_is_found(compare, tmp_path, tiny_config):
+    """Five pairs of real runs, of which one of each pair waits in every step for a ninth of a step's time."""
+    args = "--loader synthetic --image-size 64 --global-batch 16 --steps 45 --epochs 1 --windows 8 --window-steps 5"
+    slow = {"FAULT": "slow", "PYTHONPATH": ROOT / "tests" / "faults", "CONFIG": tiny_config}
+    first = run_strategy("single", tmp_path / "first", args, CONFIG=tiny_config)
+    for repeat in range(1, 6):
+        run_strategy("single", tmp_path / "a", args, CONFIG=tiny_config, REPEAT=repeat)
+        wait_s = first["step_ms_p50"] / 1000 / 9
+        run_strategy("single", tmp_path / "b", args, REPEAT=repeat, SLOW_S=wait_s, **slow)
+    done = compare("--a", tmp_path / "a", "--b", tmp_path / "b", "--fail-over", "2%")
+    print(done.stdout, done.stderr)
+    assert " slower " in line(done, "single ") and done.returncode == 1

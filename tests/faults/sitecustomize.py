@@ -92,7 +92,7 @@ BEFORE = {
     "hang": hang_here,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "slow": lambda: time.sleep(0.2),
+    "slow": lambda: time.sleep(float(os.environ.get("SLOW_S", "0.2"))),
     "exit": lambda: os._exit(0),
     "clock": set_clock_back,
     "fill": fill_disk,
