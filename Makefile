@@ -4,7 +4,7 @@ SETUP ?= yes
 PYTHON ?= .venv/bin/python
 export PYTHON
 
-STRATEGY_NAMES := $(filter-out lib all sweep scaling,$(basename $(notdir $(wildcard launchers/*.sh))))
+STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
 .PHONY: help setup data bench-all plot report compare verify sweep scaling mlperf loader flags test test-all test-faults lint clean $(BENCHES)
@@ -14,10 +14,10 @@ help: ## this text
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 	@echo '  bench-<strategy>  one of: $(STRATEGY_NAMES)'
 	@echo 'variables:'
-	@sed -nE 's/^#: ([A-Z_]+) +(.*)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -nE 's/^#: ([A-Z_]+(, [A-Z_]+)*) +(.*)/  \1|\3/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 #: DATA        folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, made here
-#: CONFIG      default: configs/smoke.yaml; with GPUs and DATA: configs/imagenet-bench.yaml
+#: CONFIG      default: configs/smoke.yaml; with GPUs: configs/imagenet-bench.yaml
 #: ARGS        flags for every script, such as ARGS="--global-batch 64"; `make flags` lists them
 #: STRATEGIES  what bench-all runs, such as "single ddp"; default: all
 #: REPEATS     rounds of bench-all and bench-<strategy>; default 3
@@ -25,23 +25,36 @@ help: ## this text
 #: RESULTS     result set; default: results/<date>-<time>; given again, only what is missing is run
 #: RETRY       a status, such as failed: run those attempts again
 #: TIMEOUT     seconds that one run may take; default: the configuration's limit_s
-#: STRATEGY    for sweep and scaling; KEY and VALUES for sweep, RANKS for scaling
-#: NODES, TASKS_PER_NODE, PARTITION, TIME   for bench-slurm
-#: NNODES, NODE_RANK, RDZV_ENDPOINT         torchrun over several machines without Slurm
+#: STRATEGY    for sweep and scaling
+#: KEY, VALUES      for sweep
+#: RANKS       for scaling, such as "1 2 4"
+#: A, B, FAIL_OVER  for compare
+#: NODES, TASKS_PER_NODE, PARTITION, TIME  for bench-slurm; TIME in minutes
+#: GPUS_PER_NODE, CPUS_PER_TASK            the same; default: the GPUs here, and a task's share of a node's cores
+#: MEASURE     no: make report from what is there
+#: WARNING_S   bench-slurm: seconds before the time limit at which a checkpoint is asked for; default 60
+#: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
 #: HOSTS       hosts for horovodrun, such as a:4,b:4
+#: THREADS_PER_RANK                        default: cores / ranks
+#: TESTS       what make test runs, such as tests/test_data.py
 #: PYTHON      interpreter; with SETUP=no it is used as it is
 #: SETUP       no: install nothing
 #: PIP_ARGS    words for every pip install, such as "--index-url https://..."
 
+NEEDED := torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2
+
 ifeq ($(SETUP),no)
 setup:
-	@$(PYTHON) -c 'import torch, torchvision' || { echo "error: $(PYTHON) lacks torch or torchvision" >&2; exit 2; }
+	@$(PYTHON) -c 'import importlib.util as u, sys; \
+	  missing = [n for n in "$(NEEDED)".split() if not u.find_spec(n)]; \
+	  sys.exit(f"error: $(PYTHON) lacks {chr(44).join(missing)}; requirements.txt lists all" if missing else 0)'
 else
 setup: .venv/.ready .venv/.extras ## install everything into .venv, as the other targets do by themselves
 endif
 
 .venv/.ready: requirements.txt
 	@echo 'setting up .venv (a minute or two, some GB)'
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: python3 must be 3.11 or newer")'
 	@test -x .venv/bin/python || python3 -m venv .venv
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r requirements.txt
 	@touch $@
@@ -68,8 +81,8 @@ compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; with
 	@$(PYTHON) -m scripts.compare --a "$(or $(A),results/latest)" $(if $(B),--b "$(B)") \
 	  $(if $(FAIL_OVER),--fail-over $(FAIL_OVER)) $(ARGS)
 
-report: setup ## report.html and report.md of RESULTS
-	@$(PYTHON) -m scripts.report --results $(or $(RESULTS),results/latest)
+report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
+	@RESULTS=$(or $(RESULTS),results/latest) launchers/report.sh
 
 verify: setup data ## prove that the strategies compute the same update; STRATEGIES="ddp horovod_ddp" for some
 	@$(PYTHON) -m scripts.verify $(if $(STRATEGIES),--strategies "$(STRATEGIES)") $(if $(RESULTS),--results "$(RESULTS)")
@@ -84,7 +97,7 @@ mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
 	@$(PYTHON) -m scripts.mlperf_log --results "$(or $(RESULTS),results/latest)" $(ARGS)
 
 loader: setup data ## is the loader the limit? loader alone, training alone, both
-	@$(PYTHON) -m scripts.loader_verdict $(if $(RESULTS),--results "$(RESULTS)") $(ARGS)
+	@RESULTS=$(or $(RESULTS),results/latest) launchers/loader.sh
 
 flags: setup ## every configuration field and its flag
 	@$(PYTHON) -m benchmarks.single --help

@@ -7,7 +7,7 @@ import contextlib
 
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
+import torch.nn.functional as F
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
@@ -39,7 +39,7 @@ def main(config: Config) -> None:
     def step(images, target):
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = F.cross_entropy(output, target)  # apex: by this name, under which amp patches it to work in fp32
         with amp.scale_loss(loss, optimizer) as scaled_loss:  # apex: small gradients survive fp16
             scaled_loss.backward()
         optimizer.step()

@@ -30,7 +30,7 @@ def main(config: Config) -> None:
     options = group_options(config, worker)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
     dist.init_process_group(**options)
-    with rank_first(worker.rank, lambda: all_reduce_sum(torch.zeros(1, device=worker.device))):
+    with rank_first(worker.rank, lambda: all_reduce_sum(torch.zeros(1, device=worker.device)).item()):
         train, val = build_loaders(config, worker)  # hybrid: one shard a rank, that is, one for every two GPUs
     check_split(config.split_size, config.global_batch // worker.world_size)
     net = build_model(config, len(train.classes), worker.device)

@@ -19,20 +19,20 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
-from benchmarks.common.stages import cut_stages, trace
+from benchmarks.common.stages import cut_stages, num_microbatches, trace
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def main(config: Config) -> None:
     worker = pick_worker(config, find_place("torchrun"))
-    last = worker.rank == worker.world_size - 1
-    if config.global_batch % config.microbatches:
-        raise UserError(f"global_batch {config.global_batch} does not divide by {config.microbatches} microbatches")
-    if config.pipeline_schedule == "1f1b" and config.microbatches < worker.world_size:
+    last, microbatches = worker.rank == worker.world_size - 1, num_microbatches(config, worker.world_size)
+    if config.global_batch % microbatches:
+        raise UserError(f"global_batch {config.global_batch} does not divide by {microbatches} microbatches")
+    if config.pipeline_schedule == "1f1b" and microbatches < worker.world_size:
         raise UserError(
             f"1f1b keeps {worker.world_size} stages busy, one micro-batch each, but --microbatches is "
-            f"{config.microbatches}; raise it, or use --pipeline-schedule gpipe"
+            f"{microbatches}; raise it, or use --pipeline-schedule gpipe"
         )
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
@@ -44,7 +44,7 @@ def main(config: Config) -> None:
     optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
     stages = cut_stages(config, net, worker.world_size)
     schedule = SCHEDULES[config.pipeline_schedule](
-        build_stage(config, worker, stages), config.microbatches, cross_entropy, scale_grads=True
+        build_stage(config, worker, stages), microbatches, cross_entropy, scale_grads=True
     )  # pipeline: scale_grads makes the sum over micro-batches their mean
 
     def step(images, target):
@@ -81,7 +81,7 @@ def build_stage(config, worker, stages) -> PipelineStage:
     change BatchNorm's running statistics.
     """
     shapes = [(3, config.image_size, config.image_size)] + [shape for _, shape in trace(stages, config.image_size)]
-    num_images = config.global_batch // config.microbatches
+    num_images = config.global_batch // num_microbatches(config, worker.world_size)
     rows = [torch.empty(num_images, math.prod(shape), device="meta", requires_grad=True) for shape in shapes]
     stage = nn.Sequential(nn.Unflatten(1, shapes[worker.rank]), stages[worker.rank], nn.Flatten(1))
     here = {"input_args": rows[worker.rank], "output_args": rows[worker.rank + 1]}

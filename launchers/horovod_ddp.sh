@@ -3,6 +3,11 @@
 source "$(dirname "$0")/lib.sh"
 "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("horovod") is None)' ||
   skip horovod_ddp "Horovod is not installed for $PYTHON; run: scripts/install_horovod.sh"
-[ -z "${HOSTS:-}" ] || NPROC=$(awk -F, '{ for (i = 1; i <= NF; i++) { split($i, a, ":"); n += a[2] } print n }' <<<"$HOSTS")
+if [ -z "${HOSTS:-}" ]; then
+  over_loopback
+else
+  NPROC=$(awk -F, '{ for (i = 1; i <= NF; i++) { split($i, a, ":"); n += a[2] } print n }' <<<"$HOSTS")
+  NUM_CORES=$NPROC # of other hosts nobody knows better than who lists them
+fi
 HOROVODRUN=("$PYTHON" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
 attempt horovod_ddp "${HOROVODRUN[@]}" "$PYTHON" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

@@ -7,13 +7,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
 
-count_gpus() {
-  if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
-    local visible
-    IFS=, read -ra visible <<<"$CUDA_VISIBLE_DEVICES"
-    echo "${#visible[@]}"
-  elif command -v nvidia-smi >/dev/null; then
-    nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true
+count_gpus() { # as torch sees them: it alone knows what MIG and CUDA_VISIBLE_DEVICES come to
+  if command -v nvidia-smi >/dev/null || [ -e /dev/nvidiactl ]; then
+    "$PYTHON" -c 'import torch; print(torch.cuda.device_count())'
   else
     echo 0
   fi
@@ -27,13 +23,13 @@ NUM_CORES=$(nproc)
 # `single` is to two ranks what one GPU is to two.
 THREADS_PER_RANK=${THREADS_PER_RANK:-$((NUM_CORES > NPROC ? NUM_CORES / NPROC : 1))}
 OMP_NUM_THREADS=$THREADS_PER_RANK
-export PYTHON NUM_GPUS NPROC THREADS_PER_RANK OMP_NUM_THREADS
+export PYTHON NUM_GPUS NPROC NUM_CORES THREADS_PER_RANK OMP_NUM_THREADS
 export ARGS=${ARGS:-}
 
 DATA=${DATA:-}
 if [ -z "${CONFIG:-}" ]; then
   CONFIG=configs/smoke.yaml
-  [ "$NUM_GPUS" -gt 0 ] && [ -n "$DATA" ] && CONFIG=configs/imagenet-bench.yaml
+  [ "${GPUS_PER_NODE:-$NUM_GPUS}" = 0 ] || CONFIG=configs/imagenet-bench.yaml
 fi
 new_results() { # a folder that no other run made, even in the same second
   local base name n=1
@@ -45,6 +41,7 @@ new_results() { # a folder that no other run made, even in the same second
   echo "$name"
 }
 RESULTS=${RESULTS:-$(new_results)}
+[ ! -L "$RESULTS" ] || RESULTS=$(realpath --relative-to . -- "$RESULTS") # results/latest is about to be linked anew
 REPEAT=${REPEAT:-1}
 export CONFIG DATA RESULTS
 
@@ -54,10 +51,9 @@ OPTIONS=(--config "$CONFIG")
 read -ra USER_FLAGS <<<"$ARGS"
 OPTIONS+=("${USER_FLAGS[@]}")
 
-# One machine talks to itself over loopback; across nodes the libraries choose the interface.
-if [ "${NNODES:-1}" = 1 ] && [ -z "${HOSTS:-}" ]; then
+over_loopback() { # one machine talks to itself; across nodes the libraries choose the interface
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
-fi
+}
 
 ATTEMPT=("$PYTHON" -m scripts.attempt --results "$RESULTS" --repeat "$REPEAT" --label "${LABEL:-}")
 [ -z "${TIMEOUT:-}" ] || ATTEMPT+=(--timeout-s "$TIMEOUT")
@@ -78,9 +74,10 @@ torchrun() { # the words that start torchrun here, or as one of NNODES nodes; fi
   TORCHRUN=("$PYTHON" -m torch.distributed.run --nproc-per-node "$NPROC")
   if [ "${NNODES:-1}" -gt 1 ]; then
     : "${RDZV_ENDPOINT:?error: NNODES=$NNODES needs RDZV_ENDPOINT=host:port of the first node}"
-    TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend c10d --rdzv-id bench
-      --rdzv-endpoint "$RDZV_ENDPOINT")
+    TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend c10d
+      --rdzv-id "$(basename "$0" .sh)-$REPEAT" --rdzv-endpoint "$RDZV_ENDPOINT")
   else
+    over_loopback
     TORCHRUN+=(--standalone) # a port of its own: two torchruns in quick succession do not collide
   fi
 }
@@ -102,7 +99,7 @@ claim_results() { # one suite at a time in a set; it becomes results/latest and 
   trap 'stop 129' HUP
   trap 'stop 130' INT
   trap 'stop 143' TERM
-  [[ $RESULTS != results/* ]] || ln -sfn "${RESULTS#results/}" results/latest
+  [[ $RESULTS != results/* || $RESULTS == results/*/* ]] || ln -sfn "${RESULTS#results/}" results/latest
   [ -e "$RESULTS/environment.json" ] || "$PYTHON" -m scripts.environment --results "$RESULTS" 9>&-
 }
 

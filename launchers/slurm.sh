@@ -12,7 +12,8 @@ fi
 timeout 20 sinfo >/dev/null 2>&1 ||
   skip slurm "no Slurm cluster answers sinfo; run it on a cluster, or: scripts/slurm_local.sh start"
 
-NODES=${NODES:-2}
+WHERE=(${PARTITION:+--partition "$PARTITION"})
+NODES=${NODES:-${SLURM_JOB_NUM_NODES:-$(sinfo -h -o %D "${WHERE[@]}" | awk '{ n += $1 } END { print n == 1 ? 1 : 2 }')}}
 GPUS_PER_NODE=${GPUS_PER_NODE:-$NUM_GPUS} # a login node without GPUs needs it said
 TASKS_PER_NODE=${TASKS_PER_NODE:-$((GPUS_PER_NODE > 0 ? GPUS_PER_NODE : (NPROC + NODES - 1) / NODES))}
 if [ "$GPUS_PER_NODE" -gt 0 ] && [ "$GPUS_PER_NODE" != "$TASKS_PER_NODE" ]; then
@@ -20,8 +21,16 @@ if [ "$GPUS_PER_NODE" -gt 0 ] && [ "$GPUS_PER_NODE" != "$TASKS_PER_NODE" ]; then
   exit 2
 fi
 export NPROC=$((NODES * TASKS_PER_NODE))
-SHAPE=(--nodes "$NODES" --ntasks-per-node "$TASKS_PER_NODE" --cpus-per-task "${CPUS_PER_TASK:-$THREADS_PER_RANK}")
-[ -z "${PARTITION:-}" ] || SHAPE+=(--partition "$PARTITION")
+if scontrol show config 2>/dev/null | grep -q 'ClusterName *= slurm-local$'; then
+  over_loopback # both nodes are this host, and share its cores
+  CPUS_PER_TASK=${CPUS_PER_TASK:-$THREADS_PER_RANK}
+else # nodes are not like the host that submits: a task has its share of the cores of the smallest
+  cores=$(sinfo -h -o %c "${WHERE[@]}" | tr -d + | sort -n | head -n 1)
+  CPUS_PER_TASK=${CPUS_PER_TASK:-$((${cores:-1} > TASKS_PER_NODE ? ${cores:-1} / TASKS_PER_NODE : 1))}
+  NUM_CORES=$((${cores:-1} * NODES)) THREADS_PER_RANK=$CPUS_PER_TASK OMP_NUM_THREADS=$CPUS_PER_TASK
+fi
+export SRUN_CPUS_PER_TASK=$CPUS_PER_TASK # since 22.05 srun does not take it from its allocation
+SHAPE=(--nodes "$NODES" --ntasks-per-node "$TASKS_PER_NODE" --cpus-per-task "$CPUS_PER_TASK" "${WHERE[@]}")
 [ -z "${TIME:-}" ] || SHAPE+=(--time "$TIME")
 [ "$GPUS_PER_NODE" = 0 ] || SHAPE+=(--gres "gpu:$GPUS_PER_NODE")
 

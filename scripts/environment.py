@@ -16,7 +16,11 @@ from benchmarks.common.results import SCHEMA, write_json
 from scripts.roofline import measured_peak
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
-VARIABLES = ("NPROC", "NUM_GPUS", "THREADS_PER_RANK", "CONFIG", "DATA", "ARGS", "CUDA_VISIBLE_DEVICES")
+VARIABLES = (
+    "NPROC", "NUM_GPUS", "THREADS_PER_RANK", "CONFIG", "DATA", "ARGS", "CUDA_VISIBLE_DEVICES", "TIMEOUT", "NODES",
+    "TASKS_PER_NODE", "GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "TIME", "NNODES", "NODE_RANK", "RDZV_ENDPOINT",
+    "HOSTS",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,8 @@ from tqdm import tqdm
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import append_rows
+from benchmarks.common.results import append_rows, read_table
+from scripts.sets import show
 
 ROUNDS, WINDOW_S = 5, 0.8  # windows of each kind, and how long one should last
 WARMUP_STEPS = 3
@@ -35,6 +36,8 @@ class Options:
 
 
 def main(config: Config, results: Path | None) -> None:
+    if results:
+        check_alike(config, results)
     rows = measure(config)
     for row in rows:
         rates = f"{row['images_per_s']:9.1f} images/s  {row['images_per_s_per_core']:9.1f} images/s a core"
@@ -43,6 +46,18 @@ def main(config: Config, results: Path | None) -> None:
     if results:
         (results / "loader.csv").unlink(missing_ok=True)
         append_rows(results, "loader", rows)
+
+
+def check_alike(config: Config, results: Path) -> None:
+    """Raises UserError where the set's runs trained something else: the verdict would not be about them."""
+    runs = read_table(results, "runs")
+    for name in ("arch", "image_size", "global_batch"):
+        found = set(runs[runs.status == "ok"][name])
+        if found and getattr(config, name) not in found:
+            raise UserError(
+                f"{results} has {name} {', '.join(map(show, found))}, and this would time {getattr(config, name)}; "
+                "give the CONFIG, DATA and ARGS that made the set"
+            )
 
 
 def verdict(loader: float, training: float, both: float, workers: int) -> str:

@@ -12,7 +12,7 @@ The log is for the open division of the `resnet` benchmark, ruleset 4.0.0. What 
 - Hyper-parameters are derived: read again from the row's configuration file and flags.
 
 run_stop says success where the last top-1 accuracy reached --target-accuracy, else aborted. The caches were not
-dropped, and the log says so. Exit code: 1 where no run fits, 2 for a mistake. Needs mlperf-logging, not torch.
+dropped, and the log says so. Exit code: 1 where no run fits, 2 for a mistake. Needs mlperf-logging.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table, write_whole
 from scripts.figures import clean
-from scripts.plan import plain_options
+from scripts.preflight import plain_options
 
 STARTUP_ENDS = ("warm-up", "training outside windows", "timed windows")  # parts of wall.csv from the first step on
 AFTER_TRAINING = ("summary", "step account", "shutdown")
@@ -168,13 +168,16 @@ def hyper_parameters(config: Config, row: pandas.Series) -> dict[str, object]:
     """What MLPerf's resnet benchmark logs of a training with SGD, by its keys, and the rest by our names."""
     from mlperf_logging.mllog import constants as keys
 
-    per_rank = config.global_batch // int(row.world_size)
-    spans = {"batch": per_rank, "sync": config.global_batch, "group": None}
+    from scripts.verify import shape_of
+
+    shape = shape_of(row.strategy, row, config)
+    together = config.global_batch // (shape.num_shards * shape.num_microbatches)
+    span = None if config.norm == "group" else min(together, config.split_size or together)
     return {
         keys.SEED: config.seed,
         keys.GLOBAL_BATCH_SIZE: config.global_batch,
         keys.GRADIENT_ACCUMULATION_STEPS: 1,
-        keys.MODEL_BN_SPAN: spans[config.norm],
+        keys.MODEL_BN_SPAN: span,
         keys.OPT_NAME: keys.SGD,
         "sgd_opt_base_learning_rate": config.lr * config.global_batch / config.lr_batch,
         "opt_learning_rate_warmup_epochs": config.lr_warmup_epochs,

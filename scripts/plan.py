@@ -22,7 +22,7 @@ from benchmarks.common.config import FIELDS, TYPES, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table
 from scripts.check_data import check_image_folder
-from scripts.preflight import check_ranks, check_rendezvous, check_results, chosen
+from scripts.preflight import check_ranks, check_rendezvous, check_results, chosen, plain_options
 
 BOOLEANS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
@@ -142,11 +142,6 @@ def is_done(run: Run, repeat: int, ok_rows) -> bool:
     text = plain_options(f"{os.environ.get('ARGS', '')} {run.flags}")
     same = (ok_rows.repeat == repeat) & (ok_rows.options.map(plain_options) == text)
     return bool((same & (ok_rows.world_size == run.world_size) if run.world_size else same).any())
-
-
-def plain_options(cell: str) -> str:
-    """The flags of a runs.csv row, without the mark that keeps a spreadsheet from running them."""
-    return " ".join(cell.removeprefix("'").split())
 
 
 def flags_in(options_cell: str) -> dict[str, str]:

@@ -20,8 +20,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import STATUSES
 from scripts.check_data import check_image_folder
 
-LAUNCHERS = Path(__file__).resolve().parent.parent / "launchers"
-NOT_STRATEGIES = {"lib", "all", "sweep", "scaling"}
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 FIRST = ["single", "dataparallel", "ddp", "ddp_spawn"]  # the order of the story; others follow by name
 
 
@@ -47,7 +46,7 @@ def main(options: Options, flags: list[str]) -> None:
     if config.loader == "folder":
         check_image_folder(config.data)
     check_results(options.results)
-    done = done_already(options.results, options.retry)
+    done = done_already(options.results, options.retry, config.config, os.environ.get("ARGS", ""))
     for repeat in range(1, options.repeats + 1):
         for strategy in strategies:
             if (strategy, repeat) not in done:
@@ -55,8 +54,8 @@ def main(options: Options, flags: list[str]) -> None:
 
 
 def all_strategies() -> list[str]:
-    """Every strategy that has a launcher."""
-    names = sorted(path.stem for path in LAUNCHERS.glob("*.sh") if path.stem not in NOT_STRATEGIES)
+    """Every strategy, in the order in which bench-all runs them."""
+    names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "__init__")
     return sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
 
 
@@ -116,15 +115,24 @@ def check_results(results: Path) -> None:
         raise UserError(f"RESULTS={results} cannot be written: {error.strerror}; choose another folder") from None
 
 
-def done_already(results: Path, retry: str) -> set[tuple[str, int]]:
-    """(strategy, repeat) of the runs that have a row, unless that row's status is to be tried again."""
+def done_already(results: Path, retry: str, config: str, flags: str) -> set[tuple[str, int]]:
+    """(strategy, repeat) of the runs that have a row, unless that row's status is to be tried again.
+
+    Runs with another file or other flags (CONFIG, ARGS) were other runs.
+    """
     path = results / "runs.csv"
     if not path.exists():
         return set()
     whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")  # a half line is no row
     rows = [row for row in csv.DictReader(whole.splitlines()) if (row.get("repeat") or "").isdecimal()]
-    last = {(row["strategy"], int(row["repeat"])): row["status"] for row in rows}
+    same = [row for row in rows if row["config"] == config and plain_options(row["options"]) == plain_options(flags)]
+    last = {(row["strategy"], int(row["repeat"])): row["status"] for row in same}
     return {key for key, status in last.items() if status not in (retry, "interrupted")}
+
+
+def plain_options(cell: str) -> str:
+    """The flags of a runs.csv row, without the mark that keeps a spreadsheet from running them."""
+    return " ".join(cell.removeprefix("'").split())
 
 
 if __name__ == "__main__":

@@ -52,8 +52,10 @@ class Options:
 def figures_of(results: ResultSet) -> dict[str, Figure]:
     """Every chart that the set holds something for, by name."""
     found = {name: draw([results]) for name, draw in (CHARTS | DETAIL_CHARTS).items()}
-    for strategy, modes in scalings(results).items():
-        found[f"scaling_{strategy}"] = scaling_chart(results, strategy, modes)
+    aside = results.path / "scaling"  # where make report measures it, so that its runs are not in the table
+    for source in (results, *([load_set(aside)] if aside.is_dir() else [])):
+        for strategy, modes in scalings(source).items():
+            found[f"scaling_{strategy}"] = scaling_chart(source, strategy, modes)
     for (strategy, key), points in sweeps(results).items():
         found[f"sweep_{strategy}_{key}"] = sweep_chart(results, strategy, key, points)
     # names become files and ids

@@ -20,6 +20,7 @@ from scripts.sets import SETTINGS, Group, ResultSet, matched, show
 from scripts.stats import RatioEstimate, ratio
 
 NOT_VERIFIED = "not verified: make verify"
+UNLIKE_PROOF = {"compression", "amp_dtype", "opt_level", "norm"}  # flags that change the arithmetic proven
 COLUMNS = (
     "strategy", "images/s", "n", "x single", "step p50 ms", "step p95 ms", "top-1 %", "val images", "memory MB",
     "TFLOP/s", "MFU %", "J/image", "same update?", "status",
@@ -34,7 +35,7 @@ EXPLAIN = (
         "most that one rank used: allocated by torch on a GPU, else the process's resident memory, 10^6 bytes",
     ),
     ("TFLOP/s, MFU %", "images/s x FLOPs an image (2 a multiply-add), and its share of the peak of all devices"),
-    ("J/image", "energy of all GPUs in the timed windows"),
+    ("J/image", "energy of the run's GPUs, or of the CPU packages, in the timed windows"),
     ("same update?", "the weights after some steps, compared with one process that runs the shards in turn"),
 )
 
@@ -166,6 +167,8 @@ def _table_row(group: Group, single: Group | None, environment: dict, equivalenc
     row["val images"] = "/".join(f"{value:,.0f}" for value in sorted(set(ok.val_samples.dropna())))
     row["memory MB"] = _number(ok.peak_memory_mb.max())
     row["same update?"] = equivalence.get(group.strategy, NOT_VERIFIED if len(ok) else "")
+    if len(ok) and UNLIKE_PROOF & flags_in(ok.options.iloc[0]).keys():
+        row["same update?"] = "not verified with these flags"
     return row
 
 

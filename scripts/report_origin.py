@@ -13,9 +13,9 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from scripts.figures import clean
-from scripts.plan import plain_options
 from scripts.plot_scaling import Point, scaling_points
 from scripts.plot_sweep import sweep_points
+from scripts.preflight import plain_options
 from scripts.roofline import use_of
 from scripts.sets import Group, ResultSet, show
 
@@ -56,7 +56,8 @@ def _or_none(points_of, *arguments):
 def commands(results: ResultSet, environment: dict) -> list[str]:
     """What makes a set like this one again, on a machine like this one."""
     variables = environment.get("variables") if isinstance(environment.get("variables"), dict) else {}
-    names = ("CONFIG", "DATA", "ARGS", "NPROC", "THREADS_PER_RANK")
+    names = ("CONFIG", "DATA", "ARGS", "NPROC", "THREADS_PER_RANK", "TIMEOUT", "NODES", "TASKS_PER_NODE",
+             "GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "TIME", "NNODES", "RDZV_ENDPOINT", "HOSTS")  # fmt: skip
     given = [f"{name}={shlex.quote(str(variables[name]))}" for name in names if variables.get(name)]
     repeats = results.ok.repeat.max()
     given += [f"REPEATS={repeats:.0f}"] if repeats > 0 else []

@@ -3,7 +3,6 @@
 # lets it write a checkpoint and puts the job back into the queue, to resume from it.
 set -uo pipefail
 
-export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} # since 22.05 srun does not take it from sbatch
 command=("$@") began=$EPOCHSECONDS checkpoints=''
 for ((n = 1; n <= $#; n++)); do
   case ${!n} in

@@ -128,7 +128,7 @@ configure() {
     # started anew must not hand out an id that names an old job's rendezvous file or log.
     cat >"$SLURM_CONF" <<CONF
 # written by slurm_local.sh
-ClusterName=local
+ClusterName=slurm-local
 SlurmctldHost=${host%%.*}(127.0.0.1)
 SlurmctldPort=$ctld_port
 SlurmUser=root

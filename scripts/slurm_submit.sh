@@ -21,14 +21,21 @@ trap 'scancel --signal=USR2 "$job"' USR2 # the tasks of a job that hangs write t
 field() { # NAME: a field of what the controller says of the job
   sed -nE "s/.* $1=([^ ]*).*/\1/p" <<<"$said"
 }
+silent=0
 while :; do
-  said=$(scontrol show job "$job" -o) || { echo "error: the controller does not answer about job $job" >&2; exit 1; }
+  if said=$(scontrol show job "$job" -o); then
+    silent=0
+  elif [ $((silent += 1)) -gt 60 ]; then
+    scancel "$job" || true
+    echo "error: the controller has not answered about job $job for a minute; it was asked to cancel it" >&2
+    exit 1
+  fi
   case $(field JobState) in
-    PENDING | CONFIGURING | RUNNING | COMPLETING | SUSPENDED | REQUEUED | REQUEUE_HOLD | RESIZING | SIGNALING | STAGE_OUT)
-      sleep 1 & wait $! || true # a signal ends `wait` at once, where it would wait for a bare sleep
-      ;;
+    PENDING | CONFIGURING | REQUEUED | REQUEUE_HOLD) touch "$RUN_DIR/queued" ;; # the run's limit counts from its start
+    RUNNING | COMPLETING | SUSPENDED | RESIZING | SIGNALING | STAGE_OUT) rm -f "$RUN_DIR/queued" ;;
     *) break ;;
   esac
+  sleep 1 & wait $! || true # a signal ends `wait` at once, where it would wait for a bare sleep
 done
 
 state=$(field JobState) exit_code=$(field ExitCode)

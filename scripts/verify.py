@@ -35,6 +35,7 @@ import yaml
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table, write_whole
+from benchmarks.common.stages import num_microbatches
 from scripts.check_data import check_image_folder
 from scripts.preflight import check_ranks, check_results, chosen
 from scripts.reference import Shape, train_reference
@@ -172,16 +173,16 @@ def least_world_size(strategy: str) -> int:
 
 def shape_of(strategy: str, run: dict, config: Config) -> Shape:
     """The shape of a strategy's update: for most, one shard a rank. `run` is its row of runs.csv."""
-    num_shards, num_microbatches = int(run["world_size"]), 1
+    num_shards, microbatches = int(run["world_size"]), 1
     if strategy == "pipeline_parallel":
-        num_shards, num_microbatches = 1, config.microbatches
+        num_shards, microbatches = 1, num_microbatches(config, num_shards)
     elif strategy == "model_parallel":
         num_shards = 1
     elif strategy == "hybrid_parallel" and run["device"] == "cuda":
         num_shards //= 2  # each shard has two devices
     if config.norm == "sync":
         num_shards = 1  # statistics, and so gradients, are of the whole batch
-    return Shape(num_shards, num_microbatches, AUTOCAST[run["precision"]])
+    return Shape(num_shards, microbatches, AUTOCAST.get(run["precision"]))
 
 
 def judge(weights: Weights, config: Config, shape: Shape) -> dict:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks: tests mean the same with and without GPUs
+
 import numpy
 import pytest
 import torch
@@ -129,8 +131,9 @@ if "RUN_DIR" in os.environ:
         time.sleep(0.05)
     if folder.name.split("-")[0] == os.environ.get("FAILS"):
         sys.exit("planted failure")
-    wall = {"started_at": time.monotonic(), "ended_at": time.monotonic(), "parts": {}}
-    (folder / "summary.json").write_text(json.dumps({"row": {"images_per_s": 1.0}, "wall": wall}))
+    wall = {"boot_id": "x", "started_at": time.monotonic(), "ended_at": time.monotonic(), "parts": {}}
+    if os.environ.get("LEAVES") != "nothing":
+        (folder / "summary.json").write_text(json.dumps({"row": {"images_per_s": 1.0}, "wall": wall}))
 '''
 
 

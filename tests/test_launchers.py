@@ -6,6 +6,7 @@ Nothing trains here; tests/test_strategies.py runs the same launchers for real.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -78,7 +79,8 @@ def test_ranks_and_threads(command, name):
         threads = str(max(1, num_cores() // nproc))
         assert env["THREADS_PER_RANK"] == env["OMP_NUM_THREADS"] == threads
         assert env["NPROC"] == ("1" if name in IN_ONE_PROCESS else str(nproc))
-        assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "lo"
+        if name not in IN_ONE_PROCESS:
+            assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "lo"
         if name in BY_TORCHRUN:
             assert words[1:6] == [*TORCHRUN, str(nproc), "--standalone"]
         elif name == "horovod_ddp":
@@ -92,16 +94,31 @@ def test_ranks_default_to_the_gpus_and_else_to_two(command):
     """Protects `make bench-ddp` without a variable set, on either kind of machine."""
     assert command("ddp")[1]["NPROC"] == "2"
     assert command("ddp", NUM_GPUS=8)[0][4] == "8"
-    assert command("ddp", NUM_GPUS=None, CUDA_VISIBLE_DEVICES="0,3,5")[0][4] == "3"
+    assert command("ddp", NUM_GPUS=None, CUDA_VISIBLE_DEVICES="-1")[0][4] == "2"
     assert command("ddp", NUM_GPUS=None, CUDA_VISIBLE_DEVICES="")[0][4] == "2"
     assert command("ddp", THREADS_PER_RANK=7)[1]["OMP_NUM_THREADS"] == "7"
+
+
+def test_dataparallel_sees_as_many_gpus_as_it_was_told(command):
+    """Protects the comparison on a part of a machine: it drives every GPU that it sees."""
+    name = "CUDA_VISIBLE_DEVICES"
+    assert command("dataparallel", NUM_GPUS=8, NPROC=2, **{name: None})[1][name] == "0,1"
+    assert command("dataparallel", NUM_GPUS=3, NPROC=2, **{name: "7,3,5"})[1][name] == "7,3"
+    assert name not in command("dataparallel", NUM_GPUS=2, **{name: None})[1]
+
+
+def test_with_gpus_the_default_is_no_longer_the_smoke_test(command):
+    """Protects a GPU box, and a login node of one, from 48 pixels decoded in the training process."""
+    chosen = {gpus: command("single", CONFIG=None, NUM_GPUS=gpus)[0] for gpus in (0, 2)}
+    assert "configs/smoke.yaml" in chosen[0] and "configs/imagenet-bench.yaml" in chosen[2]
+    assert "configs/imagenet-bench.yaml" in command("single", CONFIG=None, GPUS_PER_NODE=8)[0]
 
 
 def test_torchrun_over_several_machines(command, recorder, tmp_path):
     """Protects clusters without Slurm: one id and one meeting point for all nodes, over a real network interface."""
     words, env, _ = command("ddp", NNODES=2, NODE_RANK=1, RDZV_ENDPOINT="node1:29400", NPROC=4)
     assert words[1:17] == [
-        *TORCHRUN, "4", "--nnodes", "2", "--node-rank", "1", "--rdzv-backend", "c10d", "--rdzv-id", "bench",
+        *TORCHRUN, "4", "--nnodes", "2", "--node-rank", "1", "--rdzv-backend", "c10d", "--rdzv-id", "ddp-1",
         "--rdzv-endpoint", "node1:29400", "-m", "benchmarks.ddp",
     ]  # fmt: skip
     assert "--standalone" not in words and "GLOO_SOCKET_IFNAME" not in env and "NCCL_SOCKET_IFNAME" not in env
@@ -125,6 +142,7 @@ def test_slurm_asks_for_the_tasks_it_was_told(command):
     assert "--kill-on-bad-exit=1" in run and run[run.index("-m") + 1] == "benchmarks.slurm"
     assert run[run.index("--nodes") + 1] == "3" and run[run.index("--ntasks-per-node") + 1] == "2"
     assert env["NPROC"] == "6"
+    assert "GLOO_SOCKET_IFNAME" not in env and "NCCL_SOCKET_IFNAME" not in env  # nodes cannot talk over loopback
     inside, _, _ = command("slurm", SLURM_JOB_ID=5)  # in an allocation the step starts at once
     assert inside[0] == "srun"
 
@@ -210,6 +228,37 @@ def test_strategies_run_in_the_order_given_and_once(suite):
     """Protects STRATEGIES="b a": the user's order, and a name given twice is one strategy."""
     assert suite.run(REPEATS=1, STRATEGIES="ddp single ddp").returncode == 0
     assert suite.rows() == [(1, "ddp", "ok"), (1, "single", "ok")]
+
+
+def test_other_flags_are_other_runs(suite):
+    """Protects `make bench-ddp RESULTS=x ARGS=...`: what is missing there is not what ran with other flags."""
+    assert suite.run(REPEATS=1, STRATEGIES="ddp").returncode == 0
+    assert suite.run(REPEATS=1, STRATEGIES="ddp", ARGS="--lr 0.2").returncode == 0
+    assert suite.run(REPEATS=1, STRATEGIES="ddp", ARGS="--lr  0.2").returncode == 0
+    assert list(read_table(suite.results, "runs")["options"]) == ["", "'--lr 0.2"]
+
+
+def test_results_latest_is_the_set_and_not_a_link_to_itself(suite):
+    """Protects `make bench-all RESULTS=results/latest RETRY=failed`, which once linked latest to latest."""
+    real = suite.checkout / "results" / "a first one"
+    real.mkdir(parents=True)
+    shutil.copy(suite.results / "environment.json", real)
+    (suite.checkout / "results" / "latest").symlink_to("a first one")
+    try:
+        assert suite.run(REPEATS=1, RESULTS="results/latest").returncode == 0
+        assert os.readlink(suite.checkout / "results" / "latest") == "a first one"
+        assert len(read_table(real, "runs")) == 2
+    finally:
+        shutil.rmtree(suite.checkout / "results")
+
+
+def test_another_node_leaves_the_row_to_the_first(suite):
+    """Protects torchrun over machines: only the first node's rank 0 has metrics, and the others did not fail."""
+    far = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "node0:29400", "LEAVES": "nothing"}
+    assert suite.run(REPEATS=1, STRATEGIES="ddp", **far).returncode == 0
+    assert suite.rows() == []
+    assert suite.run(REPEATS=1, STRATEGIES="ddp", LEAVES="nothing").returncode == 1
+    assert suite.rows() == [(1, "ddp", "failed")]
 
 
 def test_a_second_suite_on_one_result_set_is_refused_and_told_who_holds_it(suite, tmp_path):

@@ -19,12 +19,12 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES, append_rows, read_table
 from scripts import compare, plot_results, report
 
-pytestmark = pytest.mark.slow  # two minutes of examples
+pytestmark = pytest.mark.slow  # minutes of examples
 
 REPEATS = 3
 GOOD = {"single": 100.0, "ddp": 170.0}  # images/s
 SETTINGS = settings(
-    max_examples=8, deadline=None, derandomize=True,
+    max_examples=40, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 NAMES = ("runs", "windows", "epochs", "steps", "wall", "telemetry")

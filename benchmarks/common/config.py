@@ -110,8 +110,8 @@ class Config:
     """model_parallel, hybrid_parallel: images of a micro-batch; 0: the whole batch at once."""
     copy_stream: bool = False
     """model_parallel: copy activations on a CUDA stream of its own."""
-    microbatches: int = 4
-    """pipeline_parallel: micro-batches of a step."""
+    microbatches: int = 0
+    """pipeline_parallel: micro-batches of a step; 0: the least multiple of the stages from 4 on."""
     pipeline_schedule: Literal["gpipe", "1f1b"] = "1f1b"
     """pipeline_parallel: order of forward and backward micro-batches."""
     rendezvous: Literal["file", "address"] = "file"
@@ -124,7 +124,7 @@ AT_LEAST = {
     "workers": 0, "image_size": 8, "global_batch": 1, "epochs": 1, "steps": 0, "lr": 0, "lr_batch": 1,
     "lr_warmup_epochs": 0, "momentum": 0, "weight_decay": 0, "seed": 0, "warmup_steps": 0, "windows": 1,
     "window_steps": 1, "account_steps": 0, "checkpoint_steps": 0, "timeout_s": 1, "limit_s": 0, "bucket_cap_mb": 0,
-    "cut": 0, "split_size": 0, "microbatches": 1,
+    "cut": 0, "split_size": 0, "microbatches": 0,
 }  # fmt: skip
 
 

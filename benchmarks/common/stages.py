@@ -47,6 +47,11 @@ def cut_stages(config: Config, net: nn.Module, num_stages: int) -> list[nn.Seque
     ]
 
 
+def num_microbatches(config: Config, num_stages: int) -> int:
+    """Micro-batches of a pipeline's step: as configured, else the least multiple of the stages from 4 on."""
+    return config.microbatches or num_stages * -(-4 // num_stages)
+
+
 def balanced_cuts(costs: Sequence[float], num_parts: int) -> list[int]:
     """Where to cut `costs` into consecutive, non-empty parts so that the largest sum is as small as it can be."""
 
