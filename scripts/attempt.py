@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
+from benchmarks.common.outcome import boot_id, timed_out
 from benchmarks.common.results import SCHEMA, append_rows
 from scripts import processes
 from scripts.cause import first_cause, notes_of
@@ -63,7 +64,7 @@ def main(options: Options, command: list[str]) -> int:
     config = load_config(flags_of(command)) if command else Config()
     row = known_before(options, config, run_dir)
     if options.skip:
-        row |= {"status": "skipped", "reason": options.skip, "wall_s": 0.0}
+        row |= {"status": "skipped", "reason": options.skip}
         append_rows(options.results, "runs", [row])
         print(line_of(options, row))
         return 0
@@ -75,6 +76,9 @@ def main(options: Options, command: list[str]) -> int:
     telemetry = sampler.stop()
     row |= {"exit_code": ended.exit_code, "wall_s": ended.wall_s}
     row |= judge(ended, run_dir, limit_s, sampler)
+    if row["status"] == "ok" and "images_per_s" not in row:
+        print(f"{options.strategy} #{options.repeat} is done; the first node has its row")
+        return 0
     print(line_of(options, row))  # before the rows: it is all that is left where the disk is full
     if row["status"] not in ("ok", "skipped"):
         print_tail(run_dir / "run.log")
@@ -108,7 +112,7 @@ def make_run_dir(options: Options) -> Path:
 
 def known_before(options: Options, config: Config, run_dir: Path) -> dict:
     """What the row holds whatever becomes of the run."""
-    num_cores = len(os.sched_getaffinity(0))
+    num_cores = int(os.environ.get("NUM_CORES") or len(os.sched_getaffinity(0)))
     commit, changed = git("rev-parse", "--short=12", "HEAD"), git("status", "--porcelain")
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return {
@@ -116,7 +120,7 @@ def known_before(options: Options, config: Config, run_dir: Path) -> dict:
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "config": config.config, "arch": config.arch, "image_size": config.image_size,
         "global_batch": config.global_batch, "precision": config.precision,
-        "memory_format": config.memory_format, "loader": config.loader, "parallel": True,
+        "memory_format": config.memory_format, "loader": config.loader,
         "oversubscribed": num_ranks() > num_cores and not int(os.environ.get("NUM_GPUS") or 0),
         "commit": commit, "dirty": bool(changed) if commit else None, "options": os.environ.get("ARGS", ""),
         "load_average": os.getloadavg()[0], "governor": governor.read_text() if governor.exists() else None,
@@ -155,8 +159,7 @@ def watch(
         )  # fmt: skip
         try:
             sampler.start()
-            give_up = lambda: bool(asked) or (limit_s and time.monotonic() - began > limit_s)  # noqa: E731
-            follow(child, run_dir, options, ended, give_up)
+            follow(child, run_dir, options, ended, limit_s, asked, log)
             if child.poll() is None:
                 if asked:
                     ended.signum = asked[0]
@@ -181,19 +184,26 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def follow(child: subprocess.Popen, run_dir: Path, options: Options, ended: Ended, give_up) -> None:
-    """Wait for the child, with a bar on a terminal, until it ends or `give_up()` says so.
+def follow(
+    child: subprocess.Popen, run_dir: Path, options: Options, ended: Ended, limit_s: float, asked: list[int], log
+) -> None:
+    """Wait for the child, with a bar on a terminal, until it ends, a signal was `asked` or `limit_s` have passed.
 
-    When the first rank leaves a note, look for ranks that hang: torchrun would wait 30 s for them, then kill them.
+    While a batch job is queued the limit does not run. When the first rank leaves a note, look for ranks that
+    hang: torchrun would wait 30 s for them, then kill them. Where it waited for one in vain, write all stacks.
     """
-    progress = run_dir / "progress"
+    progress, queued, limit_from = run_dir / "progress", run_dir / "queued", time.monotonic()
     name = f"{options.label} {options.strategy} #{options.repeat}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
-        while child.poll() is None and not give_up():
+        while child.poll() is None and not asked and not (limit_s and time.monotonic() - limit_from > limit_s):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_S)
-            if ended.stopped is None and any(run_dir.glob("cause-*")):
+            if queued.exists():
+                limit_from = time.monotonic()
+            if ended.stopped is None and (notes := notes_of(run_dir)):
                 ended.stopped = processes.wake_stopped(run_dir)
+                if timed_out(notes[0]["reason"]):
+                    processes.write_stacks(run_dir, log)
             with contextlib.suppress(OSError, ValueError):
                 if not bar.disable:
                     done, bar.total = (int(word) for word in progress.read_text().split())
@@ -202,25 +212,24 @@ def follow(child: subprocess.Popen, run_dir: Path, options: Options, ended: Ende
 
 
 def judge(ended: Ended, run_dir: Path, limit_s: float, sampler: Sampler) -> dict:
-    """The status, its reason, and what the run measured."""
+    """The status, its reason, and what the run measured: nothing on nodes but the first."""
     summary = run_dir / "summary.json"
     measured = {}
     if summary.exists():
         measured = json.loads(summary.read_text())["row"]
-        energy_j = sampler.energy_j(measured.pop("timed_from", 0.0), measured.pop("timed_to", 0.0))
         if windows := measured.pop("windows", []):
             from scripts.stats import run_interval  # scipy, which nothing needs while the run is timed
 
-            interval, timed_images = run_interval(windows), sum(images for images, _ in windows)
+            interval = run_interval([(images, seconds) for images, seconds, _ in windows])
             measured |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}
-            measured["energy_j_per_image"] = energy_j / timed_images if energy_j else None
+            measured["energy_j_per_image"] = sampler.energy_j_per_image(windows, measured)
     if ended.signum:
         return {"status": "interrupted", "reason": f"{signal.Signals(ended.signum).name} to the launcher"}
     if ended.timed_out_after_s:
         hung = f"; {' and '.join(ended.stopped)} was stopped by a signal" if ended.stopped else ""
         reason = f"not done after {limit_s:g} s{hung}; the stacks are in the log; raise TIMEOUT if it only is slow"
         return {"status": "timeout", "reason": reason}
-    if ended.exit_code == 0 and measured:
+    if ended.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
         return measured | {"status": "ok"}
     log = (run_dir / "run.log").read_bytes().decode(errors="replace")
     status, reason = first_cause(notes_of(run_dir), log, ended.exit_code, ended.stopped or [], num_ranks())
@@ -233,14 +242,18 @@ def wall_account(ended: Ended, run_dir: Path) -> list[dict]:
     if not summary.exists():
         return []
     wall = json.loads(summary.read_text())["wall"]
-    parts = {"launcher and start of processes": wall["started_at"] - ended.began}
-    parts |= wall["parts"] | {"shutdown": ended.began + ended.wall_s - wall["ended_at"]}
+    if wall["boot_id"] != boot_id():  # another node's clock
+        parts = {"queue, start and shutdown": ended.wall_s - sum(wall["parts"].values())} | wall["parts"]
+    else:
+        parts = {"launcher and start of processes": wall["started_at"] - ended.began}
+        parts |= wall["parts"] | {"shutdown": ended.began + ended.wall_s - wall["ended_at"]}
     return [{"part": part, "seconds": seconds} for part, seconds in parts.items()]
 
 
 def line_of(options: Options, row: dict) -> str:
     """The one line that a run leaves on the terminal."""
-    head = f"{options.label:>7} {options.strategy:<18} #{options.repeat}  {row['status']:<11} {row['wall_s']:7.1f} s"
+    seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
+    head = f"{options.label:>7} {options.strategy:<18} #{options.repeat}  {row['status']:<11} {seconds}"
     if row["status"] != "ok":
         return f"{head}  {row['reason']}"
     rate = f"{row['images_per_s']:9.1f} images/s" if row.get("images_per_s") else ""

@@ -5,6 +5,8 @@ import re
 import signal
 from pathlib import Path
 
+from benchmarks.common.outcome import timed_out
+
 # What a rank says when another one has left it: true, but not the cause.
 VICTIM = re.compile(
     r"connection (closed|reset|refused)|broken pipe|timed out waiting|timeout caused pair closure|wait timeout"
@@ -12,7 +14,7 @@ VICTIM = re.compile(
     r"|tcpstore|filestore|process(exited|raised)exception",
     re.IGNORECASE | re.DOTALL,
 )
-TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
+NCCL_WAITED = re.compile(r"\[Rank (\d+)\].*Watchdog caught collective operation timeout")  # then it aborts its rank
 KILLED = (
     re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s+exitcode\s+: -(?P<signum>\d+)"),  # torchrun
     re.compile(r"process (?P<rank>\d+) terminated with signal SIG(?P<word>\w+)"),  # torch.multiprocessing
@@ -83,14 +85,14 @@ def first_cause(
     if stopped:
         waited = f"; {text_of(notes[0])}" if notes else ""
         return "timeout", f"{' and '.join(stopped)} was stopped by a signal and did not answer{waited}"
+    if waited := {int(rank) for rank in NCCL_WAITED.findall(log)}:
+        return "timeout", f"rank {min(waited)}: a collective timed out{missing(waited, num_ranks)}"
     if killed := killed_rank(log):
         return "failed", killed
     if notes:
-        if not TIMED_OUT.search(notes[0]["reason"]):
+        if not timed_out(notes[0]["reason"]):
             return notes[0]["status"], text_of(notes[0])
-        silent = set(range(num_ranks)) - {note["rank"] for note in notes}
-        hung = f"; rank {min(silent)} gave no sign" if len(silent) == 1 else ""
-        return "timeout", text_of(notes[0]) + hung
+        return "timeout", text_of(notes[0]) + missing({note["rank"] for note in notes}, num_ranks)
     if exit_code < 0:
         return "failed", f"{signal.Signals(-exit_code).name} ended the launcher; its workers were swept"
     if exit_code == 0:
@@ -98,6 +100,12 @@ def first_cause(
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     said = raised.group(1) if (raised := RAISED.search(log)) else lines[-1] if lines else "the log is empty"
     return "failed", f"exit code {exit_code}: {said[:200]}"
+
+
+def missing(heard: set[int], num_ranks: int) -> str:
+    """Names the rank that hangs, where every other one was heard."""
+    silent = set(range(num_ranks)) - heard
+    return f"; rank {min(silent)} gave no sign" if len(silent) == 1 else ""
 
 
 def text_of(note: dict) -> str:

@@ -3,8 +3,11 @@
 Used by scripts/attempt.py; its rows become telemetry.csv.
 """
 
+import contextlib
+import os
 import threading
 import time
+from pathlib import Path
 
 import psutil
 
@@ -15,7 +18,8 @@ class Sampler(threading.Thread):
     """A thread that collects telemetry rows from `start()` until `stop()`; t_s counts from the start.
 
     Utilisation in per cent (of all cores, or of the GPU), memory in 10^6 bytes, power in W, network in 10^6
-    bytes a second over every interface but loopback. A GPU that NVML cannot read has no rows.
+    bytes a second over every interface but loopback. GPUs are those that CUDA_VISIBLE_DEVICES shows; one that NVML
+    cannot read has no rows. A CPU's power is that of its packages, where RAPL may be read.
     """
 
     def __init__(self):
@@ -27,15 +31,16 @@ class Sampler(threading.Thread):
     def run(self) -> None:
         self.began = time.monotonic()
         psutil.cpu_percent()  # the first call has nothing to compare with
-        before, then = _network_bytes(), self.began
+        before, joules, then = _network_bytes(), _rapl_j(), self.began
         while not self.stopped.wait(PERIOD_S):
-            now, network = time.monotonic(), _network_bytes()
+            now, network, used_j = time.monotonic(), _network_bytes(), _rapl_j()
             self.rows.append({
                 "t_s": now - self.began, "device": "cpu", "util_pct": psutil.cpu_percent(),
                 "memory_used_mb": psutil.virtual_memory().used / 1e6,
                 "network_mb_per_s": (network - before) / 1e6 / (now - then),
+                "power_w": (used_j - joules) / (now - then) if used_j >= joules > 0 else None,  # counters wrap
             })  # fmt: skip
-            before, then = network, now
+            before, joules, then = network, used_j, now
             self.rows += [{"t_s": now - self.began, "device": f"gpu{n}", **_gpu_row(gpu)} for n, gpu in self.gpus]
 
     def stop(self) -> list[dict]:
@@ -44,13 +49,24 @@ class Sampler(threading.Thread):
         self.join()
         return self.rows
 
-    def energy_j(self, first: float, last: float) -> float | None:
-        """Joules that all GPUs drew between two moments of time.monotonic(), or None where none was read."""
-        inside = [row for row in self.rows if row.get("power_w") and first <= self.began + row["t_s"] <= last]
-        moments = {row["t_s"] for row in inside}
-        if not inside:
+    def energy_j_per_image(self, windows: list[tuple[int, float, float]], run: dict) -> float | None:
+        """Joules an image that the run's devices drew in its windows: (images, seconds, moment of the end).
+
+        run: device, nodes and world_size of its row. None where no power was read in a window, or not of all nodes.
+        """
+        if run["nodes"] > 1:
             return None
-        return sum(row["power_w"] for row in inside) / len(moments) * (last - first)
+        devices = {f"gpu{n}" for n, _ in self.gpus[: run["world_size"]]} if run["device"] == "cuda" else {"cpu"}
+
+        def timed(moment: float) -> bool:
+            return any(end - seconds <= moment <= end for _, seconds, end in windows)
+
+        inside = [row for row in self.rows if row.get("power_w") is not None and timed(self.began + row["t_s"])]
+        moments = {row["t_s"] for row in inside}
+        if not moments:
+            return None
+        watts = sum(row["power_w"] for row in inside if row["device"] in devices) / len(moments)
+        return watts * sum(seconds for _, seconds, _ in windows) / sum(images for images, _, _ in windows)
 
 
 def _network_bytes() -> int:
@@ -58,14 +74,31 @@ def _network_bytes() -> int:
     return sum(nic.bytes_sent + nic.bytes_recv for name, nic in counters.items() if name != "lo")
 
 
-def _nvml_gpus() -> list[tuple[int, object]]:
-    import pynvml
-
+def _rapl_j(folder: Path = Path("/sys/class/powercap")) -> float:
+    """Joules that the CPU packages have used so far; 0 where the counters are missing or only root may read them."""
     try:
+        packages = [path for path in folder.glob("intel-rapl:*/energy_uj") if path.parent.name.count(":") == 1]
+        return sum(int(path.read_text()) for path in packages) / 1e6
+    except OSError:
+        return 0.0
+
+
+def _nvml_gpus() -> list[tuple[int, object]]:
+    try:
+        import pynvml
+
         pynvml.nvmlInit()
-        return [(n, pynvml.nvmlDeviceGetHandleByIndex(n)) for n in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError:
+    except Exception:  # no library, no driver, no GPU: the suite runs without
         return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = range(pynvml.nvmlDeviceGetCount()) if visible is None else [word for word in visible.split(",") if word]
+    gpus = []
+    for n, name in enumerate(names):
+        with contextlib.suppress(pynvml.NVMLError, ValueError):
+            by_uuid = isinstance(name, str) and not name.strip().isdecimal()
+            get = pynvml.nvmlDeviceGetHandleByUUID if by_uuid else pynvml.nvmlDeviceGetHandleByIndex
+            gpus.append((n, get(name.strip() if by_uuid else int(name))))
+    return gpus
 
 
 def _gpu_row(gpu) -> dict:

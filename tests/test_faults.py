@@ -27,6 +27,7 @@ from benchmarks.common.checkpoint import load_checkpoint
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES, append_rows, read_table
+from scripts.cause import first_cause
 from scripts.preflight import done_already
 
 SLURM = ROOT / "scripts" / "slurm_local.sh"
@@ -115,12 +116,30 @@ def test_a_stopped_rank_is_named_when_the_others_stop_waiting(matrix, results, r
 
 
 def test_a_rank_that_never_answers_is_a_timeout(matrix, results):
-    """Alive, but stuck: the others wait timeout_s for it, and the row says that this is what happened."""
+    """Alive, but stuck: the others wait timeout_s for it, the row says so, and the log where it is stuck.
+
+    Not Horovod: a stuck rank's own thread goes on to answer, and its ranks wait until the run's limit.
+    """
+    title = "a rank is stuck, others wait timeout_s = 5 (ddp)"
     ended = run("ddp", results, "hang rank=1 step=3", ARGS="--timeout-s 5")
     assert (ended.code, ended.row["status"]) == (1, "timeout")
     assert ended.row["reason"].startswith("rank 0: ") and ended.row["reason"].endswith("; rank 1 gave no sign")
+    assert "in hang_here" in ended.log
     assert soon(ended.seconds, 5 + BOUND_S), ended.seconds
-    matrix.add(3, "a rank is stuck, others wait timeout_s = 5 (ddp)", f"timeout; {ended.row['reason']}", ended.seconds)
+    matrix.add(3, title, "timeout; rank 1 gave no sign, its stack is in the log", ended.seconds)
+
+
+def test_what_nccl_says_of_a_rank_that_hangs():
+    """NCCL's watchdog aborts the ranks that waited: they leave no note, and their signal 6 is not the cause."""
+    said = (
+        "[rank{0}]:[E1121 01:02:03.456 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=9408, Timeout(ms)=10000) ran for 10021 ms\n"
+    )
+    log = said.format(0) + said.format(2) + "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 7)\n"
+    timeout = "rank 0: a collective timed out"
+    assert first_cause([], log, 1, [], num_ranks=3) == ("timeout", f"{timeout}; rank 1 gave no sign")
+    assert first_cause([], log, 1, [], num_ranks=4) == ("timeout", timeout)
+    assert first_cause([], log.split("\n", 2)[2], 1, [], num_ranks=3) == ("failed", "rank 0: signal 6")
 
 
 @pytest.mark.slow
@@ -213,10 +232,14 @@ def test_a_signal_before_the_first_step_is_not_lost(matrix, results):
     matrix.add(6, "SIGINT while a launcher starts", "130; the suite ends", ended.ended_at - began)
 
 
-def test_sigterm_leaves_a_checkpoint_to_resume_from(matrix, results):
-    """Preemption: TERM, a checkpoint between two steps, 143, and --resume goes on from there."""
-    args = f"--checkpoint-dir {results.parent}/ck --steps 60"
-    process = start([ROOT / "launchers" / "ddp.sh"], results, "slow step=3", ARGS=args)
+@pytest.mark.parametrize("loader", ["synthetic", "folder --workers 1"])
+def test_sigterm_leaves_a_checkpoint_to_resume_from(matrix, results, tiny_data, loader):
+    """Preemption: TERM, a checkpoint between two steps, 143, and --resume goes on from there.
+
+    The signal reaches loader workers, too: a rank whose worker is killed fails before it can save.
+    """
+    args = f"--checkpoint-dir {results.parent}/ck --steps 60 --loader {loader}"
+    process = start([ROOT / "launchers" / "ddp.sh"], results, "slow step=3", ARGS=args, DATA=tiny_data)
     until_planted(results)
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -224,9 +247,10 @@ def test_sigterm_leaves_a_checkpoint_to_resume_from(matrix, results):
     assert (ended.code, ended.row["status"]) == (143, "interrupted")
     assert "SIGTERM stopped the run after step" in ended.log
     seconds = ended.ended_at - began
-    again = run("ddp", results, ARGS=f"{args} --resume")
+    again = run("ddp", results, ARGS=f"{args} --resume", DATA=tiny_data)
     assert again.row["status"] == "ok" and "resumed at step" in again.log
-    matrix.add(20, "SIGTERM with --checkpoint-dir (ddp)", "interrupted; 143; resumed", seconds)
+    assert again.row["epoch_s"] != again.row["epoch_s"], "nobody knows how long the whole epoch took"
+    matrix.add(20, f"SIGTERM with --checkpoint-dir (ddp, {loader})", "interrupted; 143; resumed", seconds)
 
 
 # ---- machines that lack something ------------------------------------------------------------------------------
@@ -495,10 +519,10 @@ def test_a_half_written_line_costs_only_itself(matrix, results, capsys):
         assert capsys.readouterr().err == ""
     row = {"schema": 1, "run_id": "r", "strategy": "single", "status": "ok", "repeat": 1}
     append_rows(results, "runs", [row])
-    assert done_already(results, "") == {("single", 1)}
+    assert done_already(results, "", "", "") == {("single", 1)}
     path = results / "runs.csv"
     path.write_text(path.read_text().rstrip("\n"))
-    assert done_already(results, "") == set(), "a suite would leave out a run whose row is about to be dropped"
+    assert done_already(results, "", "", "") == set(), "a suite would leave out a run whose row is about to be dropped"
     matrix.add(16, "half-written last line in each CSV", "skipped with a warning; the next row is whole")
 
 

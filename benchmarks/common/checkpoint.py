@@ -22,7 +22,7 @@ def save_checkpoint(folder: Path, name: str, state: dict) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
-            torch.save(state, file)
+            torch.save(_on_cpu(state), file)  # so that a machine without this device can read it
             file.flush()
             os.fsync(file.fileno())
         if name == "last.pt" and path.exists():
@@ -36,6 +36,15 @@ def save_checkpoint(folder: Path, name: str, state: dict) -> None:
             temporary.unlink()
         why = error.__context__ if isinstance(error.__context__, OSError) else error
         raise UserError(f"cannot write the checkpoint {path}: {why}; the one before is kept") from None
+
+
+def _on_cpu(value):
+    """`value` with every tensor in it on the CPU; those that are stay what they are."""
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {key: _on_cpu(item) for key, item in value.items()}
+    return [_on_cpu(item) for item in value] if isinstance(value, list) else value
 
 
 def load_checkpoint(config: Config, num_classes: int) -> dict | None:

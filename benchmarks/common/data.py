@@ -8,6 +8,7 @@ neither the ranks, nor the loader's workers, nor where a resumed run started.
 import contextlib
 import errno
 import itertools
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's traini
 IMAGENET_TRAIN_IMAGES, IMAGENET_CLASSES = 1_281_167, 1000
 NEIGHBOURS_TRIED = 100  # that many unreadable files in a row are no accident
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what asks a rank for a checkpoint
 DECODE_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
@@ -261,5 +263,12 @@ def _host_batches(config: Config, worker: Worker, images: Photographs, batches: 
         timeout=config.timeout_s if config.workers else 0,  # a worker that finds /dev/shm full says nothing
         persistent_workers=config.workers > 0,
         generator=torch.Generator(),  # else it draws its workers' seeds from the generator of training
+        worker_init_fn=_outlive_stop if config.checkpoint_dir else None,
         pin_memory=worker.device.type == "cuda",
     )
+
+
+def _outlive_stop(worker_id: int) -> None:
+    """A signal reaches the loader's workers, too; without them the rank would fail before its checkpoint."""
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)

@@ -19,7 +19,7 @@ from benchmarks.common.account import WithoutExchange, account
 from benchmarks.common.checkpoint import about, load_checkpoint, save_checkpoint
 from benchmarks.common.clock import Clock
 from benchmarks.common.config import Config
-from benchmarks.common.data import Loader
+from benchmarks.common.data import STOP_SIGNALS, Loader
 from benchmarks.common.devices import Reduce, Worker, peak_memory_mb, share_buffers
 from benchmarks.common.errors import Diverged, Stopped, UserError
 from benchmarks.common.meters import Meter
@@ -80,7 +80,7 @@ class _Run:
         self.meter = Meter(worker.device)
         self.losses: list[torch.Tensor | None] = []  # of the steps since the last pulse
         self.steps_run = self.steps_unsaved = 0
-        self.windows: list[tuple[int, float]] = []  # images, seconds
+        self.windows: list[tuple[int, float, float]] = []  # images, seconds, when it ended
         self.step_ms: list[float] = []
         self.summary: dict = {}
         self.best_acc1 = 0.0
@@ -100,7 +100,8 @@ class _Run:
                 self._close_window()
             if not self.clock.running:
                 self._pulse(epoch, n + 1)
-        seconds = time.perf_counter() - began_s
+        # of an epoch that another process began, nobody knows how long it took
+        seconds = None if first_step else time.perf_counter() - began_s
         self.summary["epoch_s"] = seconds
         self._epoch_row(epoch, "train", seconds, self.meter, "train_loss")
         self.meter = Meter(self.worker.device)
@@ -133,10 +134,8 @@ class _Run:
         now = time.monotonic()
         self.record.mark("timed windows", now)
         images = self.config.global_batch * len(step_ms)
-        self.summary.setdefault("timed_from", now - seconds)
-        self.summary["timed_to"] = now
         self.record.window(len(self.windows), images, seconds, step_ms, self.steps_run - len(step_ms))
-        self.windows.append((images, seconds))
+        self.windows.append((images, seconds, now))
         self.step_ms += step_ms
 
     def _pulse(self, epoch: int, next_step: int) -> None:
@@ -235,6 +234,8 @@ class _Run:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         for key, value in self.extra.items():
+            if key not in state["extra"]:
+                raise UserError(f"the checkpoint holds no {key}: another strategy wrote it; start without --resume")
             value.load_state_dict(state["extra"][key])
         self.gather()  # a no-op where every rank has read the same file
         torch.set_rng_state(state["random"])
@@ -253,7 +254,7 @@ class _Run:
 
     def summarize(self) -> None:
         """The summary of the run, from the windows and the last evaluation."""
-        images, seconds = (sum(column) for column in zip(*self.windows, strict=True)) if self.windows else (0, 0.0)
+        images, seconds, _ = (sum(column) for column in zip((0, 0.0, 0.0), *self.windows, strict=True))
         memory = torch.zeros(self.worker.world_size, dtype=torch.float64, device=self.worker.device)
         memory[self.worker.rank] = peak_memory_mb(self.worker.device)
         bad_files = torch.tensor([float(self.train.num_bad_files + self.val.num_bad_files)], device=memory.device)
@@ -285,7 +286,8 @@ def _stop_requests(config: Config) -> Iterator[list[int]]:
     gone; SIGUSR1 is what launchers/slurm.sh asks Slurm to send first.
     """
     requests: list[int] = []
-    if config.checkpoint_dir:
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(signum, lambda number, frame: requests.append(number))
-    yield requests
+    with contextlib.ExitStack() as undo:
+        for signum in STOP_SIGNALS if config.checkpoint_dir else ():
+            before = signal.signal(signum, lambda number, frame: requests.append(number))
+            undo.callback(signal.signal, signum, before or signal.SIG_DFL)
+        yield requests

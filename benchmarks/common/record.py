@@ -10,7 +10,7 @@ import torch
 from benchmarks.common.config import Config
 from benchmarks.common.devices import Worker, device_name
 from benchmarks.common.meters import Totals
-from benchmarks.common.outcome import run_dir
+from benchmarks.common.outcome import boot_id, run_dir
 from benchmarks.common.results import append_rows, write_json
 
 IMPORTED_AT = time.monotonic()
@@ -56,8 +56,8 @@ class Record:
         self.rows("steps", [{"rank": self.worker.rank, "step": first_step + n, **row} for n, row in enumerate(rows)])
         self.mark("step account")
 
-    def epoch(self, epoch: int, phase: str, seconds: float, totals: Totals) -> None:
-        """One pass over the training or the validation set."""
+    def epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
+        """One pass over the training or the validation set. seconds: None where another process began it."""
         self.rows("epochs", [
             {"epoch": epoch, "phase": phase, "seconds": seconds, "images": totals.images, "loss": totals.loss,
              "acc1": totals.acc1, "acc5": totals.acc5}
@@ -65,7 +65,7 @@ class Record:
         if self.worker.reports:
             print(
                 f"epoch {epoch} {phase:5}  loss {totals.loss:.4f}  top-1 {totals.acc1:6.2f} %  "
-                f"top-5 {totals.acc5:6.2f} %  {totals.images} images in {seconds:.2f} s",
+                f"top-5 {totals.acc5:6.2f} %  {totals.images} images" + (f" in {seconds:.2f} s" if seconds else ""),
                 flush=True,
             )
 
@@ -81,10 +81,11 @@ class Record:
             "device": worker.device.type, "device_name": device_name(worker.device),
             "world_size": worker.world_size, "nodes": worker.nodes, "backend": worker.backend,
             "threads_per_rank": torch.get_num_threads(), "torch": torch.__version__,
-            "memory_format": self.config.memory_format, **summary,
+            "memory_format": self.config.memory_format, "parallel": True, **summary,
         }  # fmt: skip
         if self.folder:
-            wall = {"started_at": self.started_at, "ended_at": self.marked_at, "parts": self.parts}
+            moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.marked_at}
+            wall = moments | {"parts": self.parts}
             write_json(self.folder / "summary.json", {"row": self.summary, "wall": wall})
         elif worker.reports and summary.get("images_per_s"):
             print(f"{summary['images_per_s']:.1f} images/s", flush=True)
