@@ -5,7 +5,8 @@
 
 With two sets: each strategy of B over the same of A. With one: its strategies over `single` and over the
 fastest, or `--strategy` over each other one. `--fail-over 5%` is for CI: exit 1 where B is slower than A by more
-than 5 % with confidence, that is where the whole 95 % interval of B/A lies below 0.95. Runs of two sets are
+than 5 % with confidence, that is where the whole 95 % interval of B/A lies below 0.95, where B lacks a strategy that
+A has timed, and where one repeat allows no verdict. Runs of two sets are
 unpaired; within a set, strategies that ran in the same rounds are pairs from 5 rounds on. Exit code: 0, 1 as
 above or where no run is ok, 2 for a mistake or for sets that are not alike. Needs no torch.
 """
@@ -22,7 +23,10 @@ from benchmarks.common.errors import UserError
 from scripts.sets import SETTINGS, Group, ResultSet, load_set, matched, show
 from scripts.stats import RatioEstimate, ratio
 
-ALIKE = ("device_name", "world_size", "global_batch", "arch", "image_size", "precision", "loader")
+ALIKE = (
+    "device_name", "world_size", "nodes", "threads_per_rank", "global_batch", "arch", "image_size", "precision",
+    "loader",
+)  # fmt: skip
 ALIKE_WITHIN = ("device_name", "global_batch", "arch", "image_size", "loader")  # ranks and precision: the strategy's
 COLUMNS = ("comparison", "ratio", "95 % interval", "verdict", "smallest difference", "n runs", "windows")
 
@@ -181,10 +185,18 @@ def main(options: Options) -> int:
         print("no verdict: one repeat says nothing about the spread between runs; run again with REPEATS=3 or more.")
     if limit is None:
         return 0
-    slower = [each.title for each in comparisons if each.estimate.high is not None and each.estimate.high < 1 - limit]
-    if slower:
-        print(f"failed: slower by more than {options.fail_over} with confidence: {', '.join(slower)}", file=sys.stderr)
-    return 1 if slower else 0
+    missing = [label for label in _timed(sets[0]) if label not in _timed(sets[1])] if not options.strategy else []
+    faults = {
+        f"slower by more than {options.fail_over} with confidence": [
+            each.title for each in comparisons if each.estimate.high is not None and each.estimate.high < 1 - limit
+        ],
+        f"not timed in {sets[1].path}": missing,
+        "no verdict": [each.title for each in comparisons if each.estimate.high is None],
+    }
+    for fault, titles in faults.items():
+        if titles:
+            print(f"failed: {fault}: {', '.join(titles)}", file=sys.stderr)
+    return int(any(faults.values()))
 
 
 def command(args: list[str] | None = None) -> int:

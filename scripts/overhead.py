@@ -1,7 +1,7 @@
 """What the suite costs: its ddp beside a bare DDP loop, and a timed window with its clock beside one without.
 
     python -m scripts.overhead                             # images/s of benchmarks.ddp / of scripts/bare_ddp.py
-    python -m scripts.overhead --what instrumentation      # seconds of a window with the clock / without
+    python -m scripts.overhead --what instrumentation      # speed of a window with the clock / without
 
 `loop`: one torchrun of benchmarks.ddp as it is. Before or after each of its timed windows, by turns, the same ranks
 run as many steps of the bare loop: same model, files, batches and threads, and the same state of the machine. 1
@@ -156,7 +156,7 @@ def rank(flags: list[str]) -> None:
 
 
 def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]]:
-    """Seconds, and CPU seconds, of windows with the clock over those without.
+    """Speed, by the wall clock and by CPU time, of windows with the clock over those without.
 
     A sample is the median over pairs of neighbours: what disturbs one window in many does not count.
     """
@@ -194,7 +194,7 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
         ratios = []
         for pair in range(PAIRS_OF_A_SAMPLE):
             taken = {name: window(*ways[name]) for name in sorted(ways, reverse=pair % 2 == 0)}
-            ratios.append(taken["with"] / taken["without"])
+            ratios.append(taken["without"] / taken["with"])
         samples.append(numpy.median(ratios, axis=0))
     began = time.process_time()
     for _ in range(NUM_EMPTY_WINDOWS):
@@ -205,7 +205,7 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
     alone_us = 1e6 * (time.process_time() - began) / NUM_EMPTY_WINDOWS
     print(f"the clock by itself: {alone_us:.1f} us of CPU time a window of {SHORT_WINDOW_STEPS} steps")
     seconds, cpu_s = numpy.transpose(samples).tolist()
-    return {"window with / without clock, seconds": seconds, "window with / without clock, CPU seconds": cpu_s}
+    return {"speed with / without clock": seconds, "speed with / without clock, by CPU time": cpu_s}
 
 
 if __name__ == "__main__":

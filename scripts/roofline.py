@@ -5,9 +5,10 @@
 
 Achieved TFLOP/s = images/s x FLOPs of training on one image (column flops_per_image: convolutions and matrix
 products, a multiply-add counted as 2). MFU = achieved / (peak of one device x devices), as defined in
-arXiv:2204.02311, appendix B. Peaks are the vendor's dense figures where they are published; else those of a
-matrix product on this machine, which `--measure` writes to environment.json as measured_peak. On a CPU a rank's
-threads are the device. Exit code: 1 where no run has FLOPs, 2 for a mistake. Only `--measure` needs torch.
+arXiv:2204.02311, appendix B. Peaks are the vendor's dense figures where they are published; else those of the
+fastest matrix product or 3 x 3 convolution on this machine (a library's convolutions can be the quicker ones), which
+`--measure` writes to environment.json as measured_peak. On a CPU a rank's threads are the device. Exit code: 1
+where no run has FLOPs, 2 for a mistake. Only `--measure` needs torch.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import tyro
@@ -49,7 +51,7 @@ PUBLISHED_TFLOPS = (
     (r"NVIDIA GeForce RTX 3090", {"fp32": 35.6, "tf32": 35.6, "fp16": 71.0, "bf16": 71.0}),
     (r"NVIDIA GeForce RTX 4090", {"fp32": 82.6, "tf32": 82.6, "fp16": 165.2, "bf16": 165.2}),
 )  # fmt: skip
-MEASURE_S = 0.3  # for each size and precision
+MEASURE_S = 0.2  # for each work and precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Options:
 
     results: Path = Path("results/latest")
     measure: bool = False
-    """Time a matrix product here and write its TFLOP/s to environment.json first."""
+    """Time products and convolutions here and write their TFLOP/s to environment.json first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,13 +106,13 @@ def peak_tflops(
     # a device of another number of threads is taken to be in proportion
     threads = measured.get("threads") or threads_per_rank
     scale = threads_per_rank / threads if threads_per_rank > 0 else 1.0
-    return measured["tflops"][kind] * scale, f"a matrix product measured here, {kind}"
+    return measured["tflops"][kind] * scale, f"the fastest product or convolution measured here, {kind}"
 
 
 def measured_peak() -> dict:
-    """TFLOP/s of the best of many square matrix products on device 0, or on the CPU with a rank's threads.
+    """TFLOP/s of the best of many products and convolutions on device 0, or on the CPU with a rank's threads.
 
-    A product of n x n matrices is 2 n^3 FLOPs. Returns device_name, threads and tflops by precision.
+    Returns device_name, threads and tflops by precision.
     """
     import torch
 
@@ -125,29 +127,50 @@ def measured_peak() -> dict:
         kinds |= {"tf32": (torch.float32, True), "fp16": (torch.float16, False)}
     tflops = {}
     torch.set_num_threads(threads)
-    for kind, (dtype, torch.backends.cuda.matmul.allow_tf32) in kinds.items():
-        tflops[kind] = max(_product_tflops(size, dtype, device) for size in ((8192,) if cuda else (512, 1024)))
-    torch.backends.cuda.matmul.allow_tf32 = False
+    for kind, (dtype, tf32) in kinds.items():
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        tflops[kind] = max(_tflops(flops, work) for flops, work in _works(dtype, device))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(before)
     return {"device_name": device_name(device), "threads": None if cuda else threads, "tflops": tflops}
 
 
-def _product_tflops(size: int, dtype, device) -> float:
-    """TFLOP/s of the fastest product; small ones fit between two interruptions on a busy machine."""
+def _works(dtype, device) -> Iterator[tuple[float, Callable[[], object]]]:
+    """(FLOPs, the work): products of n x n matrices, 2 n^3 FLOPs, and convolutions as in the middle of a ResNet.
+
+    Small ones, on a CPU, fit between two interruptions on a busy machine.
+    """
     import torch
 
     from benchmarks.common.devices import synchronize
 
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    a @ b  # libraries load and choose their kernels
+    def done(work, *operands):
+        def run():
+            work(*operands)
+            synchronize(device)
+
+        return run
+
+    for n in (8192,) if device.type == "cuda" else (512, 1024):
+        yield 2.0 * n**3, done(torch.matmul, *(torch.randn(n, n, device=device).to(dtype) for _ in range(2)))
+    images, size = (256, 28) if device.type == "cuda" else (16, 14)
+    channels = 256
+    for layout in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(images, channels, size, size, device=device).to(dtype, memory_format=layout)
+        weight = torch.randn(channels, channels, 3, 3, device=device).to(dtype, memory_format=layout)
+        flops = 2.0 * images * (size - 2) ** 2 * channels**2 * 9  # no padding: every product counts
+        yield flops, done(torch.nn.functional.conv2d, x, weight)
+
+
+def _tflops(flops: float, work: Callable[[], object]) -> float:
+    """TFLOP/s of the fastest of MEASURE_S seconds of repetitions."""
+    work()  # libraries load and choose their kernels
     fastest_s, until = float("inf"), time.perf_counter() + MEASURE_S
     while time.perf_counter() < until:
-        synchronize(device)
         began = time.perf_counter()
-        a @ b
-        synchronize(device)
+        work()
         fastest_s = min(fastest_s, time.perf_counter() - began)
-    return 2 * size**3 / fastest_s / 1e12
+    return flops / fastest_s / 1e12
 
 
 def read_environment(results: Path) -> dict:
@@ -156,7 +179,8 @@ def read_environment(results: Path) -> dict:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict):
-            return found
+            kinds = {"num_cores": int, "measured_peak": dict, "packages": dict, "variables": dict}
+            return {key: value for key, value in found.items() if isinstance(value, kinds.get(key, object))}
         print(f"warning: {path} holds no facts of the machine", file=sys.stderr)
     except FileNotFoundError:
         pass

@@ -18,7 +18,7 @@ from scripts.sets import ResultSet
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
 OUTLIER_LEAST = 0.05  # and at least this far from the median: windows can agree to a part in a thousand
-BUSY_BEFORE, BUSY_BETWEEN = 0.25, 1.5  # load average over cores: before the first run, and after others of the set
+BUSY_BEFORE, BUSY_BETWEEN = 0.75, 1.25  # load average over cores: before the first run, and after others of the set
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 
 

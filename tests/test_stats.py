@@ -1,6 +1,7 @@
 """The statistics must neither cry wolf nor sleep: error rates of the interval and the verdict, on seeded noise."""
 
 import math
+from pathlib import Path
 
 import numpy
 import pytest
@@ -10,7 +11,23 @@ from benchmarks.common.results import append_rows
 from scripts.sets import load_set, matched
 from scripts.stats import ratio, run_interval, strategy_throughput
 
-BETWEEN_RUNS, WITHIN_RUN = 0.03, 0.04  # relative standard deviations, on the high side of a busy 2-core machine
+PUBLISHED = Path(__file__).parents[1] / "results" / "published"
+
+
+def measured_noise() -> tuple[float, float]:
+    """Relative standard deviations between runs and within a run, pooled over the strategies of the published sets."""
+    between, within = [], []
+    for folder in sorted(PUBLISHED.iterdir()):
+        for group in load_set(folder).groups:
+            if len(group.samples) > 1:
+                rates = [numpy.log(windows[:, 0] / windows[:, 1]) for windows in group.samples]
+                within.append(numpy.mean([rate.var(ddof=1) for rate in rates]))
+                means = numpy.var([rate.mean() for rate in rates], ddof=1)
+                between.append(max(0.0, means - within[-1] / len(rates[0])))
+    return math.sqrt(numpy.mean(between)), math.sqrt(numpy.mean(within))
+
+
+BETWEEN_RUNS, WITHIN_RUN = measured_noise()
 
 
 def noisy_runs(rng, images_per_s, num_runs=3, num_windows=5):
