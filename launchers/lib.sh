@@ -74,7 +74,8 @@ torchrun() { # the words that start torchrun here, or as one of NNODES nodes; fi
   TORCHRUN=("$PYTHON" -m torch.distributed.run --nproc-per-node "$NPROC")
   if [ "${NNODES:-1}" -gt 1 ]; then
     : "${RDZV_ENDPOINT:?error: NNODES=$NNODES needs RDZV_ENDPOINT=host:port of the first node}"
-    TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend c10d
+    # static: torchrun's c10d deals ranks in the order of arrival, and rank 0, with the results, would be anywhere
+    TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend static
       --rdzv-id "$(basename "$0" .sh)-$REPEAT" --rdzv-endpoint "$RDZV_ENDPOINT")
   else
     over_loopback

@@ -118,7 +118,7 @@ def test_torchrun_over_several_machines(command, recorder, tmp_path):
     """Protects clusters without Slurm: one id and one meeting point for all nodes, over a real network interface."""
     words, env, _ = command("ddp", NNODES=2, NODE_RANK=1, RDZV_ENDPOINT="node1:29400", NPROC=4)
     assert words[1:17] == [
-        *TORCHRUN, "4", "--nnodes", "2", "--node-rank", "1", "--rdzv-backend", "c10d", "--rdzv-id", "ddp-1",
+        *TORCHRUN, "4", "--nnodes", "2", "--node-rank", "1", "--rdzv-backend", "static", "--rdzv-id", "ddp-1",
         "--rdzv-endpoint", "node1:29400", "-m", "benchmarks.ddp",
     ]  # fmt: skip
     assert "--standalone" not in words and "GLOO_SOCKET_IFNAME" not in env and "NCCL_SOCKET_IFNAME" not in env

@@ -4,11 +4,13 @@
 """
 
 import math
+import socket
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import NUM_VAL, ROOT, run_strategy
+from conftest import NUM_VAL, ROOT, environment, run_strategy
 
 from benchmarks.common.results import read_table
 from scripts.preflight import all_strategies
@@ -96,3 +98,23 @@ def test_every_script_has_a_launcher_and_a_test():
     """Protects the list above: a strategy that is not in it would go untested."""
     scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__"}
     assert set(all_strategies()) == scripts == set(STRATEGIES)
+
+
+@pytest.mark.slow
+def test_torchrun_over_two_nodes_leaves_one_row(tmp_path, tiny_data, tiny_config):
+    """Protects the command line for machines without Slurm: two real torchruns meet, and the first node has the row."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    common = {"NNODES": 2, "NPROC": 1, "RDZV_ENDPOINT": endpoint, "GLOO_SOCKET_IFNAME": "lo"}
+    common |= {"DATA": tiny_data, "CONFIG": tiny_config}
+    nodes = [
+        subprocess.Popen([ROOT / "launchers" / "ddp.sh"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                         env=environment(**common, NODE_RANK=number, RESULTS=tmp_path / f"node{number}"))
+        for number in range(2)
+    ]  # fmt: skip
+    said = [node.communicate(timeout=300)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    (row,) = read_table(tmp_path / "node0", "runs").to_dict("records")
+    assert (row["status"], row["nodes"], row["world_size"], row["val_samples"]) == ("ok", 2, 2, NUM_VAL)
+    assert read_table(tmp_path / "node1", "runs").empty and "the first node has its row" in said[1]
