@@ -18,7 +18,7 @@ count_gpus() { # as torch sees them: it alone knows what MIG and CUDA_VISIBLE_DE
 NUM_GPUS=${NUM_GPUS:-$(count_gpus)}
 NPROC=${NPROC:-$((NUM_GPUS > 0 ? NUM_GPUS : 2))}
 [[ $NPROC =~ ^[1-9][0-9]*$ ]] || { echo "error: NPROC is '$NPROC', but must be a number of ranks, 1 or more" >&2; exit 2; }
-NUM_CORES=$(nproc)
+NUM_CORES=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) # which would obey them, and a launcher sets them
 # On a CPU one rank stands for one device: an equal share of the cores, for every strategy, so that
 # `single` is to two ranks what one GPU is to two.
 THREADS_PER_RANK=${THREADS_PER_RANK:-$((NUM_CORES > NPROC ? NUM_CORES / NPROC : 1))}

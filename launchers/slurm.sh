@@ -21,11 +21,11 @@ if [ "$GPUS_PER_NODE" -gt 0 ] && [ "$GPUS_PER_NODE" != "$TASKS_PER_NODE" ]; then
   exit 2
 fi
 export NPROC=$((NODES * TASKS_PER_NODE))
-if scontrol show config 2>/dev/null | grep -q 'ClusterName *= slurm-local$'; then
+if [[ $(scontrol show config 2>/dev/null || true) =~ ClusterName\ +=\ slurm-local ]]; then
   over_loopback # both nodes are this host, and share its cores
   CPUS_PER_TASK=${CPUS_PER_TASK:-$THREADS_PER_RANK}
 else # nodes are not like the host that submits: a task has its share of the cores of the smallest
-  cores=$(sinfo -h -o %c "${WHERE[@]}" | tr -d + | sort -n | head -n 1)
+  cores=$(sinfo -h -o %c "${WHERE[@]}" | awk '{ if (!least || $1 + 0 < least) least = $1 + 0 } END { print least }')
   CPUS_PER_TASK=${CPUS_PER_TASK:-$((${cores:-1} > TASKS_PER_NODE ? ${cores:-1} / TASKS_PER_NODE : 1))}
   NUM_CORES=$((${cores:-1} * NODES)) THREADS_PER_RANK=$CPUS_PER_TASK OMP_NUM_THREADS=$CPUS_PER_TASK
 fi

@@ -146,7 +146,8 @@ def launch(strategy: str, config: Config, folder: Path, scratch: Path, label: st
     path = scratch / "verify.yaml"
     differences = {name: value for name, value in vars(config).items() if value != getattr(Config(), name)}
     write_whole(path, yaml.safe_dump(differences))
-    variables = {"CONFIG": path, "RESULTS": folder, "ARGS": "", "THREADS_PER_RANK": 1, "REPEAT": 1, "LABEL": label}
+    variables = {"CONFIG": path, "RESULTS": folder, "ARGS": "", "REPEAT": 1, "LABEL": label}
+    variables |= {"THREADS_PER_RANK": 1, "CPUS_PER_TASK": 1}
     environment = {"PYTHON": sys.executable} | os.environ | {name: str(value) for name, value in variables.items()}
     num_before = len(read_table(folder, "runs"))
     command = [ROOT / "launchers" / f"{strategy}.sh"]

@@ -211,6 +211,7 @@ def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(s
     assert done.returncode == 1
     expected = [(1, "single", "failed"), (1, "ddp", "ok"), (2, "single", "failed"), (2, "ddp", "ok")]
     assert suite.rows() == expected
+    assert set(read_table(suite.results, "runs")["oversubscribed"]) == {"yes" if num_cores() < 2 else "no"}
     assert [line.split()[0] for line in done.stdout.splitlines() if " #" in line] == ["1/4", "2/4", "3/4", "4/4"]
     assert "planted failure" in done.stderr  # the last lines of the log, where they are needed
     assert suite.recorder.calls()[-1]["words"][:2] == ["-m", "scripts.plot_results"]

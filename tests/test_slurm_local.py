@@ -93,7 +93,7 @@ def test_the_slurm_strategy_trains_on_two_nodes_with_two_ranks_each(cluster, tmp
     settings = {"CONFIG": tiny_config, "DATA": tiny_data, "SLURM_CONF": cluster / "slurm.conf"}
     row = run_strategy("slurm", tmp_path / "set", NODES=2, TASKS_PER_NODE=2, **settings)
     assert row["status"] == "ok", row["reason"]
-    assert (row["nodes"], row["world_size"], row["val_samples"]) == (2, 4, NUM_VAL)
+    assert (row["nodes"], row["world_size"], row["threads_per_rank"], row["val_samples"]) == (2, 4, 1, NUM_VAL)
 
 
 def test_two_nodes_run_two_tasks_each(cluster):
