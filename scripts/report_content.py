@@ -158,7 +158,7 @@ def _table_row(group: Group, single: Group | None, environment: dict, equivalenc
             over = _over(group, single)
             row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
     if use := use_of(group, environment):
-        row["TFLOP/s"] = f"{use.tflops:.3g}"
+        row["TFLOP/s"] = f"{use.tflops:#.3g}"
         row["MFU %"] = "" if use.mfu is None else f"{100 * use.mfu:.1f}"
     means = {"step p50 ms": "step_ms_p50", "step p95 ms": "step_ms_p95", "J/image": "energy_j_per_image",
              "top-1 %": "acc1"}  # fmt: skip
@@ -193,6 +193,8 @@ def _equivalence_words(row) -> str:
         return f"yes: {compared}"
     if numpy.isfinite(row.max_relative_difference):
         return f"NO: {compared}; {row.reason}"
+    if row.verdict == "skipped":
+        return "skipped"  # the reason is said once, below the table
     return f"{row.verdict or 'unknown'}: {row.reason}"
 
 
