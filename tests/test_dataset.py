@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import hear_sigint
 from PIL import Image
 
 from scripts import check_data, make_dataset
@@ -275,7 +276,7 @@ def test_a_folder_that_appears_during_the_swap_stays(made, mini, tmp_path, monke
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_leaves_nothing_half_made(tmp_path, number, code):
     long = [*COMMAND, "--num-train-per-class", "5000", "--output", tmp_path / "imagenet-mini"]
-    process = subprocess.Popen(long, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(long, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=hear_sigint)
     deadline = time.monotonic() + 30
     while not any(tmp_path.rglob("*.JPEG")):
         assert time.monotonic() < deadline and process.poll() is None
