@@ -232,7 +232,7 @@ def test_a_signal_before_the_first_step_is_not_lost(matrix, results):
     matrix.add(6, "SIGINT while a launcher starts", "130; the suite ends", ended.ended_at - began)
 
 
-@pytest.mark.parametrize("loader", ["synthetic", "folder --workers 1"])
+@pytest.mark.parametrize("loader", [pytest.param("synthetic", marks=pytest.mark.slow), "folder --workers 1"])
 def test_sigterm_leaves_a_checkpoint_to_resume_from(matrix, results, tiny_data, loader):
     """Preemption: TERM, a checkpoint between two steps, 143, and --resume goes on from there.
 

@@ -151,6 +151,7 @@ def test_a_real_sweep_goes_on_after_a_value_that_fails(checkout, tmp_path, tiny_
     assert "failed" in text and "n = 1" in text and "one repeat" in text
 
 
+@pytest.mark.slow
 def test_a_real_scaling_study_ends_in_efficiency(checkout, tmp_path, tiny_data, tiny_config):
     # The whole way from RANKS to scaling.csv, on real ranks, in a set whose path has a space.
     results = tmp_path / "real scaling"
