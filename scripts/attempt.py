@@ -216,13 +216,15 @@ def judge(ended: Ended, run_dir: Path, limit_s: float, sampler: Sampler) -> dict
     summary = run_dir / "summary.json"
     measured = {}
     if summary.exists():
-        measured = json.loads(summary.read_text())["row"]
+        told = json.loads(summary.read_text())
+        measured = told["row"]
         if windows := measured.pop("windows", []):
             from scripts.stats import run_interval  # scipy, which nothing needs while the run is timed
 
             interval = run_interval([(images, seconds) for images, seconds, _ in windows])
             measured |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}
-            measured["energy_j_per_image"] = sampler.energy_j_per_image(windows, measured)
+            if told["wall"]["boot_id"] == boot_id():  # else another node's clock and power
+                measured["energy_j_per_image"] = sampler.energy_j_per_image(windows, measured)
     if ended.signum:
         return {"status": "interrupted", "reason": f"{signal.Signals(ended.signum).name} to the launcher"}
     if ended.timed_out_after_s:

@@ -61,11 +61,12 @@ class Sampler(threading.Thread):
         def timed(moment: float) -> bool:
             return any(end - seconds <= moment <= end for _, seconds, end in windows)
 
-        inside = [row for row in self.rows if row.get("power_w") is not None and timed(self.began + row["t_s"])]
+        read = [row for row in self.rows if row["device"] in devices and row.get("power_w") is not None]
+        inside = [row for row in read if timed(self.began + row["t_s"])]
         moments = {row["t_s"] for row in inside}
         if not moments:
             return None
-        watts = sum(row["power_w"] for row in inside if row["device"] in devices) / len(moments)
+        watts = sum(row["power_w"] for row in inside) / len(moments)
         return watts * sum(seconds for _, seconds, _ in windows) / sum(images for images, _, _ in windows)
 
 
