@@ -82,7 +82,7 @@ compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; with
 	  $(if $(FAIL_OVER),--fail-over $(FAIL_OVER)) $(ARGS)
 
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
-	@RESULTS=$(or $(RESULTS),results/latest) launchers/report.sh
+	@RESULTS="$(or $(RESULTS),results/latest)" launchers/report.sh
 
 verify: setup data ## prove that the strategies compute the same update; STRATEGIES="ddp horovod_ddp" for some
 	@$(PYTHON) -m scripts.verify $(if $(STRATEGIES),--strategies "$(STRATEGIES)") $(if $(RESULTS),--results "$(RESULTS)")
@@ -97,7 +97,7 @@ mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
 	@$(PYTHON) -m scripts.mlperf_log --results "$(or $(RESULTS),results/latest)" $(ARGS)
 
 loader: setup data ## is the loader the limit? loader alone, training alone, both
-	@RESULTS=$(or $(RESULTS),results/latest) launchers/loader.sh
+	@RESULTS="$(or $(RESULTS),results/latest)" launchers/loader.sh
 
 flags: setup ## every configuration field and its flag
 	@$(PYTHON) -m benchmarks.single --help

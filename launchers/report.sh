@@ -20,7 +20,7 @@ if [ "${MEASURE:-yes}" = yes ] && [ -e "$RESULTS/runs.csv" ] && [[ $RESULTS != *
   echo "measuring what the report still lacks; some minutes, or MEASURE=no"
   [ -e "$RESULTS/loader.csv" ] || measure "$PYTHON" -m scripts.loader_verdict --results "$RESULTS" "${OPTIONS[@]}"
   [ -e "$RESULTS/equivalence.csv" ] || CONFIG='' measure "$PYTHON" -m scripts.verify --results "$RESULTS"
-  [ -e "$RESULTS/scaling" ] || [ "$NPROC" = 1 ] || measure scaling
+  [ -e "$RESULTS/scaling/scaling.csv" ] || [ "$NPROC" = 1 ] || measure scaling
 fi
 measure "$PYTHON" -m scripts.report --results "$RESULTS"
 exit "$failed"

@@ -70,9 +70,7 @@ def ended_by_slurm(log: str) -> tuple[str, str] | None:
     return status, f"Slurm job {number}: {state}, {why}"
 
 
-def first_cause(
-    notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int
-) -> tuple[str, str]:
+def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int) -> tuple[str, str]:
     """(status, reason) of a run of `num_ranks` that ended with `exit_code` and did not finish.
 
     stopped: the ranks that did not answer when the first note was left.

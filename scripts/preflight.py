@@ -124,8 +124,10 @@ def done_already(results: Path, retry: str, config: str, flags: str) -> set[tupl
     if not path.exists():
         return set()
     whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")  # a half line is no row
-    rows = [row for row in csv.DictReader(whole.splitlines()) if (row.get("repeat") or "").isdecimal()]
-    same = [row for row in rows if row["config"] == config and plain_options(row["options"]) == plain_options(flags)]
+    rows = [row for row in csv.DictReader(whole.splitlines()) if None not in row.values()]
+    rows = [row for row in rows if row.get("repeat", "").isdecimal()]
+    wanted = config, plain_options(flags)
+    same = [row for row in rows if (row.get("config", ""), plain_options(row.get("options", ""))) == wanted]
     last = {(row["strategy"], int(row["repeat"])): row["status"] for row in same}
     return {key for key, status in last.items() if status not in (retry, "interrupted")}
 
