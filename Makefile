@@ -36,7 +36,7 @@ help: ## this text
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
 #: HOSTS       hosts for horovodrun, such as a:4,b:4
 #: THREADS_PER_RANK                        default: cores / ranks
-#: TESTS       what make test runs, such as tests/test_data.py
+#: TESTS       what make test runs, such as tests/benchmarks/test_data.py
 #: PYTHON      interpreter; with SETUP=no it is used as it is
 #: SETUP       no: install nothing
 #: PIP_ARGS    words for every pip install, such as "--index-url https://..."
@@ -60,13 +60,13 @@ endif
 	@touch $@
 
 # Tried once: where one fails, its strategy's row says how to try again.
-.venv/.extras: .venv/.ready scripts/install_horovod.sh scripts/install_apex.sh
-	@scripts/install_horovod.sh || true
-	@scripts/install_apex.sh || true
+.venv/.extras: .venv/.ready scripts/setup/install_horovod.sh scripts/setup/install_apex.sh
+	@scripts/setup/install_horovod.sh || true
+	@scripts/setup/install_apex.sh || true
 	@touch $@
 
 data: setup ## make imagenet-mini, unless DATA is given
-	@test -n "$$DATA" || $(PYTHON) -m scripts.make_dataset
+	@test -n "$$DATA" || $(PYTHON) -m scripts.setup.make_dataset
 
 bench-all: setup data ## time every strategy, REPEATS rounds, then draw the charts
 	@launchers/all.sh
@@ -75,17 +75,17 @@ $(BENCHES): bench-%: setup data
 	@STRATEGIES=$* launchers/all.sh
 
 plot: setup ## draw the charts of RESULTS (one or several sets) again
-	@$(PYTHON) -m scripts.plot_results --results $(or $(RESULTS),results/latest)
+	@$(PYTHON) -m scripts.report.plot --results $(or $(RESULTS),results/latest)
 
 compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; without B: strategies within A
-	@$(PYTHON) -m scripts.compare --a "$(or $(A),results/latest)" $(if $(B),--b "$(B)") \
+	@$(PYTHON) -m scripts.analysis.compare --a "$(or $(A),results/latest)" $(if $(B),--b "$(B)") \
 	  $(if $(FAIL_OVER),--fail-over $(FAIL_OVER)) $(ARGS)
 
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
 	@RESULTS="$(or $(RESULTS),results/latest)" launchers/report.sh
 
 verify: setup data ## prove that the strategies compute the same update; STRATEGIES="ddp horovod_ddp" for some
-	@$(PYTHON) -m scripts.verify $(if $(STRATEGIES),--strategies "$(STRATEGIES)") $(if $(RESULTS),--results "$(RESULTS)")
+	@$(PYTHON) -m scripts.proof.verify $(if $(STRATEGIES),--strategies "$(STRATEGIES)") $(if $(RESULTS),--results "$(RESULTS)")
 
 sweep: setup data ## one option, several values: STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"
 	@launchers/sweep.sh
@@ -94,7 +94,7 @@ scaling: setup data ## strong and weak scaling: STRATEGY=ddp RANKS="1 2 4"
 	@launchers/scaling.sh
 
 mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
-	@$(PYTHON) -m scripts.mlperf_log --results "$(or $(RESULTS),results/latest)" $(ARGS)
+	@$(PYTHON) -m scripts.report.mlperf_log --results "$(or $(RESULTS),results/latest)" $(ARGS)
 
 loader: setup data ## is the loader the limit? loader alone, training alone, both
 	@RESULTS="$(or $(RESULTS),results/latest)" launchers/loader.sh
@@ -109,11 +109,11 @@ test-all: setup data ## every test
 	@$(PYTHON) -m pytest $(TESTS)
 
 test-faults: setup data ## the fault matrix: every fault that can be made on this machine
-	@$(PYTHON) -m pytest tests/test_faults.py
+	@$(PYTHON) -m pytest tests/faults/test_faults.py
 
 lint: setup ## ruff and shellcheck
-	@$(PYTHON) -m ruff check .
-	@$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*.sh .ci/run
+	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check --quiet .
+	@$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*/*.sh .ci/run
 
 clean: ## remove results that are not published, and caches
 	@find results -mindepth 1 -maxdepth 1 ! -name published -exec rm -rf {} +

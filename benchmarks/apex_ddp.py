@@ -1,6 +1,6 @@
 """NVIDIA Apex: amp's mixed precision and Apex's own DistributedDataParallel, as its documentation shows them.
 
-    torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1
+torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1
 """
 
 import contextlib
@@ -26,7 +26,7 @@ def main(config: Config) -> None:
         from apex import amp
         from apex.parallel import DistributedDataParallel
     except ImportError as error:
-        raise Unavailable(f"NVIDIA Apex cannot be imported ({error}); run scripts/install_apex.sh") from None
+        raise Unavailable(f"NVIDIA Apex cannot be imported ({error}); run scripts/setup/install_apex.sh") from None
     worker = pick_worker(config, find_place("torchrun"))
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
@@ -53,9 +53,18 @@ def main(config: Config) -> None:
 
     precision = f"apex-{config.opt_level}"
     fit(
-        config, worker, net, optimizer, train, val, step,
-        reduce=all_reduce_sum, extra={"amp": amp}, without_exchange=without_exchange, precision=precision,
-    )  # fmt: skip
+        config,
+        worker,
+        net,
+        optimizer,
+        train,
+        val,
+        step,
+        reduce=all_reduce_sum,
+        extra={"amp": amp},
+        without_exchange=without_exchange,
+        precision=precision,
+    )
     dist.destroy_process_group()
 
 

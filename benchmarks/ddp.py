@@ -1,6 +1,6 @@
 """DistributedDataParallel by torchrun: one process a GPU, gradients averaged while the backward pass runs.
 
-    torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml
 """
 
 import torch.distributed as dist
@@ -36,9 +36,16 @@ def main(config: Config) -> None:
         return loss.detach(), output.detach()
 
     fit(
-        config, worker, net, optimizer, train, val, step,
-        reduce=all_reduce_sum, without_exchange=lambda: no_exchange(model),
-    )  # fmt: skip
+        config,
+        worker,
+        net,
+        optimizer,
+        train,
+        val,
+        step,
+        reduce=all_reduce_sum,
+        without_exchange=lambda: no_exchange(model),
+    )
     dist.destroy_process_group()  # ddp: in order, so that no rank leaves while another still talks to it
 
 

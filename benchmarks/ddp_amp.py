@@ -1,6 +1,6 @@
 """torch.amp and DistributedDataParallel, which NVIDIA recommends instead of Apex: bf16, or fp16 with a scaler.
 
-    torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_amp --amp-dtype bf16
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_amp --amp-dtype bf16
 """
 
 import torch
@@ -49,10 +49,19 @@ def main(config: Config) -> None:
             return net(images)
 
     fit(
-        config, worker, net, optimizer, train, val, step,
-        reduce=all_reduce_sum, predict=predict, extra={"scaler": scaler}, without_exchange=lambda: no_exchange(model),
+        config,
+        worker,
+        net,
+        optimizer,
+        train,
+        val,
+        step,
+        reduce=all_reduce_sum,
+        predict=predict,
+        extra={"scaler": scaler},
+        without_exchange=lambda: no_exchange(model),
         precision=config.amp_dtype,
-    )  # fmt: skip
+    )
     dist.destroy_process_group()
 
 

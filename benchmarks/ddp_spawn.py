@@ -1,6 +1,6 @@
 """DistributedDataParallel without a launcher: torch.multiprocessing.spawn starts one process a GPU.
 
-    NPROC=2 python -m benchmarks.ddp_spawn --config configs/smoke.yaml
+NPROC=2 python -m benchmarks.ddp_spawn --config configs/smoke.yaml
 """
 
 import os
@@ -54,9 +54,16 @@ def train_rank(place: Place, meeting: str, config: Config) -> None:
         return loss.detach(), output.detach()
 
     fit(
-        config, worker, net, optimizer, train, val, step,
-        reduce=all_reduce_sum, without_exchange=lambda: no_exchange(model),
-    )  # fmt: skip
+        config,
+        worker,
+        net,
+        optimizer,
+        train,
+        val,
+        step,
+        reduce=all_reduce_sum,
+        without_exchange=lambda: no_exchange(model),
+    )
     dist.destroy_process_group()
 
 

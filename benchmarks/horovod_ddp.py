@@ -1,6 +1,6 @@
 """Horovod: one process a GPU, gradients averaged by Horovod's ring as the backward pass produces them.
 
-    horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp --config configs/smoke.yaml
+horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp --config configs/smoke.yaml
 """
 
 import contextlib
@@ -24,11 +24,11 @@ def main(config: Config) -> None:
     try:
         import horovod.torch as hvd
     except ImportError as error:
-        raise Unavailable(f"Horovod cannot be imported ({error}); run scripts/install_horovod.sh") from None
+        raise Unavailable(f"Horovod cannot be imported ({error}); run scripts/setup/install_horovod.sh") from None
     if torch.cuda.is_available() and not hvd.nccl_built():
         raise Unavailable(
             "this Horovod was built without NCCL and cannot reduce GPU tensors; install CUDA's toolkit, "
-            "then: FORCE=1 scripts/install_horovod.sh"
+            "then: FORCE=1 scripts/setup/install_horovod.sh"
         )
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
@@ -68,9 +68,17 @@ def main(config: Config) -> None:
         optimizer.set_backward_passes_per_step(1)
 
     fit(
-        config, worker, model, optimizer, train, val, step,
-        reduce=reduce, gather=gather, without_exchange=without_exchange,
-    )  # fmt: skip
+        config,
+        worker,
+        model,
+        optimizer,
+        train,
+        val,
+        step,
+        reduce=reduce,
+        gather=gather,
+        without_exchange=without_exchange,
+    )
     hvd.shutdown()
 
 

@@ -1,6 +1,6 @@
 """Hybrid: each rank's model lies over two GPUs of its own, and DistributedDataParallel averages between the ranks.
 
-    torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --config configs/smoke.yaml
+torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --config configs/smoke.yaml
 """
 
 import dataclasses
@@ -53,10 +53,20 @@ def main(config: Config) -> None:
 
     num_devices = worker.world_size * len(set(devices))
     fit(
-        config, worker, net, optimizer, train, val, step,
-        reduce=all_reduce_sum, predict=staged, gather=gather, without_exchange=lambda: no_exchange(model),
-        world_size=num_devices, parallel=num_devices > 1,
-    )  # fmt: skip
+        config,
+        worker,
+        net,
+        optimizer,
+        train,
+        val,
+        step,
+        reduce=all_reduce_sum,
+        predict=staged,
+        gather=gather,
+        without_exchange=lambda: no_exchange(model),
+        world_size=num_devices,
+        parallel=num_devices > 1,
+    )
     dist.destroy_process_group()
 
 

@@ -1,6 +1,6 @@
 """Model parallel in one process: half of the layers on each of two GPUs, the batch whole or in micro-batches.
 
-    python -m benchmarks.model_parallel --config configs/smoke.yaml --split-size 8
+python -m benchmarks.model_parallel --config configs/smoke.yaml --split-size 8
 """
 
 import torch
@@ -41,9 +41,17 @@ def main(config: Config) -> None:
         return loss.detach(), output.detach()
 
     fit(
-        config, worker, net, optimizer, train, val, step,
-        predict=model, world_size=num_devices, parallel=num_devices > 1,
-    )  # fmt: skip
+        config,
+        worker,
+        net,
+        optimizer,
+        train,
+        val,
+        step,
+        predict=model,
+        world_size=num_devices,
+        parallel=num_devices > 1,
+    )
 
 
 def send_on_streams(devices: list[torch.device]) -> Send:

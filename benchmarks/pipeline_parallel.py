@@ -1,6 +1,6 @@
 """Pipeline parallel: one stage of the layers a rank, and micro-batches under way in all of them at once.
 
-    torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --pipeline-schedule 1f1b --microbatches 4
+torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --pipeline-schedule 1f1b --microbatches 4
 """
 
 import math
@@ -68,9 +68,17 @@ def main(config: Config) -> None:
                 tensor.copy_(message)
 
     fit(
-        config, worker, net, optimizer, train, val, step,
-        reduce=all_reduce_sum, gather=gather, parallel=worker.world_size > 1,
-    )  # fmt: skip
+        config,
+        worker,
+        net,
+        optimizer,
+        train,
+        val,
+        step,
+        reduce=all_reduce_sum,
+        gather=gather,
+        parallel=worker.world_size > 1,
+    )
     dist.destroy_process_group()
 
 
@@ -84,8 +92,7 @@ def build_stage(config, worker, stages) -> PipelineStage:
     num_images = config.global_batch // num_microbatches(config, worker.world_size)
     rows = [torch.empty(num_images, math.prod(shape), device="meta", requires_grad=True) for shape in shapes]
     stage = nn.Sequential(nn.Unflatten(1, shapes[worker.rank]), stages[worker.rank], nn.Flatten(1))
-    here = {"input_args": rows[worker.rank], "output_args": rows[worker.rank + 1]}
-    return PipelineStage(stage, worker.rank, worker.world_size, worker.device, **here)
+    return PipelineStage(stage, worker.rank, worker.world_size, worker.device, rows[worker.rank], rows[worker.rank + 1])
 
 
 if __name__ == "__main__":

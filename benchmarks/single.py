@@ -1,6 +1,6 @@
 """One process on one device: the baseline that every other strategy is measured against.
 
-    python -m benchmarks.single --config configs/smoke.yaml
+python -m benchmarks.single --config configs/smoke.yaml
 """
 
 from torch.nn.functional import cross_entropy

@@ -1,6 +1,6 @@
 """DistributedDataParallel under Slurm: srun starts one task a GPU on every node, and each task is one rank.
 
-    srun --nodes 2 --ntasks-per-node 2 --kill-on-bad-exit=1 python -m benchmarks.slurm --config configs/smoke.yaml
+srun --nodes 2 --ntasks-per-node 2 --kill-on-bad-exit=1 python -m benchmarks.slurm --config configs/smoke.yaml
 """
 
 import os
@@ -31,9 +31,11 @@ def meeting_point(config: Config) -> str:
 def main(config: Config) -> None:
     worker = pick_worker(config, find_place("srun"))  # slurm: SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS
     dist.init_process_group(
-        init_method=meeting_point(config), rank=worker.rank, world_size=worker.world_size,
+        init_method=meeting_point(config),
+        rank=worker.rank,
+        world_size=worker.world_size,
         **group_options(config, worker),
-    )  # fmt: skip
+    )
     with rank_first(worker.rank, dist.barrier):
         train, val = build_loaders(config, worker)
     net = build_model(config, len(train.classes), worker.device)
@@ -50,9 +52,16 @@ def main(config: Config) -> None:
         return loss.detach(), output.detach()
 
     fit(
-        config, worker, net, optimizer, train, val, step,
-        reduce=all_reduce_sum, without_exchange=lambda: no_exchange(model),
-    )  # fmt: skip
+        config,
+        worker,
+        net,
+        optimizer,
+        train,
+        val,
+        step,
+        reduce=all_reduce_sum,
+        without_exchange=lambda: no_exchange(model),
+    )
     dist.destroy_process_group()
 
 

@@ -4,13 +4,13 @@
 source "$(dirname "$0")/lib.sh"
 
 # Checks everything that can be checked without a run, and prints what is left to run: "repeat strategy" lines.
-todo=$("$PYTHON" -m scripts.preflight --results "$RESULTS" --strategies "${STRATEGIES:-}" --repeats "${REPEATS:-3}" \
+todo=$("$PYTHON" -m scripts.suite.preflight --results "$RESULTS" --strategies "${STRATEGIES:-}" --repeats "${REPEATS:-3}" \
   --retry "${RETRY:-}" -- "${OPTIONS[@]}") || refuse
 start() { REPEAT=$1 exec "launchers/$2.sh"; }
 
 claim_results
 run_each start "$todo"
 # With nothing but skipped runs there is nothing to draw, and that is no failure.
-"$PYTHON" -m scripts.plot_results --results "$RESULTS" 9>&- ||
+"$PYTHON" -m scripts.report.plot --results "$RESULTS" 9>&- ||
   ! grep -q '^[^,]*,[^,]*,[^,]*,ok,' "$RESULTS/runs.csv" || failed=1
 end_suite

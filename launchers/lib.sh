@@ -55,7 +55,7 @@ over_loopback() { # one machine talks to itself; across nodes the libraries choo
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 }
 
-ATTEMPT=("$PYTHON" -m scripts.attempt --results "$RESULTS" --repeat "$REPEAT" --label "${LABEL:-}")
+ATTEMPT=("$PYTHON" -m scripts.suite.attempt --results "$RESULTS" --repeat "$REPEAT" --label "${LABEL:-}")
 [ -z "${TIMEOUT:-}" ] || ATTEMPT+=(--timeout-s "$TIMEOUT")
 
 attempt() { # NAME COMMAND ...: run and record it; the launcher becomes the attempt, so that signals reach it
@@ -101,7 +101,7 @@ claim_results() { # one suite at a time in a set; it becomes results/latest and 
   trap 'stop 130' INT
   trap 'stop 143' TERM
   [[ $RESULTS != results/* || $RESULTS == results/*/* ]] || ln -sfn "${RESULTS#results/}" results/latest
-  [ -e "$RESULTS/environment.json" ] || "$PYTHON" -m scripts.environment --results "$RESULTS" 9>&-
+  [ -e "$RESULTS/environment.json" ] || "$PYTHON" -m scripts.suite.environment --results "$RESULTS" 9>&-
 }
 
 stopped=0 failed=0 child=0

@@ -18,9 +18,9 @@ scaling() {
 
 if [ "${MEASURE:-yes}" = yes ] && [ -e "$RESULTS/runs.csv" ] && [[ $RESULTS != *published/* ]]; then
   echo "measuring what the report still lacks; some minutes, or MEASURE=no"
-  [ -e "$RESULTS/loader.csv" ] || measure "$PYTHON" -m scripts.loader_verdict --results "$RESULTS" "${OPTIONS[@]}"
-  [ -e "$RESULTS/equivalence.csv" ] || CONFIG='' measure "$PYTHON" -m scripts.verify --results "$RESULTS"
+  [ -e "$RESULTS/loader.csv" ] || measure "$PYTHON" -m scripts.probe.loader --results "$RESULTS" "${OPTIONS[@]}"
+  [ -e "$RESULTS/equivalence.csv" ] || CONFIG='' measure "$PYTHON" -m scripts.proof.verify --results "$RESULTS"
   [ -e "$RESULTS/scaling/scaling.csv" ] || [ "$NPROC" = 1 ] || measure scaling
 fi
-measure "$PYTHON" -m scripts.report --results "$RESULTS"
+measure "$PYTHON" -m scripts.report.page --results "$RESULTS"
 exit "$failed"

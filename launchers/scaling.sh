@@ -5,7 +5,7 @@
 threads=${THREADS_PER_RANK:-0}
 source "$(dirname "$0")/lib.sh"
 
-todo=$("$PYTHON" -m scripts.plan scaling --results "$RESULTS" --strategy "${STRATEGY:-}" --repeats "${REPEATS:-3}" \
+todo=$("$PYTHON" -m scripts.suite.plan scaling --results "$RESULTS" --strategy "${STRATEGY:-}" --repeats "${REPEATS:-3}" \
   --ranks "${RANKS:-}" --threads-per-rank "$threads" -- "${OPTIONS[@]}") || refuse
 start() { # REPEAT RANKS THREADS FLAG ...
   local repeat=$1 ranks=$2 threads=$3
@@ -15,5 +15,5 @@ start() { # REPEAT RANKS THREADS FLAG ...
 
 claim_results
 run_each start "$todo"
-"$PYTHON" -m scripts.plot_scaling --results "$RESULTS" --strategy "$STRATEGY" 9>&- || failed=1
+"$PYTHON" -m scripts.report.scaling --results "$RESULTS" --strategy "$STRATEGY" 9>&- || failed=1
 end_suite

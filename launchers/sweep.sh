@@ -3,7 +3,7 @@
 # STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100". Exit codes as all.sh.
 source "$(dirname "$0")/lib.sh"
 
-todo=$("$PYTHON" -m scripts.plan sweep --results "$RESULTS" --strategy "${STRATEGY:-}" --repeats "${REPEATS:-3}" \
+todo=$("$PYTHON" -m scripts.suite.plan sweep --results "$RESULTS" --strategy "${STRATEGY:-}" --repeats "${REPEATS:-3}" \
   --key "${KEY:-}" --values "${VALUES:-}" -- "${OPTIONS[@]}") || refuse
 start() { # REPEAT FLAG ...
   local repeat=$1
@@ -13,5 +13,5 @@ start() { # REPEAT FLAG ...
 
 claim_results
 run_each start "$todo"
-"$PYTHON" -m scripts.plot_sweep --results "$RESULTS" --strategy "$STRATEGY" --key "$KEY" 9>&- || failed=1
+"$PYTHON" -m scripts.report.sweep --results "$RESULTS" --strategy "$STRATEGY" --key "$KEY" 9>&- || failed=1
 end_suite

@@ -1,56 +1,10 @@
-"""What the tests share: a small folder of real photographs, launchers run for real, and a recording interpreter."""
+"""The fixtures of all tests: a small folder of real photographs, a checkout of their own, a recording interpreter."""
 
-import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks: tests mean the same with and without GPUs
-
-import numpy
 import pytest
-import torch
-from PIL import Image
-
-from benchmarks.common.results import read_table
-
-ROOT = Path(__file__).parents[1]
-NUM_TRAIN, NUM_VAL = 40, 23  # 23 is prime: no number of ranks and no batch divides it
-TINY_YAML = """
-arch: resnet18
-image_size: 32
-global_batch: 8        # 40 / 8 = 5 steps an epoch
-epochs: 2
-warmup_steps: 1
-windows: 2             # steps 1-2 and 3-4 of the first epoch
-window_steps: 2
-workers: 0
-lr: 0.1
-timeout_s: 180         # a machine that does other work, too
-"""
-PATTERNS = {
-    "checks": lambda x, y: numpy.sin(20 * x) * numpy.sin(20 * y),
-    "left": lambda x, y: 1 - 2 * x,
-    "top": lambda x, y: 1 - 2 * y,
-    "waves": lambda x, y: numpy.sin(15 * x),
-}
-
-torch.set_num_threads(1)  # as the ranks that tests start: sums in another order have other last bits
-
-
-def draw_images(folder: Path, num_images: int, seed: int) -> None:
-    """`num_images` JPEGs of 80 x 60 pixels, dealt over class folders: a pattern a class, its own colours and noise."""
-    rng, classes = numpy.random.default_rng(seed), sorted(PATTERNS)
-    y, x = numpy.mgrid[0:60, 0:80] / [[[60]], [[80]]]
-    for number in range(num_images):
-        name = classes[number % len(classes)]
-        colours, noise = rng.uniform(0.5, 1, 3), rng.normal(0, 20, (60, 80, 3))
-        pixels = 128 + 90 * PATTERNS[name](x, y)[..., None] * colours + noise
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.clip(0, 255).astype("uint8")).save(folder / name / f"{name} {number}.JPEG", quality=90)
+from support import NUM_TRAIN, NUM_VAL, ROOT, TINY_YAML, Recorder, draw_images
 
 
 @pytest.fixture(scope="session")
@@ -76,36 +30,6 @@ def tiny_config(tmp_path_factory) -> Path:
     return path
 
 
-def environment(**variables) -> dict[str, str]:
-    """An environment of its own for a subprocess: nothing of the caller's that a launcher or a rank would obey.
-
-    No GPUs, so that the tests mean the same everywhere, and one thread a rank. None removes a variable.
-    """
-    kept = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")
-    ours = {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "", "NUM_GPUS": 0, "THREADS_PER_RANK": 1}
-    mixed = {name: os.environ.get(name) for name in kept} | ours | variables
-    return {name: str(value) for name, value in mixed.items() if value is not None}
-
-
-def hear_sigint() -> None:
-    """For preexec_fn: a shell that was started deaf to SIGINT, as background jobs are, cannot trap it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:
-    """Run launchers/<name>.sh once with ARGS=`args`; returns its row of runs.csv, as numbers and text.
-
-    variables: of the environment, such as CONFIG, DATA, NPROC.
-    """
-    command = [ROOT / "launchers" / f"{name}.sh"]
-    env = environment(RESULTS=results, ARGS=args, **variables)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    print(done.stdout + done.stderr)  # pytest shows it if the test fails
-    runs = read_table(results, "runs")
-    assert len(runs), f"{name} left no row"
-    return runs.iloc[-1].to_dict() | {"launcher_exit_code": done.returncode}
-
-
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory) -> Path:
     """A copy of the suite for tests of all.sh, which sets results/latest. Its path has a space, too."""
@@ -113,48 +37,6 @@ def checkout(tmp_path_factory) -> Path:
     for part in ("benchmarks", "configs", "launchers", "scripts"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
-
-
-RECORDER = '''
-"""Stands for the interpreter of launchers: notes what it is asked to run, and trains nothing."""
-import json, os, sys, time
-from pathlib import Path
-words = sys.argv[1:]
-module = words[1] if words[:1] == ["-m"] else ""
-if module in os.environ["PASSED_ON"].split():
-    os.execv(sys.executable, [sys.executable, *words])
-with open(os.environ["RECORD"], "a") as file:
-    file.write(json.dumps({"words": words, "env": dict(os.environ)}) + "\\n")
-if "RUN_DIR" in os.environ:
-    folder = Path(os.environ["RUN_DIR"])
-    while os.path.exists(os.environ.get("WAIT_WHILE", "")):
-        time.sleep(0.05)
-    if folder.name.split("-")[0] == os.environ.get("FAILS"):
-        sys.exit("planted failure")
-    wall = {"boot_id": "x", "started_at": time.monotonic(), "ended_at": time.monotonic(), "parts": {}}
-    if os.environ.get("LEAVES") != "nothing":
-        (folder / "summary.json").write_text(json.dumps({"row": {"images_per_s": 1.0}, "wall": wall}))
-'''
-
-
-class Recorder:
-    """A PYTHON that records commands instead of running them, in a folder with a space in its name.
-
-    `variables` has what a launcher's environment needs. Modules in PASSED_ON go to the real interpreter; in a
-    run it leaves the summary that makes it ok, or fails where FAILS names the strategy, or waits as long as the
-    file WAIT_WHILE is there.
-    """
-
-    def __init__(self, folder: Path):
-        self.record, self.python = folder / "record.jsonl", folder / "recording python"
-        (folder / "recorder.py").write_text(RECORDER)
-        self.python.write_text(f'#!/bin/bash\nexec "{sys.executable}" -S "{folder}/recorder.py" "$@"\n')
-        self.python.chmod(0o755)
-        self.variables = {"PYTHON": self.python, "RECORD": self.record, "PASSED_ON": ""}
-
-    def calls(self) -> list[dict]:
-        """What was asked for so far, in order: words of the command line and the environment."""
-        return [json.loads(line) for line in self.record.read_text().splitlines()] if self.record.exists() else []
 
 
 @pytest.fixture

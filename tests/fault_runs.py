@@ -1,4 +1,4 @@
-"""What tests/test_faults.py is made of: real runs with planted faults, a look for what they leave, and the matrix."""
+"""What the tests of faults are made of: real runs with planted faults, a look for what they leave, and the matrix."""
 
 import dataclasses
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, environment, hear_sigint
+from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.results import read_table
 

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m pytest tests/test_properties.py
 
-Random configurations are in tests/test_config.py, random bytes in one table in tests/test_results.py.
+Random configurations are in test_config.py, random bytes in one table in test_results.py.
 """
 
 import contextlib
@@ -17,25 +17,30 @@ from hypothesis import strategies as st
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES, append_rows, read_table
-from scripts import compare, plot_results, report
+from scripts.analysis import compare
+from scripts.report import page as report
+from scripts.report import plot as plot_results
 
 pytestmark = pytest.mark.slow  # minutes of examples
 
 REPEATS = 3
 GOOD = {"single": 100.0, "ddp": 170.0}  # images/s
 SETTINGS = settings(
-    max_examples=40, deadline=None, derandomize=True,
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
+)
 NAMES = ("runs", "windows", "epochs", "steps", "wall", "telemetry")
 RUN_IDS = [f"{strategy}-{repeat}" for strategy in GOOD for repeat in range(1, REPEATS + 1)]
 CELLS = st.one_of(
     st.sampled_from([*"01", "", "ok", "failed", "hostile", "yes", "no", "train", "val", "-1", "32", "1e308", "1e-308"]),
     st.sampled_from(["nan", "inf", "-inf", "'=1+1", "=1", "$x^", "</svg><script>", "\x01", "\x1b[2J", "漢字", "%s{x}"]),
     st.sampled_from(["2026-01-01T00:00:00+00:00", *RUN_IDS[:2]]),
-    st.integers().map(str), st.floats().map(str),
+    st.integers().map(str),
+    st.floats().map(str),
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0"), max_size=6),
-)  # fmt: skip
+)
 CONTENTS = st.binary(max_size=80) | st.lists(st.lists(CELLS, max_size=9), max_size=5)
 
 
@@ -44,16 +49,53 @@ def write_good_set(folder: Path) -> None:
     run_rows, rows = [], {name: [] for name in NAMES}
     for (strategy, rate), repeat in itertools.product(GOOD.items(), range(1, REPEATS + 1)):
         run_id = f"{strategy}-{repeat}"
-        run_rows.append({
-            "schema": 1, "run_id": run_id, "strategy": strategy, "status": "ok", "repeat": repeat, "wall_s": 20.0,
-            "arch": "resnet18", "image_size": 64, "global_batch": 32, "loader": "folder", "device": "cpu",
-            "device_name": "a CPU", "world_size": 2, "parallel": True, "images_per_s": rate, "acc1": 40.0,
-            "started_at": "2026-01-01T00:00:00+00:00", "precision": "fp32", "memory_format": "contiguous",
-        })  # fmt: skip
-        rows["windows"] += [{"run_id": run_id, "window": n, "images": 224, "seconds": 224 / rate * (1 + n / 100),
-                             "images_per_s": rate / (1 + n / 100)} for n in range(3)]  # fmt: skip
-        rows["epochs"] += [{"run_id": run_id, "epoch": n, "phase": phase, "seconds": 5.0, "images": 480, "loss": 2.0,
-                            "acc1": 10.0, "acc5": 50.0} for n in range(2) for phase in ("train", "val")]  # fmt: skip
+        run_rows.append(
+            {
+                "schema": 1,
+                "run_id": run_id,
+                "strategy": strategy,
+                "status": "ok",
+                "repeat": repeat,
+                "wall_s": 20.0,
+                "arch": "resnet18",
+                "image_size": 64,
+                "global_batch": 32,
+                "loader": "folder",
+                "device": "cpu",
+                "device_name": "a CPU",
+                "world_size": 2,
+                "parallel": True,
+                "images_per_s": rate,
+                "acc1": 40.0,
+                "started_at": "2026-01-01T00:00:00+00:00",
+                "precision": "fp32",
+                "memory_format": "contiguous",
+            }
+        )
+        rows["windows"] += [
+            {
+                "run_id": run_id,
+                "window": n,
+                "images": 224,
+                "seconds": 224 / rate * (1 + n / 100),
+                "images_per_s": rate / (1 + n / 100),
+            }
+            for n in range(3)
+        ]
+        rows["epochs"] += [
+            {
+                "run_id": run_id,
+                "epoch": n,
+                "phase": phase,
+                "seconds": 5.0,
+                "images": 480,
+                "loss": 2.0,
+                "acc1": 10.0,
+                "acc5": 50.0,
+            }
+            for n in range(2)
+            for phase in ("train", "val")
+        ]
         rows["wall"] += [{"run_id": run_id, "part": "imports", "seconds": 5.0}]
         rows["telemetry"] += [{"run_id": run_id, "t_s": n / 2, "device": "cpu", "util_pct": 90.0} for n in range(3)]
     for name in NAMES:

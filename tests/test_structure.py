@@ -10,14 +10,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, environment
-from test_strategies import STRATEGIES
+from support import ROOT, STRATEGIES, environment
 
 SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
 COMMON = {path.stem: path.read_text() for path in sorted((ROOT / "benchmarks/common").glob("*.py"))}
-TOOLS = {path.stem: path.read_text() for path in sorted((ROOT / "scripts").glob("*.py"))}
-NOT_FOR_USERS = {"bare_ddp"}  # the loop that scripts.overhead starts and compares with: kept bare of everything
-WITHOUT_TORCH = ["plot_results", "compare", "preflight", "attempt"]
+TOOLS = {f"{path.parent.name}.{path.stem}": path.read_text() for path in sorted((ROOT / "scripts").glob("*/*.py"))}
+NOT_FOR_USERS = {"probe.bare_ddp"}  # what scripts.probe.overhead compares with: bare of everything
+WITHOUT_TORCH = ["report.plot", "analysis.compare", "suite.preflight", "suite.attempt"]
 
 
 def imported(source: str) -> set[str]:
@@ -56,8 +55,14 @@ def test_common_imports_no_script(name):
 
 def test_common_has_no_circle_of_imports():
     """Protects reading order: every module of common can be understood after those it imports."""
-    graph = {name: {other for other in COMMON if any(f"{module}.".startswith(f"benchmarks.common.{other}.")
-             for module in imported(text))} for name, text in COMMON.items()}  # fmt: skip
+    graph = {
+        name: {
+            other
+            for other in COMMON
+            if any(f"{module}.".startswith(f"benchmarks.common.{other}.") for module in imported(text))
+        }
+        for name, text in COMMON.items()
+    }
     assert len([*graphlib.TopologicalSorter(graph).static_order()]) == len(COMMON)
     assert graph["engine"] >= {"meters", "record"}
 

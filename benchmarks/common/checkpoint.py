@@ -79,6 +79,9 @@ def load_checkpoint(config: Config, num_classes: int) -> dict | None:
 def about(config: Config, num_classes: int) -> dict:
     """What must agree between a checkpoint and the run that resumes it."""
     return {
-        "arch": config.arch, "norm": config.norm, "num_classes": num_classes,
-        "global_batch": config.global_batch, "seed": config.seed,
-    }  # fmt: skip
+        "arch": config.arch,
+        "norm": config.norm,
+        "num_classes": num_classes,
+        "global_batch": config.global_batch,
+        "seed": config.seed,
+    }

@@ -19,9 +19,16 @@ import yaml
 from benchmarks.common.errors import UserError
 
 Arch = Literal[
-    "resnet18", "resnet34", "resnet50", "resnet101", "resnet152",
-    "resnext50_32x4d", "resnext101_32x8d", "wide_resnet50_2", "wide_resnet101_2",
-]  # fmt: skip
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnext50_32x4d",
+    "resnext101_32x8d",
+    "wide_resnet50_2",
+    "wide_resnet101_2",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,11 +128,29 @@ class Config:
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 TYPES = typing.get_type_hints(Config)
 AT_LEAST = {
-    "workers": 0, "image_size": 8, "global_batch": 1, "epochs": 1, "steps": 0, "lr": 0, "lr_batch": 1,
-    "lr_warmup_epochs": 0, "momentum": 0, "weight_decay": 0, "seed": 0, "warmup_steps": 0, "windows": 1,
-    "window_steps": 1, "account_steps": 0, "checkpoint_steps": 0, "timeout_s": 1, "limit_s": 0, "bucket_cap_mb": 0,
-    "cut": 0, "split_size": 0, "microbatches": 0,
-}  # fmt: skip
+    "workers": 0,
+    "image_size": 8,
+    "global_batch": 1,
+    "epochs": 1,
+    "steps": 0,
+    "lr": 0,
+    "lr_batch": 1,
+    "lr_warmup_epochs": 0,
+    "momentum": 0,
+    "weight_decay": 0,
+    "seed": 0,
+    "warmup_steps": 0,
+    "windows": 1,
+    "window_steps": 1,
+    "account_steps": 0,
+    "checkpoint_steps": 0,
+    "timeout_s": 1,
+    "limit_s": 0,
+    "bucket_cap_mb": 0,
+    "cut": 0,
+    "split_size": 0,
+    "microbatches": 0,
+}
 
 
 def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple) -> Config:

@@ -210,11 +210,16 @@ class _Run:
         sums = self.reduce(self.meter.sums.clone())
         if self.worker.reports:
             state = {
-                "about": about(self.config, len(self.train.classes)), "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(), "epoch": epoch, "step": step,
-                "best_acc1": self.best_acc1, "train_sums": sums, "random": torch.get_rng_state(),
+                "about": about(self.config, len(self.train.classes)),
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "epoch": epoch,
+                "step": step,
+                "best_acc1": self.best_acc1,
+                "train_sums": sums,
+                "random": torch.get_rng_state(),
                 "extra": {key: value.state_dict() for key, value in self.extra.items()},
-            }  # fmt: skip
+            }
             save_checkpoint(Path(self.config.checkpoint_dir), name, state)
         self.record.mark("checkpoints")
 
@@ -266,7 +271,7 @@ class _Run:
             "peak_memory_mb": self.reduce(memory).max().item(),
             "flops_per_image": flops_per_image(self.config, len(self.train.classes)) if self.worker.reports else None,
             "skipped_files": int(self.reduce(bad_files).item()),
-        }  # fmt: skip
+        }
         self.record.mark("summary")
 
     def account(self, without_exchange: WithoutExchange | None, num_devices: int) -> None:

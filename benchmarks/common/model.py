@@ -36,9 +36,7 @@ def flops_per_image(config: Config, num_classes: int) -> int:
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
     """SGD with momentum and weight decay; the engine sets the learning rate before every step."""
-    return torch.optim.SGD(
-        model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
+    return torch.optim.SGD(model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
 def learning_rate(config: Config, epoch: float) -> float:

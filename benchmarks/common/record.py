@@ -44,12 +44,12 @@ class Record:
 
     def window(self, number: int, images: int, seconds: float, step_ms: list[float], first_step: int) -> None:
         """One timed window and the steps in it."""
-        self.rows("windows", [
-            {"window": number, "images": images, "seconds": seconds, "images_per_s": images / seconds}
-        ])  # fmt: skip
-        self.rows("steps", [
-            {"rank": self.worker.rank, "step": first_step + n, "step_ms": ms} for n, ms in enumerate(step_ms)
-        ])  # fmt: skip
+        self.rows(
+            "windows", [{"window": number, "images": images, "seconds": seconds, "images_per_s": images / seconds}]
+        )
+        self.rows(
+            "steps", [{"rank": self.worker.rank, "step": first_step + n, "step_ms": ms} for n, ms in enumerate(step_ms)]
+        )
 
     def account(self, rows: list[dict], first_step: int) -> None:
         """The steps that were taken apart after the timed windows."""
@@ -58,10 +58,20 @@ class Record:
 
     def epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
         """One pass over the training or the validation set. seconds: None where another process began it."""
-        self.rows("epochs", [
-            {"epoch": epoch, "phase": phase, "seconds": seconds, "images": totals.images, "loss": totals.loss,
-             "acc1": totals.acc1, "acc5": totals.acc5}
-        ])  # fmt: skip
+        self.rows(
+            "epochs",
+            [
+                {
+                    "epoch": epoch,
+                    "phase": phase,
+                    "seconds": seconds,
+                    "images": totals.images,
+                    "loss": totals.loss,
+                    "acc1": totals.acc1,
+                    "acc5": totals.acc5,
+                }
+            ],
+        )
         if self.worker.reports:
             print(
                 f"epoch {epoch} {phase:5}  loss {totals.loss:.4f}  top-1 {totals.acc1:6.2f} %  "
@@ -78,11 +88,17 @@ class Record:
         """Hand the launcher what only the run knows; without a launcher, print the throughput."""
         worker = self.worker
         self.summary = {
-            "device": worker.device.type, "device_name": device_name(worker.device),
-            "world_size": worker.world_size, "nodes": worker.nodes, "backend": worker.backend,
-            "threads_per_rank": torch.get_num_threads(), "torch": torch.__version__,
-            "memory_format": self.config.memory_format, "parallel": True, **summary,
-        }  # fmt: skip
+            "device": worker.device.type,
+            "device_name": device_name(worker.device),
+            "world_size": worker.world_size,
+            "nodes": worker.nodes,
+            "backend": worker.backend,
+            "threads_per_rank": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "memory_format": self.config.memory_format,
+            "parallel": True,
+            **summary,
+        }
         if self.folder:
             moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.marked_at}
             wall = moments | {"parts": self.parts}

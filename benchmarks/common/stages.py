@@ -1,7 +1,7 @@
 """A torchvision ResNet cut between residual blocks into stages, each of which takes the output of the one before.
 
-    stages = cut_stages(config, net, num_stages=2)    # Sequentials of net's own modules: nothing is copied
-    net.state_dict()                                  # torchvision's names, whatever device a stage is moved to
+stages = cut_stages(config, net, num_stages=2)    # Sequentials of net's own modules: nothing is copied
+net.state_dict()                                  # torchvision's names, whatever device a stage is moved to
 """
 
 import copy

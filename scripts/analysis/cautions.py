@@ -1,0 +1,183 @@
+"""What a reader should know before believing a result set: a sentence each, with the remedy.
+
+    from scripts.analysis.cautions import warnings_of
+
+After pyperf's rule (a spread over 10 % of the mean is unsteady) and hyperfine's (a modified z-score over 10
+standard deviations is an outlier; a slow first sample is named by itself). Needs no torch.
+"""
+
+from collections.abc import Iterator
+
+import numpy
+import pandas
+
+from scripts.analysis.device_use import use_of
+from scripts.analysis.sets import ResultSet
+from scripts.report.figures import count
+
+UNSTEADY = 0.10  # pyperf: standard deviation over mean
+OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
+OUTLIER_LEAST = 0.05  # and at least this far from the median: windows can agree to a part in a thousand
+BUSY_BEFORE, BUSY_BETWEEN = 0.75, 1.25  # load average over cores: before the first run, and after others of the set
+SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
+
+
+def warnings_of(results: ResultSet, environment: dict, telemetry: pandas.DataFrame) -> list[str]:
+    """Every warning that applies to the set's ok runs.
+
+    environment: its environment.json, or {}. telemetry: its telemetry.csv.
+    """
+    if results.ok.empty:
+        return []
+    rules = (
+        one_repeat(results),
+        unsteady(results),
+        slow_first_window(results),
+        outliers(results),
+        oversubscribed(results),
+        busy(results, environment),
+        governor(results),
+        throttled(results, telemetry),
+        unclean(results),
+        bad_files(results),
+        low_peak(results, environment),
+    )
+    return [sentence for rule in rules for sentence in rule]
+
+
+def one_repeat(results: ResultSet) -> Iterator[str]:
+    """One run says nothing about the spread between runs."""
+    names = [group.label for group in results.groups if len(group.samples) == 1]
+    if names:
+        yield f"{_list(names)}: one repeat, so no interval and no verdict; run again with REPEATS=3 or more."
+
+
+def unsteady(results: ResultSet) -> Iterator[str]:
+    """pyperf's rule, over all windows of a strategy."""
+    for group in results.groups:
+        rates = _rates(group.samples)
+        spread = rates.std(ddof=1) / rates.mean() if len(rates) > 1 else 0.0
+        if spread > UNSTEADY:
+            yield (
+                f"{group.label}: unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean; "
+                "close other programs, take longer windows (--window-steps) or more repeats (REPEATS)."
+            )
+
+
+def slow_first_window(results: ResultSet) -> Iterator[str]:
+    """hyperfine's rule for the first sample, window 0 of each run."""
+    for group in results.groups:
+        slow = [run for run in group.samples if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
+        if slow:
+            yield (
+                f"{group.label}: the first window is slow in {len(slow)} of {count(len(group.samples), 'run')}: it "
+                "still warms up; raise --warmup-steps."
+            )
+
+
+def outliers(results: ResultSet) -> Iterator[str]:
+    """hyperfine's rule for all samples but a slow first one."""
+    for group in results.groups:
+        scores = [_z_scores(run) for run in group.samples if len(run) > 2]
+        found = sum(int((abs(score[1:]) > OUTLIER_Z).sum() + (score[0] < -OUTLIER_Z)) for score in scores)
+        if found:
+            total = sum(map(len, group.samples))
+            yield (
+                f"{group.label}: {found} of {count(total, 'window')} far from the median of its run; something else "
+                "used the machine for a moment: run it on a quiet one."
+            )
+
+
+def oversubscribed(results: ResultSet) -> Iterator[str]:
+    """More ranks than cores measure the scheduler."""
+    names = [group.label for group in results.groups if (group.ok.oversubscribed == "yes").any()]
+    if names:
+        yield f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing about scaling; lower NPROC."
+
+
+def busy(results: ResultSet, environment: dict) -> Iterator[str]:
+    """The load average before the first run, and before later ones, whose own forerunners are in it."""
+    num_cores, loads = environment.get("num_cores"), results.ok.sort_values("started_at").load_average.dropna()
+    if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
+        return
+    if loads.iloc[0] > BUSY_BEFORE * num_cores:
+        yield (
+            f"the machine was busy before the first run: load average {loads.iloc[0]:.1f} on "
+            f"{count(num_cores, 'core')}; close other programs, wait a minute, and run again."
+        )
+    later = loads.iloc[1:][loads.iloc[1:] > BUSY_BETWEEN * num_cores]
+    if len(later):
+        yield (
+            f"the machine was busy before {count(len(later), 'later run')}: load average up to {later.max():.1f} on "
+            f"{count(num_cores, 'core')}; something else was running, or the ranks have too many threads."
+        )
+
+
+def governor(results: ResultSet) -> Iterator[str]:
+    """A governor that changes the clock with the load makes short windows unsteady."""
+    found = sorted(set(results.ok.governor) & SLOW_GOVERNORS)
+    if found:
+        yield (
+            f"the CPU frequency governor was {_list(found)}: clocks follow the load; "
+            "for steady clocks: sudo cpupower frequency-set -g performance"
+        )
+
+
+def throttled(results: ResultSet, telemetry: pandas.DataFrame) -> Iterator[str]:
+    """Samples in which a GPU lowered its clocks, by cause."""
+    remedies = {
+        "thermal": "improve the cooling, or lower the room's temperature",
+        "power": "raise the power limit, or compare at the same limit only",
+    }
+    gpus = telemetry[telemetry.device.str.startswith("gpu")]
+    for group in results.groups:
+        mine = gpus[gpus.run_id.isin(group.ok.run_id)]
+        for cause, remedy in remedies.items():
+            share = (mine.throttle == cause).mean() if len(mine) else 0.0
+            if share > 0:
+                yield f"{group.label}: GPU clocks held down ({cause}) in {100 * share:.0f} % of the samples; {remedy}."
+
+
+def unclean(results: ResultSet) -> Iterator[str]:
+    """Code that no commit holds, or code of several commits."""
+    if (results.ok.dirty == "yes").any():
+        yield "made with changes that are in no commit, so nobody can repeat it exactly; commit, and run again."
+    commits = sorted(set(results.ok.commit) - {""})
+    if len(commits) > 1:
+        yield f"made by {len(commits)} commits ({_list(commits)}): differences may be the code's; use a set of its own."
+
+
+def bad_files(results: ResultSet) -> Iterator[str]:
+    """Images that could not be decoded and were replaced."""
+    for group in results.groups:
+        skipped = group.ok.skipped_files.max()
+        if skipped > 0:
+            yield f"{group.label}: up to {count(int(skipped), 'file')} a run could not be read; mend the data set."
+
+
+def low_peak(results: ResultSet, environment: dict) -> Iterator[str]:
+    """A measured peak that training exceeds was measured while something else used the machine."""
+    uses = {group.label: use_of(group, environment) for group in results.groups}
+    names = [label for label, use in uses.items() if use and use.mfu and use.mfu > 1]
+    if names:
+        yield (
+            f"{_list(names)}: MFU over 100 %: the peak was measured on a busy machine; on a quiet one: "
+            f"python -m scripts.analysis.device_use --results {results.path} --measure"
+        )
+
+
+def _rates(runs: list[numpy.ndarray]) -> numpy.ndarray:
+    windows = numpy.concatenate(runs) if runs else numpy.empty((0, 2))
+    return windows[:, 0] / windows[:, 1]
+
+
+def _z_scores(windows: numpy.ndarray) -> numpy.ndarray:
+    """Modified z-scores of the seconds an image took in each window; 0 within OUTLIER_LEAST of the median."""
+    seconds = windows[:, 1] / windows[:, 0]
+    distance = seconds - numpy.median(seconds)
+    deviation = max(numpy.median(abs(distance)), 1e-12 * numpy.median(seconds))
+    return numpy.where(abs(distance) > OUTLIER_LEAST * numpy.median(seconds), distance / deviation, 0.0)
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,51 @@
+"""A DDP loop with nothing of the suite in it, which `scripts.probe.overhead` holds benchmarks.ddp against.
+
+It reads, augments and trains as public scripts do; `next()` takes one step.
+"""
+
+import itertools
+
+import torch
+import torch.distributed as dist
+import torchvision
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+
+def train(device, folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
+    """Train for ever in the process group that is there already; yields after each step."""
+    transform = v2.Compose(
+        [
+            v2.RandomResizedCrop(image_size, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.PILToTensor(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+    dataset = ImageFolder(folder, transform)
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(
+        dataset,
+        global_batch // dist.get_world_size(),
+        sampler=sampler,
+        num_workers=workers,
+        drop_last=True,
+        pin_memory=device.type == "cuda",
+        persistent_workers=workers > 0,
+    )
+    net = getattr(torchvision.models, arch)(num_classes=len(dataset.classes)).to(device)
+    model = DistributedDataParallel(net, [device.index] if device.type == "cuda" else None)
+    optimizer = torch.optim.SGD(net.parameters(), lr, momentum, weight_decay=weight_decay)
+    for epoch in itertools.count():
+        sampler.set_epoch(epoch)
+        for images, target in loader:
+            images, target = images.to(device, non_blocking=True), target.to(device, non_blocking=True)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(images), target)
+            loss.backward()
+            optimizer.step()
+            yield

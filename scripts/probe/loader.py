@@ -1,0 +1,162 @@
+"""Is the loader the limit? The loader alone, training alone, and both together, by turns in one process.
+
+    python -m scripts.probe.loader --config configs/smoke.yaml --results results/latest
+
+Every other flag is a configuration field, as of benchmarks.single, whose step, loader and threads are timed: one
+rank's. Training alone repeats one batch that is on the device already. With --results the rates go to the set's
+loader.csv, in place of those that were there. Images a second a core: over the CPU seconds that this process and
+its loader workers spent.
+"""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import tyro
+from tqdm import tqdm
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import append_rows, read_table
+from scripts.analysis.sets import show
+
+ROUNDS, WINDOW_S = 5, 0.8  # windows of each kind, and how long one should last
+WARMUP_STEPS = 3
+PREFETCHED = 2  # batches that torch's DataLoader has a worker keep ready
+WHATS = ("loader alone", "training alone", "both together")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    results: Path | None = None
+    """Result set whose loader.csv is to hold the rates. Every other flag is a configuration field."""
+
+
+def main(config: Config, results: Path | None) -> None:
+    if results:
+        check_alike(config, results)
+    rows = measure(config)
+    for row in rows:
+        rates = f"{row['images_per_s']:9.1f} images/s  {row['images_per_s_per_core']:9.1f} images/s a core"
+        print(f"{row['what']:<15} {rates}  (n = {row['num_windows']} windows)")
+    print(rows[0]["verdict"])
+    if results:
+        (results / "loader.csv").unlink(missing_ok=True)
+        append_rows(results, "loader", rows)
+
+
+def check_alike(config: Config, results: Path) -> None:
+    """Raises UserError where the set's runs trained something else: the verdict would not be about them."""
+    runs = read_table(results, "runs")
+    for name in ("arch", "image_size", "global_batch"):
+        found = set(runs[runs.status == "ok"][name])
+        if found and getattr(config, name) not in found:
+            raise UserError(
+                f"{results} has {name} {', '.join(map(show, found))}, and this would time {getattr(config, name)}; "
+                "give the CONFIG, DATA and ARGS that made the set"
+            )
+
+
+def verdict(loader: float, training: float, both: float, workers: int) -> str:
+    """One sentence of images/s. The margin is how many times as fast the faster of the two is."""
+    if loader < training:
+        head = f"the loader is the limit: training is {training / loader:.2f} times as fast"
+    else:
+        head = f"the loader is not the limit, with a margin of {loader / training:.2f}"
+    turns = "" if workers else " (--workers 0: they take turns in one process)"
+    return f"{head}; together they reach {100 * both / training:.0f} % of training alone{turns}"
+
+
+def measure(config: Config) -> list[dict]:
+    """Rows of loader.csv. Raises UserError for a loader that reads nothing."""
+    import psutil
+
+    from benchmarks import single
+    from benchmarks.common.devices import synchronize
+
+    if config.loader == "synthetic":
+        raise UserError("loader synthetic reads nothing; leave --loader out")
+    with mock.patch.object(single, "fit") as fit:  # all that the script builds, without training
+        single.main(config)
+    _, worker, _, _, train, _, step = fit.call_args.args
+    batches, process = endless(train), psutil.Process()
+    resident = next(batches)
+    works: dict[str, Callable[[], object]] = {
+        "loader alone": lambda: next(batches),
+        "training alone": lambda: step(*resident),
+        "both together": lambda: step(*next(batches)),
+    }
+
+    def window(work: Callable, num_steps: int) -> tuple[float, float]:
+        """Seconds and CPU seconds of num_steps steps."""
+        synchronize(worker.device)
+        began = time.perf_counter(), cpu_s(process)
+        for _ in range(num_steps):
+            work()
+        synchronize(worker.device)
+        return time.perf_counter() - began[0], cpu_s(process) - began[1]
+
+    taken: dict[str, list] = {what: [] for what in WHATS}
+    num_steps = {}
+    with tqdm(total=len(WHATS) * (ROUNDS + 1), desc="windows", disable=None, leave=False) as bar:
+        for number in range(ROUNDS + 1):
+            for what, work in works.items():
+                if what != "training alone":  # use up what workers got ready while nobody asked
+                    window(work, 1 + PREFETCHED * config.workers)
+                if number:
+                    taken[what].append(window(work, num_steps[what]))
+                else:
+                    seconds, _ = window(work, WARMUP_STEPS)
+                    num_steps[what] = max(WARMUP_STEPS, round(WINDOW_S / seconds * WARMUP_STEPS))
+                bar.update()
+    rows = [row_of(what, num_steps[what] * config.global_batch, taken[what], config) for what in WHATS]
+    sentence = verdict(*(row["images_per_s"] for row in rows), config.workers)
+    return [row | {"verdict": sentence} for row in rows]
+
+
+def row_of(what: str, images: int, windows: list[tuple[float, float]], config: Config) -> dict:
+    seconds, cpu = (sum(column) for column in zip(*windows, strict=True))
+    images *= len(windows)
+    return {
+        "run_id": "loader_verdict",
+        "what": what,
+        "images_per_s": images / seconds,
+        "images_per_s_per_core": images / cpu,
+        "num_windows": len(windows),
+        "images": images,
+        "seconds": seconds,
+        "workers": config.workers,
+        "image_size": config.image_size,
+        "global_batch": config.global_batch,
+        "arch": config.arch,
+    }
+
+
+def endless(train) -> Iterator:
+    """Batches of one epoch after the other."""
+    epoch = 0
+    while True:
+        train.set_epoch(epoch)
+        yield from train
+        epoch += 1
+
+
+def cpu_s(process) -> float:
+    """CPU seconds of the process and of its children, living or not."""
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    own = process.cpu_times()
+    return sum(one.user + one.system for one in times) + own.children_user + own.children_system
+
+
+if __name__ == "__main__":
+    try:
+        options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+        if options.results and not options.results.is_dir():
+            raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
+        main(load_config(flags), options.results)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

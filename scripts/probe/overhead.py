@@ -1,0 +1,234 @@
+"""What the suite costs: its ddp beside a bare DDP loop, and a timed window with its clock beside one without.
+
+    python -m scripts.probe.overhead                             # images/s of benchmarks.ddp / of the bare loop
+    python -m scripts.probe.overhead --what instrumentation      # speed of a window with the clock / without
+
+`loop`: one torchrun of benchmarks.ddp as it is. Before or after each of its timed windows, by turns, the same ranks
+run as many steps of the bare loop: same model, files, batches and threads, and the same state of the machine. 1
+means that the suite is as fast. `instrumentation`: windows of the same steps, by turns with and without the clock; 1
+means that it costs nothing. Beside the wall clock, CPU time (user and system, of the first rank) gives a second
+ratio, which other programs on the machine disturb less.
+"""
+
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+from unittest import mock
+
+import numpy
+import tyro
+from scipy.stats import t as student_t
+from tqdm import tqdm
+
+from benchmarks.common.config import load_config
+from benchmarks.common.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+WARMUP_STEPS, WINDOW_STEPS = 4, 2
+SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
+NUM_EMPTY_WINDOWS = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    what: Literal["loop", "instrumentation"] = "loop"
+    """Compare the suite with a bare loop, or a window with its clock with one without."""
+    pairs: int = 60
+    """Pairs of windows; for the instrumentation a third as many samples, each the median of 25 pairs."""
+    config: str = "configs/smoke.yaml"
+    data: str = ""
+    """Default: the configuration's."""
+    fail_under: float = 0.0
+    """Exit with 1 where the ratio of the wall clock lies below."""
+
+
+def main(options: Options) -> int:
+    if options.pairs < 6:
+        raise UserError(f"--pairs is {options.pairs}, but a spread needs at least 6")
+    flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]
+    loop = options.what == "loop"
+    ratios = compare_loops(options.pairs, flags) if loop else compare_windows(options.pairs // 3, flags)
+    for name, values in ratios.items():
+        value, low, high = interval(values)
+        spread = f"from {min(values):.4f} to {max(values):.4f}, standard deviation {statistics.stdev(values):.4f}"
+        print(f"{name}: {value:.4f} [{low:.4f}, {high:.4f}] (95 %, n={len(values)}); {spread}")
+    return int(interval(next(iter(ratios.values())))[0] < options.fail_under)
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Geometric mean of the ratios of pairs and its 95 % interval, by Student's t of their logarithms."""
+    logs = numpy.log(ratios)
+    margin = student_t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
+    return tuple(float(numpy.exp(logs.mean() + shift)) for shift in (0, -margin, margin))
+
+
+def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
+    """Images a second, and a CPU second, of benchmarks.ddp over those of the bare loop, for each pair of windows.
+
+    Raises UserError where the data are unfit or the ranks fail.
+    """
+    from benchmarks.common.data import image_folders
+
+    image_folders(load_config(flags))
+    flags = [
+        *flags,
+        "--loader",
+        "folder",
+        "--epochs",
+        "1",
+        "--steps",
+        str(WARMUP_STEPS + pairs * WINDOW_STEPS),
+        "--windows",
+        str(pairs),
+        "--warmup-steps",
+        str(WARMUP_STEPS),
+        "--window-steps",
+        str(WINDOW_STEPS),
+        "--account-steps",
+        "0",
+        "--lr",
+        "0",  # both do the same work for ever: a loss that sinks meets numbers that a CPU is slow with
+    ]
+    num_ranks = int(os.environ.get("NPROC") or 2)
+    threads = str(max(1, len(os.sched_getaffinity(0)) // num_ranks))
+    env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads, "GLOO_SOCKET_IFNAME": "lo"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+    command = [*torchrun, "-m", "scripts.probe.overhead", "rank", *flags]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, text=True) as ranks,
+        tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
+    ):
+        taken = []
+        for line in ranks.stdout:
+            if line.startswith("pair: "):
+                taken.append(json.loads(line.removeprefix("pair: ")))
+                bar.update()
+        if ranks.wait():
+            errors.seek(0)
+            raise UserError(f"the ranks did not get to the end:\n{errors.read()[-2000:]}")
+    seconds, cpu_s = ([bare[n] / suite[n] for suite, bare in taken] for n in range(2))
+    return {"suite / bare, images per second": seconds, "suite / bare, images per CPU second": cpu_s}
+
+
+def rank(flags: list[str]) -> None:
+    """One rank of benchmarks.ddp, with windows of the bare loop between its own. Rank 0 prints both at each pair."""
+    import torch.distributed as dist
+
+    from benchmarks import ddp
+    from benchmarks.common.clock import Clock
+    from benchmarks.common.devices import synchronize
+    from scripts.probe import bare_ddp
+
+    config = load_config(flags)
+    shared = {
+        name: getattr(config, name) for name in "arch image_size global_batch workers momentum weight_decay".split()
+    }
+    shared |= {"folder": f"{config.data}/train", "lr": config.lr * config.global_batch / config.lr_batch}
+
+    class PairedClock(Clock):
+        def __init__(self, device):
+            super().__init__(device)
+            self.bare, self.num_windows = bare_ddp.train(device, **shared), 0
+            for _ in range(WARMUP_STEPS):
+                next(self.bare)
+
+        def bare_window(self) -> tuple[float, float]:
+            dist.barrier()
+            synchronize(self.device)
+            began = time.perf_counter(), time.process_time()
+            for _ in range(WINDOW_STEPS):
+                next(self.bare)
+            synchronize(self.device)
+            taken = time.perf_counter() - began[0], time.process_time() - began[1]
+            dist.barrier()
+            return taken
+
+        def start(self):
+            self.bare_first = self.num_windows % 2 and self.bare_window()
+            super().start()
+            self.cpu_started_s = time.process_time()
+
+        def stop(self):
+            seconds, step_ms = super().stop()
+            suite = seconds, time.process_time() - self.cpu_started_s
+            bare = self.bare_first or self.bare_window()
+            self.num_windows += 1
+            if dist.get_rank() == 0:
+                print("pair:", json.dumps([suite, bare]), flush=True)
+            return seconds, step_ms
+
+    with mock.patch("benchmarks.common.engine.Clock", PairedClock):
+        ddp.main(config)
+
+
+def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]]:
+    """Speed, by the wall clock and by CPU time, of windows with the clock over those without.
+
+    A sample is the median over pairs of neighbours: what disturbs one window in many does not count.
+    """
+    from benchmarks import single
+    from benchmarks.common.clock import Clock
+    from benchmarks.common.devices import synchronize
+
+    os.environ["THREADS_PER_RANK"] = "1"  # more would wait for each other at the mercy of other programs
+    # A short step, so that what the clock adds weighs most; with a learning rate of 0, so that the loss on the one
+    # batch does not sink to numbers that a CPU is slow with.
+    flags = [*flags, "--image-size", "32", "--global-batch", "8", "--loader", "synthetic", "--lr", "0"]
+    flags += ["--steps", "1000000"]
+    with mock.patch.object(single, "fit") as fit:  # everything that the script builds, without training
+        single.main(load_config(flags))
+    *_, train, _, step = fit.call_args.args
+    batches, clock = iter(train), Clock(fit.call_args.args[1].device)
+
+    def window(start: Callable, tick: Callable, stop: Callable) -> numpy.ndarray:
+        """Seconds and CPU seconds of a window."""
+        began = numpy.array([time.perf_counter(), time.process_time()])
+        start()
+        for _ in range(SHORT_WINDOW_STEPS):
+            step(*next(batches))
+            tick()
+        stop()
+        return numpy.array([time.perf_counter(), time.process_time()]) - began
+
+    def idle():
+        synchronize(clock.device)
+
+    ways = {"with": (clock.start, clock.tick, clock.stop), "without": (idle, lambda: None, idle)}
+    window(*ways["without"])
+    samples = []
+    for _ in tqdm(range(num_samples), desc="samples", disable=None, leave=False):
+        ratios = []
+        for pair in range(PAIRS_OF_A_SAMPLE):
+            taken = {name: window(*ways[name]) for name in sorted(ways, reverse=pair % 2 == 0)}
+            ratios.append(taken["without"] / taken["with"])
+        samples.append(numpy.median(ratios, axis=0))
+    began = time.process_time()
+    for _ in range(NUM_EMPTY_WINDOWS):
+        clock.start()
+        for _ in range(SHORT_WINDOW_STEPS):
+            clock.tick()
+        clock.stop()
+    alone_us = 1e6 * (time.process_time() - began) / NUM_EMPTY_WINDOWS
+    print(f"the clock by itself: {alone_us:.1f} us of CPU time a window of {SHORT_WINDOW_STEPS} steps")
+    seconds, cpu_s = numpy.transpose(samples).tolist()
+    return {"speed with / without clock": seconds, "speed with / without clock, by CPU time": cpu_s}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        rank(sys.argv[2:])
+        sys.exit()
+    try:
+        sys.exit(main(tyro.cli(Options, description=__doc__)))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,222 @@
+"""Write an MLPerf training log (mlperf_logging's format) of one run of a result set.
+
+    python -m scripts.report.mlperf_log --results results/latest [--run-id ddp-1-120000] [--output mlperf.log]
+    python -m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0 mlperf.log
+
+The log is for the open division of the `resnet` benchmark, ruleset 4.0.0. What is measured and what is derived:
+
+- Durations are measured: of the start-up (wall.csv up to the first training step), of each training pass and each
+  evaluation (epochs.csv), and of the run (wall_s in runs.csv).
+- Moments are derived: started_at, to the second, plus these durations laid end to end. What lies between a
+  training pass and the next (checkpoints, rows) moves the later moments together, up to run_stop.
+- Hyper-parameters are derived: read again from the row's configuration file and flags.
+
+run_stop says success where the last top-1 accuracy reached --target-accuracy, else aborted. The caches were not
+dropped, and the log says so. Exit code: 1 where no run fits, 2 for a mistake. Needs mlperf-logging.
+"""
+
+import dataclasses
+import datetime
+import logging
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pandas
+import tyro
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import read_table, write_whole
+from scripts.report.figures import clean
+from scripts.suite.preflight import plain_options
+
+STARTUP_ENDS = ("warm-up", "training outside windows", "timed windows")  # parts of wall.csv from the first step on
+AFTER_TRAINING = ("summary", "step account", "shutdown")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Write an MLPerf training log of one run of a result set."""
+
+    results: Path = Path("results/latest")
+    run_id: str = ""
+    """Default: the ok run with the best top-1 accuracy."""
+    output: Path | None = None
+    """Default: mlperf.log in the set."""
+    submission_org: str = "unaffiliated"
+    status: Literal["cloud", "onprem", "preview", "research"] = "research"
+    """MLPerf's category of the system."""
+    target_accuracy: float = 0.759
+    """Top-1 accuracy, as a fraction, at which the run is a success; MLPerf's for ResNet-50 by default."""
+
+
+class _Lines(logging.Handler):
+    """Collects the log lines that mlperf_logging makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def pick_run(runs: pandas.DataFrame, epochs: pandas.DataFrame, run_id: str) -> pandas.Series | None:
+    """The row of `run_id`, or of the ok run with evaluated epochs and the best accuracy; None without one.
+
+    Raises UserError where run_id is unknown, was not ok or was never evaluated.
+    """
+    evaluated = set(epochs[epochs.phase == "val"].run_id)
+    fit = runs[(runs.status == "ok") & runs.run_id.isin(evaluated)]
+    if run_id:
+        if run_id not in set(fit.run_id):
+            some = ", ".join(fit.run_id.head(5)) or "none"
+            raise UserError(f"no ok run {run_id!r} with an evaluation; runs that have one: {some}")
+        return fit[fit.run_id == run_id].iloc[-1]
+    return None if fit.empty else fit.sort_values("acc1").iloc[-1]
+
+
+def startup_s(wall: pandas.DataFrame) -> float:
+    """Seconds from the launch to the first training step: the parts of the wall account before it, in order."""
+    total = 0.0
+    for part, seconds in zip(wall.part, wall.seconds, strict=True):
+        if part in STARTUP_ENDS:
+            break
+        total += seconds
+    return total
+
+
+def log_text(options: Options, row: pandas.Series, epochs: pandas.DataFrame, wall: pandas.DataFrame) -> str:
+    """The log of one run. epochs and wall: its rows. Raises UserError where mlperf_logging is missing."""
+    try:
+        from mlperf_logging.mllog import constants as keys
+        from mlperf_logging.mllog.mllog import MLLogger
+    except ImportError:
+        raise UserError("mlperf_logging is not installed; run: pip install mlperf-logging") from None
+    lines, logger = _Lines(), logging.Logger("mlperf")
+    logger.addHandler(lines)
+    log = MLLogger(logger=logger, root_dir=str(Path(__file__).parents[2]))
+    config = config_of(row)
+    now = began = moment_s(row)
+    train_images, val_images = (epochs[epochs.phase == phase].images.max() for phase in ("train", "val"))
+
+    def at() -> int:
+        return round(1000 * now)
+
+    for key, value in (
+        (keys.SUBMISSION_BENCHMARK, "resnet"),
+        (keys.SUBMISSION_DIVISION, keys.OPEN),
+        (keys.SUBMISSION_ORG, options.submission_org),
+        (keys.SUBMISSION_STATUS, options.status),
+        (keys.SUBMISSION_PLATFORM, f"{row.world_size:.0f}x {row.device_name}"),
+    ):
+        log.event(key, value, time_ms=at())
+    log.event(
+        keys.CACHE_CLEAR, False, metadata={"note": "caches of the operating system were not dropped"}, time_ms=at()
+    )
+    log.start(keys.INIT_START, time_ms=at())
+    for key, value in hyper_parameters(config, row).items():
+        log.event(key, value, time_ms=at())
+    log.event(keys.TRAIN_SAMPLES, int(train_images), time_ms=at())
+    log.event(keys.EVAL_SAMPLES, int(val_images), time_ms=at())
+    now += startup_s(wall)
+    log.end(keys.INIT_STOP, time_ms=at())
+    log.start(keys.RUN_START, time_ms=at())
+    accuracy = 0.0
+    for number, passes in epochs.sort_values("epoch", kind="stable").groupby("epoch"):
+        epoch = {"epoch_num": int(number) + 1}  # MLPerf counts from 1
+        for _, one in passes[passes.phase == "train"].iterrows():
+            log.start(keys.EPOCH_START, metadata=epoch, time_ms=at())
+            now += one.seconds
+            log.end(keys.EPOCH_STOP, metadata=epoch, time_ms=at())
+        for _, one in passes[passes.phase == "val"].iterrows():
+            log.start(keys.EVAL_START, metadata=epoch, time_ms=at())
+            now += one.seconds
+            accuracy = one.acc1 / 100
+            log.event(keys.EVAL_ACCURACY, accuracy, metadata=epoch, time_ms=at())
+            log.end(keys.EVAL_STOP, metadata=epoch, time_ms=at())
+    parts = dict(zip(wall.part, wall.seconds, strict=True))
+    now = max(now, began + sum(seconds for part, seconds in parts.items() if part not in AFTER_TRAINING))
+    status = keys.SUCCESS if accuracy >= options.target_accuracy else keys.ABORTED
+    log.end(keys.RUN_STOP, metadata={"status": status, "epoch_num": int(epochs.epoch.max()) + 1}, time_ms=at())
+    return "\n".join(lines.texts) + "\n"
+
+
+def moment_s(row: pandas.Series) -> float:
+    """started_at in seconds since 1970. Raises UserError where the row does not have it."""
+    try:
+        return datetime.datetime.fromisoformat(row.started_at).timestamp()
+    except ValueError:
+        raise UserError(
+            f"{row.run_id} has started_at {row.started_at!r}, which is no moment; choose another run"
+        ) from None
+
+
+def config_of(row: pandas.Series) -> Config:
+    """The configuration of a row, from its file and flags. Raises UserError where they no longer agree with it."""
+    flags = ["--config", row.config] if row.config else []
+    config = load_config([*flags, *plain_options(row.options).split()])
+    for name in ("arch", "image_size", "global_batch"):
+        if getattr(config, name) != row[name]:
+            raise UserError(
+                f"{row.config} now says {name} {getattr(config, name)}, but {row.run_id} ran with {row[name]}; "
+                f"git checkout {row.commit or 'its commit'}"
+            )
+    return config
+
+
+def hyper_parameters(config: Config, row: pandas.Series) -> dict[str, object]:
+    """What MLPerf's resnet benchmark logs of a training with SGD, by its keys, and the rest by our names."""
+    from mlperf_logging.mllog import constants as keys
+
+    from scripts.proof.verify import shape_of
+
+    shape = shape_of(row.strategy, row, config)
+    together = config.global_batch // (shape.num_shards * shape.num_microbatches)
+    span = None if config.norm == "group" else min(together, config.split_size or together)
+    return {
+        keys.SEED: config.seed,
+        keys.GLOBAL_BATCH_SIZE: config.global_batch,
+        keys.GRADIENT_ACCUMULATION_STEPS: 1,
+        keys.MODEL_BN_SPAN: span,
+        keys.OPT_NAME: keys.SGD,
+        "sgd_opt_base_learning_rate": config.lr * config.global_batch / config.lr_batch,
+        "opt_learning_rate_warmup_epochs": config.lr_warmup_epochs,
+        "opt_learning_rate_schedule": config.lr_schedule,
+        "sgd_opt_momentum": config.momentum,
+        "sgd_opt_weight_decay": config.weight_decay,
+        "arch": config.arch,
+        "image_size": config.image_size,
+        "precision": row.precision,
+        "strategy": row.strategy,
+        "commit": row.commit,
+    }
+
+
+def main(options: Options) -> int:
+    if not options.results.is_dir():
+        raise UserError(f"{options.results} is not a folder of results; `make bench-all` makes one")
+    runs, epochs, wall = (read_table(options.results, table) for table in ("runs", "epochs", "wall"))
+    epochs = epochs.dropna(subset=["epoch", "seconds", "images"])
+    row = pick_run(runs, epochs, options.run_id)
+    if row is None:
+        print(f"error: no ok run in {options.results} was evaluated; run one with real images", file=sys.stderr)
+        return 1
+    text = log_text(options, row, epochs[epochs.run_id == row.run_id], wall[wall.run_id == row.run_id])
+    path = options.output or options.results / "mlperf.log"
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    print(f"{clean(row.run_id)} is in {path}; check it with:")
+    print(f"  {sys.executable} -m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0 {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Options)))
+    except UserError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,139 @@
+"""Where a result set is from: its sweeps and scaling studies, commands that make it again, facts of the machine.
+
+    from scripts.report.origin import commands, facts
+
+Needs no torch.
+"""
+
+import csv
+import io
+import shlex
+import sys
+from pathlib import Path
+
+from benchmarks.common.errors import UserError
+from scripts.analysis.device_use import use_of
+from scripts.analysis.sets import Group, ResultSet, show
+from scripts.report.figures import clean
+from scripts.report.scaling import Point, scaling_points
+from scripts.report.sweep import sweep_points
+from scripts.suite.preflight import plain_options
+
+
+def read_any_csv(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file outside the schema; lines that are not whole are left out; [] without the file."""
+    if not path.exists():
+        return []
+    text = path.read_bytes().decode("utf-8", errors="replace").replace("\0", "")
+    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    return [row for row in reader if None not in row and None not in row.values()]
+
+
+def sweeps(results: ResultSet) -> dict[tuple[str, str], dict[str, Group]]:
+    """The points of every sweep that sweep.csv tells of, by (strategy, key)."""
+    rows = read_any_csv(results.path / "sweep.csv")
+    names = dict.fromkeys((row.get("strategy", ""), row.get("key", "")) for row in rows)
+    found = {name: _or_none(sweep_points, results, *name) for name in names}
+    return {name: points for name, points in found.items() if points and len(points) > 1}
+
+
+def scalings(results: ResultSet) -> dict[str, dict[str, list[Point]]]:
+    """Strong and weak scaling of every strategy that ran on several numbers of ranks."""
+    strategies = dict.fromkeys(group.strategy for group in results.groups)
+    found = {strategy: _or_none(scaling_points, results, strategy) for strategy in strategies}
+    return {strategy: modes for strategy, modes in found.items() if modes}
+
+
+def _or_none(points_of, *arguments):
+    """The points, or None and a warning where the set holds several settings of one point."""
+    try:
+        return points_of(*arguments)
+    except UserError as error:
+        print(f"warning: a chart is left out: {error}", file=sys.stderr)
+        return None
+
+
+def commands(results: ResultSet, environment: dict) -> list[str]:
+    """What makes a set like this one again, on a machine like this one."""
+    variables = environment.get("variables") if isinstance(environment.get("variables"), dict) else {}
+    names = (
+        "CONFIG",
+        "DATA",
+        "ARGS",
+        "NPROC",
+        "THREADS_PER_RANK",
+        "TIMEOUT",
+        "NODES",
+        "TASKS_PER_NODE",
+        "GPUS_PER_NODE",
+        "CPUS_PER_TASK",
+        "PARTITION",
+        "TIME",
+        "NNODES",
+        "RDZV_ENDPOINT",
+        "HOSTS",
+    )
+    given = [f"{name}={shlex.quote(str(variables[name]))}" for name in names if variables.get(name)]
+    repeats = results.ok.repeat.max()
+    given += [f"REPEATS={repeats:.0f}"] if repeats > 0 else []
+    lines = [f"git checkout {shlex.quote(commit)}" for commit in sorted(set(results.ok.commit) - {""})]
+    strategies = dict.fromkeys(group.strategy for group in results.groups if group.samples)
+    swept, scaled = sweeps(results), scalings(results) if (results.path / "scaling.csv").exists() else {}
+    for (strategy, key), points in swept.items():
+        lines.append(_command("sweep", given, STRATEGY=strategy, KEY=key, VALUES=" ".join(points)))
+    for strategy, modes in scaled.items():
+        ranks = sorted({point.num_ranks for points in modes.values() for point in points})
+        own = [word for word in given if not word.startswith("NPROC=")]
+        lines.append(_command("scaling", own, STRATEGY=strategy, RANKS=" ".join(map(str, ranks))))
+    rest = [name for name in strategies if name not in {*scaled, *(strategy for strategy, _ in swept)}]
+    if rest:
+        lines.append(_command("bench-all", given, STRATEGIES=" ".join(rest)))
+    return [clean(line) for line in (*lines, "make report")]
+
+
+def _command(target: str, given: list[str], **variables: str) -> str:
+    own = [f"{name}={shlex.quote(text)}" for name, text in variables.items()]
+    return " ".join([f"make {target}", *own, *given])
+
+
+def launch_lines(results: ResultSet) -> list[tuple[str, str]]:
+    """(strategy, the command that its first ok run was started with), from the run's log where the set has it."""
+    found = []
+    for group in results.groups:
+        for log_path in group.ok.log_path.head(1):
+            path = results.path / log_path
+            if log_path and results.path.resolve() in path.resolve().parents and path.is_file():
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    found.append((group.label, clean(file.readline(4096).strip())))
+    return found
+
+
+def facts(results: ResultSet, environment: dict) -> list[tuple[str, str]]:
+    """The environment as pairs of text for a table; the long text of collect_env is not among them."""
+
+    def values(column: str) -> str:
+        texts = dict.fromkeys(plain_options(show(value)) for value in results.ok[column])
+        return ", ".join(text for text in texts if text != "unknown")
+
+    packages = environment.get("packages") if isinstance(environment.get("packages"), dict) else {}
+    names = (
+        "device_name",
+        "world_size",
+        "nodes",
+        "backend",
+        "threads_per_rank",
+        "governor",
+        "precision",
+        "memory_format",
+        "torch",
+        "commit",
+        "dirty",
+        "config",
+        "options",
+    )
+    pairs = [(name, values(name)) for name in names]
+    pairs += [(name, show(environment.get(name, ""))) for name in ("platform", "python", "num_cores", "memory_gb")]
+    pairs += [("packages", ", ".join(f"{name} {version}" for name, version in packages.items() if version))]
+    uses = [use.peak_from for group in results.groups if (use := use_of(group, environment))]
+    pairs += [("peak for MFU", "; ".join(dict.fromkeys(uses)))]
+    return [(name, text) for name, text in pairs if text not in ("", "unknown")]

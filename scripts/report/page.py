@@ -1,0 +1,158 @@
+"""Write the report of a result set: report.html, one self-contained file, and report.md for pasting.
+
+    python -m scripts.report.page --results results/latest
+
+The HTML holds its charts as SVG, needs no network and no script, and prints well. Texts from CSV files and data
+sets are escaped. Exit code: 1 where no run is ok, 2 for a mistake of the user. Needs no torch.
+"""
+
+import dataclasses
+import io
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import jinja2
+import tyro
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import read_table, write_whole
+from scripts.analysis.cautions import warnings_of
+from scripts.analysis.device_use import read_environment
+from scripts.analysis.sets import ResultSet, load_set
+from scripts.report.content import (
+    COLUMNS,
+    EXPLAIN,
+    headline,
+    loader_rows,
+    read_equivalence,
+    table_rows,
+    wall_rows,
+    with_short_labels,
+)
+from scripts.report.figures import clean, describe, troubles
+from scripts.report.origin import commands, facts, launch_lines, scalings, sweeps
+from scripts.report.plot import CHARTS, DETAIL_CHARTS
+from scripts.report.scaling import scaling_chart
+from scripts.report.sweep import sweep_chart
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Write report.html and report.md of a result set."""
+
+    results: Path = Path("results/latest")
+
+
+def figures_of(results: ResultSet) -> dict[str, Figure]:
+    """Every chart that the set holds something for, by name."""
+    found = {name: draw([results]) for name, draw in (CHARTS | DETAIL_CHARTS).items()}
+    aside = results.path / "scaling"  # where make report measures it, so that its runs are not in the table
+    for source in (results, *([load_set(aside)] if aside.is_dir() else [])):
+        for strategy, modes in scalings(source).items():
+            found[f"scaling_{strategy}"] = scaling_chart(source, strategy, modes)
+    for (strategy, key), points in sweeps(results).items():
+        found[f"sweep_{strategy}_{key}"] = sweep_chart(results, strategy, key, points)
+    # names become files and ids
+    return {re.sub(r"[^\w-]", "_", name): figure for name, figure in found.items() if figure}
+
+
+def inline_svg(figure: Figure, name: str) -> Markup:
+    """The figure as an <svg> element that can stand beside others in one page: its ids begin with `name`."""
+    out = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
+        figure.savefig(out, format="svg", bbox_inches="tight", pad_inches=0.05, metadata={"Date": None})
+    text = out.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'(<[^<>]*\sid=")', rf"\g<1>{name}-", text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+    # in a page, unlike in a file, names of XML namespaces are not needed
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href=", "href=")
+    label = escape(clean(figure.get_suptitle().replace("\n", ", ")))
+    return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+
+
+def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
+    """(HTML, Markdown, charts) of a set."""
+    environment = read_environment(results.path)
+    telemetry = read_table(results.path, "telemetry")
+    equivalence = read_equivalence(results.path)
+    drawn = figures_of(results)
+    rows = table_rows(results, environment, equivalence)
+    columns = [name for name in COLUMNS if any(row.get(name) for row in rows)]
+    loader_verdict, loader = loader_rows(results.path)
+    wall_header, wall = wall_rows(results)
+    values = {
+        "name": results.name,
+        "about": describe([results]),
+        "headline": headline(results),
+        "columns": columns,
+        "rows": rows,
+        "warnings": warnings_of(results, environment, telemetry),
+        "troubles": troubles(results),
+        "wall_header": wall_header,
+        "wall": wall,
+        "loader": loader,
+        "loader_verdict": loader_verdict,
+        "commands": commands(results, environment),
+        "launches": launch_lines(results),
+        "facts": facts(results, environment),
+        "explain": EXPLAIN,
+        "collect_env": str(environment.get("collect_env", "")),
+        "first_run": min(results.ok.started_at),
+    }
+    loading = jinja2.FileSystemLoader(TEMPLATES)
+    html = jinja2.Environment(loader=loading, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    markdown = jinja2.Environment(
+        loader=loading, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    markdown.filters["md"] = escape_markdown
+    bars = tqdm(drawn.items(), desc="charts", disable=None, leave=False)
+    pictures = {name: inline_svg(figure, name) for name, figure in bars}
+    return (
+        html.get_template("report.html.j2").render(values | {"charts": pictures}),
+        markdown.get_template("report.md.j2").render(values),
+        drawn,
+    )
+
+
+def escape_markdown(value: object) -> str:
+    """Text that means itself in Markdown, in a table too, and is still readable as it is."""
+    text = clean(str(value)).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"[`*|~]|^#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", text)
+    return re.sub(r"\](?=[(\[:])", r"\\]", text)  # [text](address) would be a link
+
+
+def main(options: Options) -> int:
+    results = with_short_labels(load_set(options.results))
+    if results.ok.empty:
+        reasons = " ".join(clean(text) for text in troubles(results)[:3])
+        print(
+            f"error: no run in {options.results}/runs.csv is ok, so there is nothing to report. {reasons}",
+            file=sys.stderr,
+        )
+        return 1
+    html, markdown, _ = build(results)
+    try:
+        for name, text in (("report.html", html), ("report.md", markdown)):
+            write_whole(results.path / name, text)
+    except OSError as error:
+        raise UserError(f"cannot write the report in {results.path}: {error.strerror}") from None
+    print("\n".join(headline(results)))
+    print(f"\nwritten:\n  {results.path / 'report.html'}\n  {results.path / 'report.md'}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Options)))
+    except UserError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,153 @@
+"""Draw the charts of result sets and print their summary table.
+
+    python -m scripts.report.plot --results results/latest [results/other ...] [--output DIR]
+
+Writes throughput, speedup, epoch_seconds and learning, each as PNG and SVG: into charts/ of the set, or for
+several sets, which are drawn side by side, into charts/with-<others>/ of the first. Exit code: 1 where no run
+is ok, 2 for a mistake of the user. Needs no torch.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy
+import tyro
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import read_table
+from scripts.analysis.cautions import warnings_of
+from scripts.analysis.device_use import read_environment
+from scripts.analysis.sets import Group, ResultSet, load_set, matched
+from scripts.analysis.stats import ratio
+from scripts.report import charts, figures
+from scripts.report import detail_charts as report_charts
+
+CHARTS = {
+    "throughput": charts.throughput_chart,
+    "speedup": charts.speedup_chart,
+    "epoch_seconds": charts.epoch_chart,
+    "learning": charts.learning_chart,
+}
+DETAIL_CHARTS = {"step_account": report_charts.step_chart, "telemetry": report_charts.telemetry_chart}
+COLUMNS = (
+    "strategy",
+    "runs",
+    "images/s",
+    "95 % interval",
+    "n runs x windows",
+    "x single",
+    "95 % interval",
+    "top-1 %",
+    "note",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Draw the charts of result sets and print their summary table."""
+
+    results: tuple[Path, ...] = (Path("results/latest"),)
+    """Result sets, drawn side by side."""
+    output: Path | None = None
+    """Folder for the charts; default: charts/ in the (first) set."""
+
+
+def summary_table(results: Path | ResultSet) -> str:
+    """One line a strategy of a set, and below it why runs are missing. Raises UserError for a missing folder."""
+    results = results if isinstance(results, ResultSet) else load_set(results)
+    single = charts.baseline(results)
+    lines = [COLUMNS, *(_line(group, single) for group in results.groups)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    left = {0, 1, len(COLUMNS) - 1}
+    table = [
+        "  ".join(
+            text.ljust(width) if place in left else text.rjust(width)
+            for place, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([f"{results.name}: {figures.describe([results])}", "", *table, *_remarks(results)])
+
+
+def _line(group: Group, single: Group | None) -> tuple[str, ...]:
+    status = ", ".join(f"{count} {name or 'no status'}" for name, count in group.counts.items())
+    notes = [] if group.parallel else ["not parallel"]
+    if (group.ok.oversubscribed == "yes").any():
+        notes.append("oversubscribed")
+    if len(group.samples) == 1:
+        notes.append("one repeat: no interval")
+    acc1 = group.ok.acc1[numpy.isfinite(group.ok.acc1)]
+    estimate = group.throughput
+    speed = interval = n = times = times_interval = ""
+    if estimate:
+        speed, interval = f"{estimate.value:,.1f}", _interval(estimate.low, estimate.high, ",.1f")
+        n = f"{estimate.num_runs} x {'/'.join(str(size) for size in sorted({len(run) for run in group.samples}))}"
+    if estimate and single and group is not single:
+        over = ratio(group.samples, single.samples, paired=matched(group, single))
+        times, times_interval = f"{over.value:.2f}", _interval(over.low, over.high, ".2f")
+    top1 = f"{acc1.mean():.1f}" if len(acc1) else ""
+    return (_plain(group.label), status, speed, interval, n, times, times_interval, top1, "; ".join(notes))
+
+
+def _interval(low: float | None, high: float | None, style: str) -> str:
+    return "" if low is None else f"[{low:{style}}, {high:{style}}]"
+
+
+def _plain(text: str) -> str:
+    """Without characters that could steer a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _remarks(results: ResultSet) -> list[str]:
+    sentences = [_plain(sentence) for sentence in figures.troubles(results)]
+    return ["", *sentences] if sentences else []
+
+
+def load_sets(paths: tuple[Path, ...]) -> list[ResultSet]:
+    """The sets in `paths`, each once, with names that differ."""
+    sets = list({path.resolve(): load_set(path) for path in paths}.values())
+    names = [results.name for results in sets]
+    return [dataclasses.replace(each, name=str(each.path)) if names.count(each.name) > 1 else each for each in sets]
+
+
+def draw(sets: list[ResultSet], folder: Path) -> list[Path]:
+    """Write every chart that the sets hold something for; returns the paths."""
+    drawn = ((name, chart(sets)) for name, chart in (CHARTS | DETAIL_CHARTS).items())
+    return [path for name, figure in drawn if figure for path in figures.save_chart(figure, folder, name)]
+
+
+def main(options: Options) -> int:
+    sets = load_sets(options.results)
+    print("\n\n".join(summary_table(results) for results in sets))
+    empty = [results for results in sets if results.ok.empty]
+    if len(empty) == len(sets):
+        names = " or ".join(str(results.path) for results in sets)
+        print(f"error: no ok rows in {names}/runs.csv, so there is nothing to draw", file=sys.stderr)
+        return 1
+    for results in empty:
+        print(f"warning: no ok rows in {results.path}; it is left out of the charts", file=sys.stderr)
+    print()
+    for results in sets:
+        for sentence in warnings_of(results, read_environment(results.path), read_table(results.path, "telemetry")):
+            print(f"warning: {_plain(sentence)}")
+    folder = options.output or sets[0].path / "charts"
+    if len(sets) > 1 and not options.output:
+        folder /= "with-" + "-".join(results.path.resolve().name for results in sets[1:])
+    print("\ncharts:")
+    for path in draw(sets, folder):
+        print(f"  {path}")
+    return 0
+
+
+def command(args: list[str] | None = None) -> int:
+    """The command line's exit code; a user's mistake is a line on stderr."""
+    try:
+        return main(tyro.cli(Options, args=args))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(command())

@@ -1,0 +1,186 @@
+"""Draw throughput against the value of one option, from a set that launchers/sweep.sh made.
+
+    python -m scripts.report.sweep --results results/latest --strategy ddp --key bucket_cap_mb
+
+Prints a table, writes its lines to sweep.csv of the set (lines of other sweeps stay) and draws
+charts/sweep_<strategy>_<key>.png and .svg. Exit code: 1 where no run is ok, 2 for a mistake. Needs no torch.
+"""
+
+import csv
+import dataclasses
+import io
+import sys
+from pathlib import Path
+
+import tyro
+from matplotlib.figure import Figure
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import cell, write_whole
+from scripts.analysis.sets import Group, ResultSet, load_set, matched
+from scripts.analysis.stats import ratio, strategy_throughput
+from scripts.report.figures import COLORS, count, digits, footnote, make_figure, save_chart, troubles
+from scripts.suite.plan import find_key, flags_in
+from scripts.suite.preflight import chosen
+
+COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
+LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Draw throughput against the value of one option."""
+
+    results: Path
+    strategy: str
+    key: str
+    """A field of the configuration, such as bucket_cap_mb."""
+
+
+def sweep_points(results: ResultSet, strategy: str, key: str) -> dict[str, Group]:
+    """The timed runs of each value, in the order of the values. Raises UserError for two settings of one value."""
+    points: dict[str, Group] = {}
+    for group in results.groups:
+        value = flags_in(group.ok.options.iloc[0]).get(key) if group.samples else None
+        if group.strategy != strategy or value is None:
+            continue
+        if value in points:
+            raise UserError(
+                f"{results.path} has {strategy} with {key} {value} in two settings: {points[value].label}, and "
+                f"{group.label}; sweep into a set of its own: RESULTS=results/new"
+            )
+        points[value] = group
+    return dict(sorted(points.items(), key=lambda item: (_number(item[0]) is None, _number(item[0]) or 0.0)))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, Group]) -> Figure:
+    """Images/s over the value of `key`, with every repeat, the 95 % interval and n."""
+    figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0)
+    places = _places(list(points))
+    values = [group.throughput.value for group in points.values()]
+    axes.plot(places, values, color=COLORS[0], marker="s", markersize=5, linewidth=1)
+    shown = list(values)
+    for place, group in zip(places, points.values(), strict=True):
+        estimate = group.throughput
+        repeats = [strategy_throughput([run]).value for run in group.samples]
+        shown += repeats
+        if estimate.low is not None:
+            axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
+        axes.plot(
+            [place] * len(repeats),
+            repeats,
+            linestyle="none",
+            marker="o",
+            markersize=3.5,
+            markerfacecolor="white",
+            markeredgecolor="black",
+            markeredgewidth=0.7,
+            zorder=3,
+        )
+        axes.annotate(
+            f"{digits(estimate.value)}\nn = {estimate.num_runs}",
+            (place, estimate.value),
+            xytext=(6, -5),
+            textcoords="offset points",
+            va="top",
+            fontsize=7,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
+        )
+    numbers = [_number(value) for value in points]
+    if None not in numbers and min(numbers) > 0 and max(numbers) >= LOG_FROM * min(numbers):
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    axes.set_xticks(places, list(points))
+    axes.margins(x=0.12)
+    # an interval that is wide for want of repeats must not flatten the points
+    span = max(max(shown) - min(shown), 0.05 * max(shown))
+    axes.set_ylim(max(0.0, min(shown) - 0.6 * span), max(shown) + 0.6 * span)
+    axes.yaxis.set_major_formatter("{x:,.10g}")
+    axes.grid(alpha=0.3)
+    axes.set_xlabel(key)
+    axes.set_ylabel("images/s   (axis cut, not from 0)" if axes.get_ylim()[0] > 0 else "images/s")
+    notes = ["square: total images / total seconds; dots: repeats; line: 95 % interval, cut where it leaves the chart."]
+    if any(group.throughput.low is None for group in points.values()):
+        notes.append("no interval: one repeat says nothing about the spread between runs.")
+    own = [group.label for group in results.groups if group.strategy == strategy]
+    footnote(figure, notes + [text for text in troubles(results) if text.startswith(tuple(own))])
+    return figure
+
+
+def _places(values: list[str]) -> list[float]:
+    """Where values stand on the axis: themselves where they are numbers that one scale can show, else 0, 1, 2 ..."""
+    numbers = [_number(value) for value in values]
+    if None in numbers or (min(numbers) <= 0 and max(numbers) > LOG_FROM):
+        return [float(place) for place in range(len(values))]
+    return numbers
+
+
+def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: dict[str, Group]) -> Path:
+    """The points as lines of sweep.csv, beside those of other sweeps."""
+    path = results.path / "sweep.csv"
+    rows = []
+    if path.exists():
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+            rows = [row for row in csv.DictReader(file) if (row.get("strategy"), row.get("key")) != (strategy, key)]
+    for value, group in points.items():
+        estimate = group.throughput
+        numbers = (estimate.value, estimate.low, estimate.high, estimate.num_runs)
+        cells = [cell(_number(value) if _number(value) is not None else value), *map(cell, numbers)]
+        rows.append(dict(zip(COLUMNS, [cell(strategy), key, *cells], strict=True)))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, out.getvalue())
+    return path
+
+
+def table(key: str, points: dict[str, Group]) -> str:
+    """The points as text, each over the first."""
+    first_value, first = next(iter(points.items()))
+    lines = [(key, "images/s", "95 % interval", "n", f"over {key} {first_value}", "")]
+    for value, group in points.items():
+        estimate, over = group.throughput, ("", "")
+        interval = "" if estimate.low is None else f"[{estimate.low:,.1f}, {estimate.high:,.1f}]"
+        if group is not first:
+            times = ratio(group.samples, first.samples, paired=matched(group, first))
+            bounds = "" if times.low is None else f" [{times.low:.2f}, {times.high:.2f}]"
+            over = (f"{times.value:.2f}{bounds}", times.verdict)
+        lines.append((value, f"{estimate.value:,.1f}", interval, count(estimate.num_runs, "run"), *over))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ((text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def main(options: Options) -> int:
+    results, key = load_set(options.results), find_key(options.key)
+    (strategy,) = chosen(options.strategy)[:1]
+    points = sweep_points(results, strategy, key)
+    if not points:
+        print(
+            f"error: no ok row of {strategy} in {results.path}/runs.csv was started with {key}; its reasons: "
+            + ("; ".join(troubles(results)) or "no such rows"),
+            file=sys.stderr,
+        )
+        return 1
+    print(table(key, points))
+    written = [write_sweep_csv(results, strategy, key, points)]
+    figure = sweep_chart(results, strategy, key, points)
+    written += save_chart(figure, results.path / "charts", f"sweep_{strategy}_{key}")
+    print("\nwritten:", *(f"  {path}" for path in written), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Options)))
+    except UserError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)

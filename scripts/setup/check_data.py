@@ -1,0 +1,135 @@
+"""Check that a folder has ImageNet's layout, train/<class>/<image> and val/<class>/<image>, before a run.
+
+    python -m scripts.setup.check_data --data PATH
+
+Prints the counts and exits 0, or says in one line on stderr what is wrong and what to do, and exits 2.
+It reads names only, no file's content, so that it takes seconds on the whole of ImageNet; a file that does
+not decode is the loader's to report. It counts what torchvision's ImageFolder would read.
+
+Links are followed everywhere, also out of the tree: people link a shared ImageNet's train/ and val/, or some
+of its classes, into a folder of their own. Neither this nor training writes there, so a link can do no harm;
+one that leads nowhere is refused, as training would fail on it later.
+"""
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import tyro
+from tqdm import tqdm
+
+# torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a data set holds.
+
+    A class's index is its place in the sorted names of train's class folders. A val/ may lack some classes,
+    and an ImageFolder on that val/ alone would number the others wrongly.
+    """
+
+    num_classes: int
+    num_train_images: int
+    num_val_images: int
+
+
+def show(names: Iterable[str], limit: int = 3) -> str:
+    """Some names for a message, quoted and escaped: a name may hold quotes, newlines or terminal codes."""
+    names = sorted(names)
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(repr(name) for name in names[:limit]) + rest
+
+
+def count_images(folder: str) -> int:
+    """The number of image files below a class folder, by their names, links followed.
+
+    Raises ValueError for a link that leads nowhere, OSError for a folder that cannot be read.
+    """
+    count = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                count += count_images(entry.path)
+            elif entry.name.lower().endswith(IMG_EXTENSIONS):
+                if entry.is_symlink() and not os.path.exists(entry.path):
+                    raise ValueError(f"{entry.path!r} is a link that leads nowhere: mend it or remove it")
+                count += 1
+    return count
+
+
+def count_part(data: str, part: str) -> dict[str, int]:
+    """The number of images in each class of `part`, "train" or "val". Raises as check_image_folder does."""
+    folder = os.path.join(data, part)
+    if not os.path.isdir(folder):
+        what = "is a link that leads nowhere" if os.path.islink(folder) else "is not there"
+        raise ValueError(f"{data!r}: {part}/ {what}; {LAYOUT}")
+    with os.scandir(folder) as entries:
+        entries = list(entries)
+    classes = sorted(entry.name for entry in entries if entry.is_dir())
+    if not classes:
+        num_loose = sum(entry.name.lower().endswith(IMG_EXTENSIONS) for entry in entries)
+        loose = f", only {num_loose} loose images: sort them into one folder a class" if num_loose else ""
+        raise ValueError(f"{data!r}: {part}/ has no class folders{loose}; {LAYOUT}")
+    counts = {
+        name: count_images(os.path.join(folder, name))
+        for name in tqdm(classes, desc=f"checking {part}", unit="class", disable=None, leave=False)
+    }
+    if empty := [name for name, count in counts.items() if count == 0]:
+        raise ValueError(
+            f"{data!r}: {part}/ has class folders without an image: {show(empty)}; "
+            f"fill or remove them (images end in {', '.join(IMG_EXTENSIONS)})"
+        )
+    return counts
+
+
+def check_image_folder(path: str | os.PathLike) -> Counts:
+    """Count a data set's classes and images; files directly in train/ or val/ are ignored.
+
+    Raises ValueError, with one line that says what is wrong, where and what to do, where `path` is not a
+    folder or has no train/ or val/, where one of them has no class folders or an empty one, and where val has
+    classes that train lacks (the opposite is fine). Raises OSError where a folder cannot be read.
+    """
+    data = os.fspath(path)
+    if not os.path.isdir(data):
+        what = "is not a folder" if os.path.lexists(data) else "does not exist"
+        raise ValueError(f"{data!r} {what}; set DATA to a folder with train/<class>/ and val/<class>/")
+    train, val = count_part(data, "train"), count_part(data, "val")
+    if unknown := val.keys() - train.keys():
+        raise ValueError(
+            f"{data!r}: val/ has classes that train/ lacks: {show(unknown)}; "
+            "remove them from val/ or add them to train/"
+        )
+    return Counts(len(train), num_train_images=sum(train.values()), num_val_images=sum(val.values()))
+
+
+@dataclass(frozen=True)
+class Options:
+    data: str
+    """The folder that holds train/ and val/."""
+
+
+def main(options: Options) -> int:
+    try:
+        counts = check_image_folder(options.data)
+    except ValueError as error:
+        print(f"check_data: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(
+            f"check_data: cannot read {error.filename!r}: {error.strerror}; mend its permissions or mount",
+            file=sys.stderr,
+        )
+        return 2
+    print(
+        f"{options.data!r}: {counts.num_classes} classes, {counts.num_train_images} train images, "
+        f"{counts.num_val_images} val images"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Options, description=__doc__, prog="python -m scripts.setup.check_data")))

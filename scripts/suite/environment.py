@@ -1,0 +1,71 @@
+"""Writes what the numbers depend on: hardware, drivers, libraries, threads, into environment.json of a set.
+
+python -m scripts.suite.environment --results results/x
+"""
+
+import dataclasses
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+import psutil
+import tyro
+
+from benchmarks.common.results import SCHEMA, write_json
+from scripts.analysis.device_use import measured_peak
+
+PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
+VARIABLES = (
+    "NPROC",
+    "NUM_GPUS",
+    "THREADS_PER_RANK",
+    "CONFIG",
+    "DATA",
+    "ARGS",
+    "CUDA_VISIBLE_DEVICES",
+    "TIMEOUT",
+    "NODES",
+    "TASKS_PER_NODE",
+    "GPUS_PER_NODE",
+    "CPUS_PER_TASK",
+    "PARTITION",
+    "TIME",
+    "NNODES",
+    "NODE_RANK",
+    "RDZV_ENDPOINT",
+    "HOSTS",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    results: Path
+
+
+def environment() -> dict:
+    """Facts of this machine and this interpreter, as text and numbers."""
+    from torch.utils.collect_env import get_pretty_env_info
+
+    installed = {}
+    for name in PACKAGES:
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            installed[name] = None
+    return {
+        "schema": SCHEMA,
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "num_cores": len(os.sched_getaffinity(0)),
+        "memory_gb": psutil.virtual_memory().total / 1e9,
+        "packages": installed,
+        "variables": {name: os.environ.get(name, "") for name in VARIABLES},
+        "measured_peak": measured_peak(),
+        "collect_env": get_pretty_env_info(),
+    }
+
+
+if __name__ == "__main__":
+    options = tyro.cli(Options)
+    write_json(options.results / "environment.json", environment())

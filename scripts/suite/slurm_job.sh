@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The batch job that scripts/suite/slurm_submit.sh submits: runs a command such as srun, and where the time limit nears,
+# lets it write a checkpoint and puts the job back into the queue, to resume from it.
+set -uo pipefail
+
+command=("$@") began=$EPOCHSECONDS checkpoints=''
+for ((n = 1; n <= $#; n++)); do
+  case ${!n} in
+    --checkpoint-dir) next=$((n + 1)) && checkpoints=${!next} ;;
+    --checkpoint-dir=*) checkpoints=${!n#*=} ;;
+  esac
+done
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+  rm -f -- "$RUN_DIR"/cause-*.json # they tell of the life before
+  [ -z "$checkpoints" ] || command+=(--resume)
+fi
+
+warned=0
+trap : USR1 # without checkpoints there is nothing to do before the limit
+# The tasks, not this script: they stop after a whole step and write last.pt.
+[ -z "$checkpoints" ] || trap 'warned=1; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
+"${command[@]}" &
+child=$!
+code=0
+while kill -0 "$child" 2>/dev/null; do
+  wait "$child"
+  code=$?
+done
+# Only with a checkpoint of this life: else it would go round for ever.
+if [ "$code" != 0 ] && [ "$warned" = 1 ] && [ -n "$(find "$checkpoints/last.pt" -newermt "@$began" 2>/dev/null)" ]; then
+  echo "job $SLURM_JOB_ID: the time limit is near; back into the queue, to resume from the checkpoint"
+  scontrol requeue "$SLURM_JOB_ID"
+  sleep 60 # until the controller ends this script
+fi
+exit "$code"

@@ -1,0 +1,131 @@
+"""Samples the machine beside a run, twice a second: GPUs through NVML, CPU, memory and network through psutil.
+
+Used by scripts/suite/attempt.py; its rows become telemetry.csv.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+PERIOD_S = 0.5
+
+
+class Sampler(threading.Thread):
+    """A thread that collects telemetry rows from `start()` until `stop()`; t_s counts from the start.
+
+    Utilisation in per cent (of all cores, or of the GPU), memory in 10^6 bytes, power in W, network in 10^6
+    bytes a second over every interface but loopback. GPUs are those that CUDA_VISIBLE_DEVICES shows; one that NVML
+    cannot read has no rows. A CPU's power is that of its packages, where RAPL may be read.
+    """
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.rows: list[dict] = []
+        self.stopped = threading.Event()
+        self.gpus = _nvml_gpus()
+
+    def run(self) -> None:
+        self.began = time.monotonic()
+        psutil.cpu_percent()  # the first call has nothing to compare with
+        before, joules, then = _network_bytes(), _rapl_j(), self.began
+        while not self.stopped.wait(PERIOD_S):
+            now, network, used_j = time.monotonic(), _network_bytes(), _rapl_j()
+            self.rows.append(
+                {
+                    "t_s": now - self.began,
+                    "device": "cpu",
+                    "util_pct": psutil.cpu_percent(),
+                    "memory_used_mb": psutil.virtual_memory().used / 1e6,
+                    "network_mb_per_s": (network - before) / 1e6 / (now - then),
+                    "power_w": (used_j - joules) / (now - then) if used_j >= joules > 0 else None,  # counters wrap
+                }
+            )
+            before, joules, then = network, used_j, now
+            self.rows += [{"t_s": now - self.began, "device": f"gpu{n}", **_gpu_row(gpu)} for n, gpu in self.gpus]
+
+    def stop(self) -> list[dict]:
+        """End the thread and return its rows."""
+        self.stopped.set()
+        self.join()
+        return self.rows
+
+    def energy_j_per_image(self, windows: list[tuple[int, float, float]], run: dict) -> float | None:
+        """Joules an image that the run's devices drew in its windows: (images, seconds, moment of the end).
+
+        run: device, nodes and world_size of its row. None where no power was read in a window, or not of all nodes.
+        """
+        if run["nodes"] > 1:
+            return None
+        devices = {f"gpu{n}" for n, _ in self.gpus[: run["world_size"]]} if run["device"] == "cuda" else {"cpu"}
+
+        def timed(moment: float) -> bool:
+            return any(end - seconds <= moment <= end for _, seconds, end in windows)
+
+        read = [row for row in self.rows if row["device"] in devices and row.get("power_w") is not None]
+        inside = [row for row in read if timed(self.began + row["t_s"])]
+        moments = {row["t_s"] for row in inside}
+        if not moments:
+            return None
+        watts = sum(row["power_w"] for row in inside) / len(moments)
+        return watts * sum(seconds for _, seconds, _ in windows) / sum(images for images, _, _ in windows)
+
+
+def _network_bytes() -> int:
+    counters = psutil.net_io_counters(pernic=True)
+    return sum(nic.bytes_sent + nic.bytes_recv for name, nic in counters.items() if name != "lo")
+
+
+def _rapl_j(folder: Path = Path("/sys/class/powercap")) -> float:
+    """Joules that the CPU packages have used so far; 0 where the counters are missing or only root may read them."""
+    try:
+        packages = [path for path in folder.glob("intel-rapl:*/energy_uj") if path.parent.name.count(":") == 1]
+        return sum(int(path.read_text()) for path in packages) / 1e6
+    except OSError:
+        return 0.0
+
+
+def _nvml_gpus() -> list[tuple[int, object]]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no library, no driver, no GPU: the suite runs without
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = range(pynvml.nvmlDeviceGetCount()) if visible is None else [word for word in visible.split(",") if word]
+    gpus = []
+    for n, name in enumerate(names):
+        with contextlib.suppress(pynvml.NVMLError, ValueError):
+            by_uuid = isinstance(name, str) and not name.strip().isdecimal()
+            get = pynvml.nvmlDeviceGetHandleByUUID if by_uuid else pynvml.nvmlDeviceGetHandleByIndex
+            gpus.append((n, get(name.strip() if by_uuid else int(name))))
+    return gpus
+
+
+def _gpu_row(gpu) -> dict:
+    """What NVML says of one GPU; what this GPU does not tell stays empty."""
+    import pynvml
+
+    def ask(question):
+        try:
+            return question()
+        except pynvml.NVMLError:
+            return None
+
+    power_mw = ask(lambda: pynvml.nvmlDeviceGetPowerUsage(gpu))
+    memory = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(gpu))
+    use = ask(lambda: pynvml.nvmlDeviceGetUtilizationRates(gpu))
+    reasons = ask(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)) or 0
+    thermal = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
+    capped = pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+    return {
+        "util_pct": use.gpu if use else None,
+        "memory_used_mb": memory.used / 1e6 if memory else None,
+        "power_w": power_mw / 1000 if power_mw is not None else None,
+        "temperature_c": ask(lambda: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)),
+        "throttle": "thermal" if reasons & thermal else "power" if reasons & capped else "",
+    }

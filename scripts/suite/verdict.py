@@ -1,0 +1,112 @@
+"""The first cause of a failed run, from the notes its ranks left and the log of what started them."""
+
+import json
+import re
+import signal
+from pathlib import Path
+
+from benchmarks.common.outcome import timed_out
+
+# What a rank says when another one has left it: true, but not the cause.
+VICTIM = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|timed out waiting|timeout caused pair closure|wait timeout"
+    r"|socket.*(closed|timeout)|gloo.*error|nccl.*(abort|error|timeout)|horovodinternalerror|\bdist\w*error"
+    r"|tcpstore|filestore|process(exited|raised)exception",
+    re.IGNORECASE | re.DOTALL,
+)
+NCCL_WAITED = re.compile(r"\[Rank (\d+)\].*Watchdog caught collective operation timeout")  # then it aborts its rank
+KILLED = (
+    re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s+exitcode\s+: -(?P<signum>\d+)"),  # torchrun
+    re.compile(r"process (?P<rank>\d+) terminated with signal SIG(?P<word>\w+)"),  # torch.multiprocessing
+    re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>\d+)"),  # horovodrun: the first that ended
+    re.compile(r"srun: error: \S+ tasks? (?P<rank>\d+).*: (?P<word>Killed|Aborted|Segmentation fault|Bus error)"),
+)
+SIGNALS = {"Killed": 9, "Aborted": 6, "Segmentation fault": 11, "Bus error": 7}
+SIGNALS |= {signum.name.removeprefix("SIG"): signum.value for signum in signal.Signals}
+BY_TORCHRUN = "forcefully exiting via"  # torchrun kills what ignores its SIGTERM for 30 s, such as a stopped rank
+SLURM_ENDED = {
+    "CANCELLED": ("interrupted", "by scancel"),
+    "TIMEOUT": ("timeout", "at the job's time limit; raise TIME=, or add --checkpoint-dir to be requeued and resume"),
+    "NODE_FAIL": ("failed", "a node went down"),
+    "PREEMPTED": ("interrupted", "by a job of higher priority; with --checkpoint-dir it would resume"),
+    "OUT_OF_MEMORY": ("failed", "out of memory; lower --global-batch or ask for more memory"),
+}
+RAISED = re.compile(r"^(?:\[\S+<std\w+>:\s*)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)", re.MULTILINE)
+SOURCE_LINE = re.compile(r"\[\S+\.(cc|cpp|h):\d+\] ")  # of a library's source, in its messages
+
+
+def notes_of(run_dir: Path) -> list[dict]:
+    """The notes that the run's processes left (outcome.note), the earliest first."""
+    notes = []
+    for path in run_dir.glob("cause-*.json"):
+        try:
+            notes.append(json.loads(path.read_text()))
+        except (OSError, ValueError) as error:
+            print(f"warning: {path} cannot be read: {error}")
+    return sorted(notes, key=lambda note: note["at"])
+
+
+def killed_rank(log: str) -> str | None:
+    """'rank 1: signal 9, possibly out of memory', where the log says that a rank was killed.
+
+    SIGTERM is not counted, nor what torchrun kills itself: so end the ranks that outlive a failed one.
+    """
+    for said in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
+        code = int(said.get("code") or 0)
+        signum = int(said.get("signum") or SIGNALS.get(said.get("word"), max(0, code - 128)))
+        if signum in (0, signal.SIGTERM) or (signum == signal.SIGKILL and BY_TORCHRUN in log):
+            continue
+        hint = ", possibly out of memory" if signum == signal.SIGKILL else ""
+        return f"rank {said['rank']}: signal {signum}{hint}"
+    return None
+
+
+def ended_by_slurm(log: str) -> tuple[str, str] | None:
+    """(status, reason) where scripts/suite/slurm_submit.sh tells that Slurm ended the job."""
+    job = re.findall(r"^slurm job (\d+): (\w+)", log, re.MULTILINE)
+    if not job or job[-1][1] not in SLURM_ENDED:
+        return None
+    (number, state), (status, why) = job[-1], SLURM_ENDED[job[-1][1]]
+    return status, f"Slurm job {number}: {state}, {why}"
+
+
+def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int) -> tuple[str, str]:
+    """(status, reason) of a run of `num_ranks` that ended with `exit_code` and did not finish.
+
+    stopped: the ranks that did not answer when the first note was left.
+    """
+    if ended := ended_by_slurm(log):
+        return ended
+    culprits = [note for note in notes if not VICTIM.search(note["reason"])]
+    if culprits:
+        return culprits[0]["status"], text_of(culprits[0])
+    if stopped:
+        waited = f"; {text_of(notes[0])}" if notes else ""
+        return "timeout", f"{' and '.join(stopped)} was stopped by a signal and did not answer{waited}"
+    if waited := {int(rank) for rank in NCCL_WAITED.findall(log)}:
+        return "timeout", f"rank {min(waited)}: a collective timed out{missing(waited, num_ranks)}"
+    if killed := killed_rank(log):
+        return "failed", killed
+    if notes:
+        if not timed_out(notes[0]["reason"]):
+            return notes[0]["status"], text_of(notes[0])
+        return "timeout", text_of(notes[0]) + missing({note["rank"] for note in notes}, num_ranks)
+    if exit_code < 0:
+        return "failed", f"{signal.Signals(-exit_code).name} ended the launcher; its workers were swept"
+    if exit_code == 0:
+        return "failed", "ended with exit code 0 but left no result"
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    said = raised.group(1) if (raised := RAISED.search(log)) else lines[-1] if lines else "the log is empty"
+    return "failed", f"exit code {exit_code}: {said[:200]}"
+
+
+def missing(heard: set[int], num_ranks: int) -> str:
+    """Names the rank that hangs, where every other one was heard."""
+    silent = set(range(num_ranks)) - heard
+    return f"; rank {min(silent)} gave no sign" if len(silent) == 1 else ""
+
+
+def text_of(note: dict) -> str:
+    """'rank 1: reason', or the reason alone where it is that of all ranks."""
+    where = f"rank {note['rank']}: " if note["status"] == "failed" else ""
+    return where + SOURCE_LINE.sub("", note["reason"])

@@ -1,0 +1,202 @@
+"""The comparison's words and exit codes: refused where it would mislead, silent on nothing, usable in CI."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy
+import pytest
+from support import run_strategy
+
+from benchmarks.common.results import append_rows
+from scripts.analysis.compare import command
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_set(folder, speeds, num_repeats=5, seed=0, **columns):
+    """A set with 1 % of noise between runs and between windows."""
+    folder.mkdir()
+    rng = numpy.random.default_rng(seed)
+    for repeat in range(1, num_repeats + 1):
+        for strategy, speed in speeds.items():
+            run_id = f"{repeat}-{strategy}"
+            speed = speed * numpy.exp(0.01 * rng.normal())
+            append_rows(
+                folder,
+                "runs",
+                [
+                    {
+                        "run_id": run_id,
+                        "strategy": strategy,
+                        "status": "ok",
+                        "repeat": repeat,
+                        "arch": "resnet18",
+                        "image_size": 64,
+                        "global_batch": 32,
+                        "precision": "fp32",
+                        "loader": "folder",
+                        "device_name": "Test CPU",
+                        "world_size": 1 if strategy == "single" else 2,
+                        **columns,
+                    }
+                ],
+            )
+            append_rows(
+                folder,
+                "windows",
+                [
+                    {
+                        "run_id": run_id,
+                        "window": n,
+                        "images": 224,
+                        "seconds": 224 / speed / numpy.exp(0.01 * rng.normal()),
+                    }
+                    for n in range(5)
+                ],
+            )
+    return folder
+
+
+@pytest.fixture
+def compare(capsys):
+    def run(*args):
+        code = command([str(arg) for arg in args])
+        streams = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=streams.out, stderr=streams.err)
+
+    return run
+
+
+def line(done, start):
+    return next(text for text in done.stdout.splitlines() if text.startswith(start))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_set(tmp_path_factory.mktemp("sets") / "base", {"single": 100, "ddp": 170, "ddp_spawn": 170})
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    return write_set(tmp_path_factory.mktemp("sets") / "slow", {"single": 100, "ddp": 153}, seed=1)
+
+
+def test_a_slowdown_fails_over_5_but_not_over_20_percent(compare, base, slow):
+    # CI stands on these exit codes: B is 10 % slower in ddp only.
+    assert compare("--a", base, "--b", slow).returncode == 0
+    over_5 = compare("--a", base, "--b", slow, "--fail-over", "5%")
+    assert over_5.returncode == 1 and "with confidence: ddp\n" in over_5.stderr
+    assert over_5.stderr.endswith(f"failed: not timed in {slow}: ddp_spawn\n")  # what broke must not pass unseen
+    assert compare("--a", base, "--b", slow, "--strategy", "ddp", "--fail-over", "20%").returncode == 0
+    assert " slower " in line(over_5, "ddp ") and " no difference seen " in line(over_5, "single ")
+    assert "5 / 5" in line(over_5, "ddp ") and "25 / 25" in line(over_5, "ddp ")
+    assert f"only in {base}: ddp_spawn" in over_5.stderr
+
+
+def test_a_gain_is_faster_and_never_fails(compare, base, slow):
+    done = compare("--a", slow, "--b", base, "--fail-over", "0%", "--strategy", "ddp")
+    assert done.returncode == 0 and " faster " in line(done, "ddp ") and "single " not in done.stdout
+
+
+def test_within_one_set(compare, base):
+    # The same rounds are pairs; against single and against the fastest.
+    done = compare("--a", base)
+    assert done.returncode == 0
+    assert "pairs" in line(done, "ddp / single") and " faster " in line(done, "ddp / single")
+    assert " no difference seen " in done.stdout and "slower" in done.stdout
+    assert len([text for text in compare("--a", base, "--strategy", "ddp").stdout.splitlines() if " / " in text]) == 2
+
+
+@pytest.mark.parametrize(
+    "column, value",
+    [
+        ("device_name", "Other CPU"),
+        ("world_size", 4),
+        ("global_batch", 64),
+        ("arch", "resnet50"),
+        ("image_size", 224),
+        ("precision", "tf32"),
+        ("loader", "synthetic"),
+        ("threads_per_rank", 32),
+        ("nodes", 2),
+    ],
+)
+def test_unlike_sets_are_refused_and_the_difference_named(compare, base, tmp_path, column, value):
+    other = write_set(tmp_path / "other", {"ddp": 170}, num_repeats=2, **{column: value})
+    done = compare("--a", base, "--b", other)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("error: ddp: not alike in " + column)
+    assert str(value) in done.stderr and "--anyway" in done.stderr and done.stdout == ""
+    anyway = compare("--a", base, "--b", other, "--anyway")
+    assert anyway.returncode == 0 and f"warning: ddp: not alike in {column}" in anyway.stderr
+
+
+def test_other_differences_are_told(compare, base, tmp_path):
+    other = write_set(tmp_path / "other", {"ddp": 170}, num_repeats=2, memory_format="channels_last")
+    assert "differ in memory_format (unknown against channels_last)" in compare("--a", base, "--b", other).stderr
+
+
+def test_one_repeat_is_no_verdict(compare, base, tmp_path):
+    one = write_set(tmp_path / "one", {"ddp": 10}, num_repeats=1)
+    done = compare("--a", base, "--b", one, "--fail-over", "5%")
+    assert done.returncode == 1 and " no verdict " in line(done, "ddp ") and "REPEATS=3" in done.stdout
+    assert "failed: no verdict: ddp" in done.stderr
+    assert compare("--a", base, "--b", one).returncode == 0
+
+
+def test_no_ok_rows_is_a_sentence_and_exit_1(compare, base, tmp_path):
+    done = compare("--a", base, "--b", tmp_path)
+    assert done.returncode == 1 and "no ok rows" in done.stderr
+
+
+def test_a_half_written_last_line_is_skipped(compare, base, slow):
+    with open(slow / "windows.csv", "a") as file:
+        file.write("5-ddp,5,2")
+    done = compare("--a", base, "--b", slow)
+    assert done.returncode == 0 and "not a whole row" in done.stderr and "25 / 25" in line(done, "ddp ")
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (["--strategy", "dpp"], "did you mean ddp?"),
+        (["--fail-over", "5"], "a percentage such as 5%"),
+        (["--fail-over", "nan%"], "a percentage such as 5%"),
+        (["--fail-over", "5%"], "give the new one as --b"),
+        (["--b", "no such set"], "is not a folder of results"),
+    ],
+)
+def test_mistakes_are_sentences(compare, base, args, words):
+    done = compare("--a", base, *args)
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and words in done.stderr
+
+
+def test_a_slowdown_that_may_be_chance_does_not_fail(compare, base, tmp_path):
+    # The point is 10 % slower, but two repeats leave an interval that reaches over the limit.
+    two = write_set(tmp_path / "two", {"ddp": 153}, num_repeats=2, seed=1)
+    done = compare("--a", base, "--b", two, "--fail-over", "9%", "--strategy", "ddp")
+    assert done.returncode == 0 and float(line(done, "ddp ").split()[1]) < 0.91
+
+
+def test_the_command_itself(base, tmp_path):
+    run = [sys.executable, "-m", "scripts.analysis.compare", "--a", base]
+    good = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)
+    bad = subprocess.run([*run, "--b", tmp_path / "x"], cwd=ROOT, capture_output=True, text=True)
+    assert (good.returncode, bad.returncode) == (0, 2)
+    assert "smallest difference" in good.stdout and bad.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_real_slowdown_of_10_percent_is_found(compare, tmp_path, tiny_config):
+    """Five pairs of real runs, of which one of each pair waits in every step for a ninth of a step's time."""
+    args = "--loader synthetic --image-size 64 --global-batch 16 --steps 45 --epochs 1 --windows 8 --window-steps 5"
+    slow = {"FAULT": "slow", "PYTHONPATH": ROOT / "tests" / "faults", "CONFIG": tiny_config}
+    first = run_strategy("single", tmp_path / "first", args, CONFIG=tiny_config)
+    for repeat in range(1, 6):
+        run_strategy("single", tmp_path / "a", args, CONFIG=tiny_config, REPEAT=repeat)
+        wait_s = first["step_ms_p50"] / 1000 / 9
+        run_strategy("single", tmp_path / "b", args, REPEAT=repeat, SLOW_S=wait_s, **slow)
+    done = compare("--a", tmp_path / "a", "--b", tmp_path / "b", "--fail-over", "2%")
+    print(done.stdout, done.stderr)
+    assert " slower " in line(done, "single ") and done.returncode == 1

@@ -1,0 +1,259 @@
+"""Where the time of a step and of a run goes: nothing is left out, and a planted delay lands where it belongs.
+
+.venv/bin/python -m pytest tests/benchmarks/test_account.py
+"""
+
+import inspect
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from statistics import median
+
+import numpy
+import pytest
+import scipy.stats
+import torch
+from support import ROOT, environment, run_strategy
+from torchvision.models import ResNet18_Weights, ResNet50_Weights, ResNet152_Weights
+
+from benchmarks import single
+from benchmarks.common import account
+from benchmarks.common.clock import Clock
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.model import flops_per_image
+from benchmarks.common.results import read_table
+from scripts.probe.loader import ROUNDS, WHATS, verdict
+from scripts.probe.overhead import interval
+
+PARTS = ["data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms", "exposed_comm_ms"]
+DELAYS_MS = {"single": 20, "ddp": 20, "horovod_ddp": 60}  # Horovod's waits vary by 6 ms from median to median
+PLACES = {
+    "loader": "data_ms",
+    "copy": "copy_ms",
+    "forward": "forward_ms",
+    "backward": "backward_ms",
+    "optimizer": "optimizer_ms",
+    "other": "other_ms",
+    "exchange": "exposed_comm_ms",
+}
+STARTERS = {
+    "single": [sys.executable],
+    "ddp": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+    "horovod_ddp": [
+        sys.executable,
+        "-m",
+        "horovod.runner.launch",
+        "--gloo",
+        "-np",
+        "2",
+        "-H",
+        "localhost:2",
+        sys.executable,
+    ],
+}
+without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/setup/install_horovod.sh has not run")
+HOROVOD = pytest.param("horovod_ddp", marks=[without_horovod, pytest.mark.slow])
+# ResNet-18 with 4 classes: parameters that are sent and received, and running statistics that rank 0 sends
+GRADIENT_BYTES, BUFFER_BYTES = 2 * 4 * 11_178_564, 4 * 9_600
+
+
+@pytest.fixture(scope="module")
+def planted(tiny_data, tiny_config):
+    """planted(name): what tests/planted.py reports of a strategy, run once for all tests of this file."""
+    reports = {}
+
+    def report_of(name: str) -> dict:
+        if name not in reports:
+            places = ["", *PLACES] if name == "single" else ["", "loader", "forward", "exchange"]
+            command = [*STARTERS[name], ROOT / "tests" / "planted.py", name, json.dumps(places)]
+            command.append(str(DELAYS_MS[name]))
+            flags = ["--config", tiny_config, "--data", tiny_data, "--epochs", "1", "--windows", "1"]
+            command += [*flags, "--account-steps", "4"]
+            loopback = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "PYTHONPATH": ROOT}
+            reports[name] = subprocess.run(
+                command, cwd=ROOT, env=environment(**loopback), capture_output=True, text=True, timeout=300
+            )
+        done = reports[name]
+        assert done.returncode == 0, done.stdout + done.stderr
+        line = next(line for line in done.stdout.splitlines() if "planted:" in line)
+        return json.loads(line.split("planted:", 1)[1])
+
+    return report_of
+
+
+CASES = [
+    *(("single", place) for place in PLACES if place != "exchange"),
+    *((name, place) for name in ("ddp", HOROVOD) for place in ("loader", "forward", "exchange")),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        pytest.param(getattr(name, "values", [name])[0], place, marks=getattr(name, "marks", ()))
+        for name, place in CASES
+    ],
+)
+def test_a_planted_delay_lands_in_its_part_and_nowhere_else(planted, name, place):
+    """Protects the meaning of every column. Each part must see all of its own delay and little of the others':
+    real sleeps in real ranks, compared with the same process without them."""
+    report = planted(name)
+    grown = {
+        part: median(row[part] for row in report[place]) - median(row[part] for row in report[""]) for part in PARTS
+    }
+    assert grown.pop(PLACES[place]) > 0.7 * DELAYS_MS[name]
+    assert max(grown.values()) < 0.5 * DELAYS_MS[name]
+
+
+@pytest.mark.parametrize("name", ["single", "ddp", HOROVOD])
+def test_the_parts_sum_to_the_step(planted, name):
+    """Protects the closed account: parts are added up from their own marks, the step from its first and last."""
+    report = planted(name)
+    rows = [row for place in ["", *PLACES] for row in report.get(place, [])]
+    assert len(rows) >= 32
+    for row in rows:
+        assert sum(row[part] for part in PARTS) == pytest.approx(row["step_ms"], rel=0.02)
+    # What has no name stays small: a forgotten phase would be in here.
+    assert median(row["other_ms"] for row in report[""]) < 0.1 * median(row["step_ms"] for row in report[""])
+
+
+@pytest.mark.parametrize("name", ["ddp", HOROVOD])
+def test_the_step_without_exchange_exchanges_nothing(planted, name):
+    """Protects the subtraction: a twin that still sent gradients, or buffers, would make communication look cheap.
+
+    And the step with exchange must still do all of it, which for DDP includes a broadcast of buffers. A few bytes
+    are the end of the sum that has the ranks start together. Horovod's ranks go on telling each other every
+    millisecond that they have nothing to send.
+    """
+    report = planted(name)
+    assert min(report["bytes with"]) > GRADIENT_BYTES + (BUFFER_BYTES if name == "ddp" else 0)
+    assert max(report["bytes without"]) < (1000 if name == "ddp" else GRADIENT_BYTES / 100)
+    assert all(summary["comm_ms"] > 0 for summary in report["summary"])
+
+
+def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch):
+    """Protects the difference between none (0) and not known (empty)."""
+    phases = dict.fromkeys([*account.PHASES, "step"], 1.0)
+    monkeypatch.setattr(account, "_phases_ms", lambda clock, marks: phases)
+    config, worker = Config(account_steps=2), single.pick_worker(Config(), single.Place())
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
+
+    class NoBatches:
+        fetch = to_device = staticmethod(lambda: None)
+
+    def taken(num_devices):
+        nothing = (config, worker, optimizer, NoBatches(), lambda batches, lr: None, lambda tensor: tensor)
+        return account.account(*nothing, None, num_devices)
+
+    rows, summary = taken(num_devices=1)
+    assert [row["exposed_comm_ms"] for row in rows] == [0, 0] and summary == {"exposed_comm_ms": 0}
+    rows, summary = taken(num_devices=2)
+    assert [row["exposed_comm_ms"] for row in rows] == [None, None] and summary == {}
+
+
+def test_the_account_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config, monkeypatch):
+    """Protects the results: an account after the run changes neither them nor what the process does later."""
+    weights, backward = [], torch.autograd.backward
+
+    def watched(config, worker, optimizer, train, *rest):
+        model = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        before = [parameter.clone() for parameter in model]
+        result = account.account(config, worker, optimizer, train, *rest)
+        weights.extend(zip(before, model, strict=True))
+        assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
+        assert train.fetch.__func__ is type(train).fetch and train.to_device.__func__ is type(train).to_device
+        return result
+
+    monkeypatch.setattr("benchmarks.common.engine.account", watched)
+    single.main(load_config(["--config", str(tiny_config), "--data", str(tiny_data), "--account-steps", "2"]))
+    assert weights and all(torch.equal(before, after) for before, after in weights)
+    assert torch.autograd.backward is backward
+
+
+@pytest.mark.parametrize("name", ["single", "ddp"])
+def test_the_rows_of_a_run(name, tmp_path, tiny_data, tiny_config):
+    """Protects the way into the tables, and the account of the wall clock: parts agree with what was timed."""
+    row = run_strategy(name, tmp_path, "--account-steps 3", DATA=tiny_data, CONFIG=tiny_config, NPROC=2)
+    assert row["status"] == "ok", row["reason"]
+    steps, wall = read_table(tmp_path, "steps"), read_table(tmp_path, "wall")
+    accounted = steps[steps["data_ms"].notna()]
+    assert list(accounted["step"]) == [11, 12, 13]  # after 2 epochs of 5 steps and one step to settle
+    assert list(steps[steps["data_ms"].isna()]["step"]) == [1, 2, 3, 4]
+    assert accounted[PARTS].sum(axis=1).to_numpy() == pytest.approx(accounted["step_ms"].to_numpy(), rel=0.02)
+    assert row["exposed_comm_ms"] == pytest.approx(accounted["exposed_comm_ms"].median())
+    if name == "ddp":
+        assert row["overlap_pct"] == pytest.approx(100 * min(1, max(0, 1 - row["exposed_comm_ms"] / row["comm_ms"])))
+    assert wall["seconds"].sum() >= 0.98 * row["wall_s"]
+    seconds = wall.set_index("part")["seconds"]
+    timed = read_table(tmp_path, "windows")["seconds"].sum()
+    epochs = read_table(tmp_path, "epochs").groupby("phase")["seconds"].sum()
+    assert seconds["timed windows"] == pytest.approx(timed, abs=0.05)
+    assert seconds["evaluation"] == pytest.approx(epochs["val"], rel=0.2, abs=0.2)
+    assert seconds["step account"] > accounted["step_ms"].sum() / 1000
+
+
+@pytest.mark.parametrize(
+    ("arch", "weights"),
+    [("resnet18", ResNet18_Weights), ("resnet50", ResNet50_Weights), ("resnet152", ResNet152_Weights)],
+)
+def test_flops_agree_with_those_that_torchvision_publishes(arch, weights):
+    """Protects the roofline. torchvision counts multiply-adds of a forward pass, in units of 1e9."""
+    published = weights.IMAGENET1K_V1.value.meta["_ops"]
+    assert flops_per_image(Config(arch=arch), 1000) == pytest.approx(3 * 2 * published * 1e9, rel=0.002)
+
+
+def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_config):
+    """Protects the sentence in the report: it follows from the three rates, which real training gave."""
+    command = [sys.executable, "-m", "scripts.probe.loader", "--results", tmp_path]
+    command += ["--config", tiny_config, "--data", tiny_data]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = read_table(tmp_path, "loader").set_index("what")
+    assert list(rows.index) == list(WHATS) and (rows["num_windows"] == ROUNDS).all()
+    assert rows["images_per_s"].to_numpy() == pytest.approx((rows["images"] / rows["seconds"]).to_numpy())
+    assert rows["verdict"].unique().tolist() == [verdict(*rows["images_per_s"], workers=0)]
+    assert done.stdout.strip().endswith(rows["verdict"].iloc[0])
+
+
+def test_the_verdict_names_the_slower_and_by_how_much():
+    """Protects the direction of the margin: it is above 1 whichever of the two is faster."""
+    assert verdict(300, 100, 75, 0).startswith("the loader is not the limit, with a margin of 3.00; ")
+    assert "75 % of training alone (--workers 0: " in verdict(300, 100, 75, 0)
+    assert verdict(50, 100, 50, 4) == (
+        "the loader is the limit: training is 2.00 times as fast; together they reach 50 % of training alone"
+    )
+
+
+def test_overhead_is_the_geometric_mean_of_pairs_with_students_interval():
+    """Protects the ratio that CI looks at: a/b and b/a cancel, and the interval is scipy's own."""
+    assert interval([0.5, 2.0])[0] == pytest.approx(1)
+    ratios = [0.97, 1.01, 0.99, 1.02, 0.98]
+    value, low, high = interval(ratios)
+    expected = numpy.exp(scipy.stats.ttest_1samp(numpy.log(ratios), 0).confidence_interval(0.95))
+    assert (low, high) == pytest.approx(tuple(expected)) and low < value < high
+
+
+def test_marks_book_the_time_before_them():
+    """Protects the sums that everything above rests on, without a machine's noise."""
+    clock = Clock(torch.device("cpu"))
+    marks = [("", 1.0), ("other", 1.5), ("data", 2.0), ("other", 2.25), ("backward", 4.0), ("backward", 5.0)]
+    taken = account._phases_ms(clock, marks)
+    assert taken == {
+        "data": 500,
+        "copy": 0,
+        "forward": 0,
+        "backward": 2750,
+        "optimizer": 0,
+        "other": 750,
+        "step": 4000,
+    }
+
+
+def test_the_plain_steps_are_untouched():
+    """Protects the promise that no step was changed for the account: it mentions no mark and no hook."""
+    for name in ("single", "dataparallel", "ddp", "ddp_spawn", "slurm", "horovod_ddp"):
+        source = (ROOT / "benchmarks" / f"{name}.py").read_text()
+        step = source[source.index("    def step(") :].split("\n\n")[0]
+        own = inspect.getsource(single)
+        assert step == own[own.index("    def step(") :].split("\n\n")[0]

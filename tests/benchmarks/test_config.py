@@ -1,0 +1,181 @@
+"""The one place where a user's settings come in: mistakes are named, nothing is executed, later settings win.
+
+.venv/bin/python -m pytest tests/benchmarks/test_config.py
+"""
+
+import dataclasses
+import typing
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import ROOT
+
+from benchmarks.common.config import AT_LEAST, FIELDS, TYPES, Config, load_config, read_yaml
+from benchmarks.common.errors import UserError
+
+
+@pytest.fixture
+def yaml_file(tmp_path):
+    """yaml_file(text): the path of a configuration with that text."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "a file.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_configurations_that_we_ship_load(path):
+    """Protects users from a renamed field that a file still has."""
+    config = load_config(["--config", str(path)])
+    assert config.config == str(path)
+    assert len(read_yaml(str(path))) >= 5
+
+
+def test_a_file_overrides_defaults_and_flags_override_the_file(yaml_file):
+    """Protects the order: defaults, file, flags, the last flag last."""
+    path = yaml_file("lr: 1\nglobal_batch: 64\naugment: false\nnorm: group\nweight_decay: 1e-3\n")
+    args = ["--config", path, "--global-batch", "8", "--global-batch", "16", "--augment", "--resume"]
+    config = load_config(args)
+    assert (config.lr, config.global_batch, config.augment, config.norm) == (1.0, 16, True, "group")
+    assert config.weight_decay == 1e-3 and config.resume is True  # YAML 1.1 reads 1e-3 as text
+    assert config.momentum == Config().momentum
+    assert load_config([f"--config={path}"]).global_batch == 64
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("global_bach: 3", "unknown key 'global_bach'; did you mean `global_batch`?"),
+        ("learning: 3", "unknown key 'learning'; "),
+        ("zzz: 3", "unknown key 'zzz'; `make help`"),
+        ("config: other.yaml", "unknown key 'config'"),  # a file cannot name a file
+        ("1: 2", "unknown key '1'"),
+        ("arch: resnet5O", "arch is 'resnet5O'; did you mean resnet50? It takes resnet18, "),
+        ("arch: 50", "arch is 50; It takes resnet18, "),
+        ("norm: [batch]", "norm is a list; It takes batch, group, sync"),
+        ("global_batch: 32.0", "global_batch is 32.0, but must be of type int"),
+        ("global_batch: '32'", "global_batch is '32', but must be of type int"),
+        ("global_batch: true", "global_batch is True, but must be of type int"),
+        ("epochs:", "epochs is None, but must be of type int"),
+        ("resume: 1", "resume is 1, but must be of type bool"),
+        ("data: 7", "data is 7, but must be of type str"),
+        ("lr: fast", "lr is 'fast', but must be of type float"),
+        ("lr: [0.1]", "lr is a list, but must be of type float"),
+        ("lr: 1" + 400 * "0", "lr is 1000"),
+        ("- lr", "must hold `name: value` lines, but holds a list"),
+        ("just words", "must hold `name: value` lines, but holds a str"),
+        ("lr: [", "is not plain YAML: "),
+        ("lr: !!int ''", "is not plain YAML: "),  # these three are not YAMLErrors in PyYAML
+        ("lr: !!bool x", "is not plain YAML: "),
+        ("lr: !!timestamp x", "is not plain YAML: "),
+        ("data: " + 500 * "[", "is not plain YAML: "),
+        ("\0", "is not plain YAML: "),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(yaml_file, text, message):
+    """Protects the reader of the message: the file, the key, and the nearest right one or the allowed values."""
+    path = yaml_file(text)
+    with pytest.raises(UserError) as error:
+        read_yaml(path)
+    assert message in str(error.value) and path in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "latin.yaml").write_bytes(b"data: \xe9")
+    for path in (tmp_path / "missing.yaml", tmp_path, tmp_path / "latin.yaml"):
+        with pytest.raises(UserError, match="cannot read the configuration"):
+            load_config(["--config", str(path)])
+
+
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.mkdir", "!!python/object/new:os.mkdir", "!python/name:os.mkdir"]
+)
+def test_a_hostile_file_is_refused_and_nothing_is_executed(yaml_file, tmp_path, tag):
+    """Protects whoever tries somebody's configuration: the loader builds plain values only."""
+    victim = tmp_path / "executed"
+    with pytest.raises(UserError, match="is not plain YAML"):
+        read_yaml(yaml_file(f"lr: {tag} ['{victim}']"))
+    assert not victim.exists()
+
+
+def test_a_value_of_gigabytes_is_not_written_out(yaml_file):
+    """Protects memory: nine levels of aliases are short in YAML, and 10^9 elements in a message. Six do for a test."""
+    levels = [f"- &a{n} [{', '.join([f'*a{n - 1}' if n else '1'] * 10)}]" for n in range(6)]
+    for key in ("seed", "lr", "arch"):
+        with pytest.raises(UserError, match=f"{key} is a list[,;] "):
+            read_yaml(yaml_file(f"{key}:\n" + "\n".join(levels)))
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--global-bach", "3"], ["--global-bach", "--global-batch"]),
+        (["--arch", "resnet5O"], ["resnet5O", "resnet50"]),
+        (["--global-batch", "many"], ["--global-batch", "many"]),
+        (["--norm", "sink"], ["sink", "sync"]),
+    ],
+)
+def test_a_mistake_in_a_flag_is_named(flags, words, capsys):
+    """Protects the command line as the file: exit code 2, what was wrong, and what is near."""
+    with pytest.raises(SystemExit) as error:
+        load_config(flags)
+    assert error.value.code == 2
+    message = capsys.readouterr().err
+    assert all(word in message for word in words), message
+
+
+def test_every_number_has_a_least_value_and_is_held_to_it():
+    """Protects against a new field that takes a negative number of anything, or infinity."""
+    numeric = {name for name, kind in TYPES.items() if kind in (int, float)}
+    assert set(AT_LEAST) == numeric
+    for name in numeric:
+        flag = "--" + name.replace("_", "-")
+        wrong = [str(AT_LEAST[name] - 1)] + (["nan", "inf"] if TYPES[name] is float else [])
+        for value in wrong:
+            with pytest.raises(UserError, match=f"{name} is .* must be at least"):
+                load_config([flag, value])
+        assert getattr(load_config([flag, str(AT_LEAST[name])]), name) == AT_LEAST[name]
+
+
+def test_a_value_that_the_strategy_cannot_honour_is_refused():
+    """Protects against a setting that is silently ignored, such as SyncBatchNorm under DataParallel."""
+    with pytest.raises(UserError, match="cannot honour norm=sync; it takes batch or group"):
+        load_config(["--norm", "sync"], norm=("batch", "group"))
+    assert load_config(["--norm", "group"], norm=("batch", "group")).norm == "group"
+
+
+def test_defaults_are_valid_and_every_field_says_what_it_is():
+    """Protects --help, and a default outside its own limits."""
+    assert load_config([]) == Config()
+    source = (ROOT / "benchmarks/common/config.py").read_text()
+    for name in FIELDS:
+        after = source.split(f"\n    {name}: ")[1].splitlines()
+        assert after[1].startswith('    """'), name
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.dates() | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+KEYS = st.sampled_from(sorted(FIELDS)) | st.text(max_size=12) | st.integers() | st.none() | st.booleans()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@given(st.dictionaries(KEYS, VALUES, max_size=4).map(lambda d: yaml.safe_dump(d, allow_unicode=True)) | st.text())
+def test_random_files_give_a_right_configuration_or_a_users_error(yaml_file, text):
+    """Protects against a traceback: whatever a file holds, it loads with the right types, or it is a UserError."""
+    try:
+        values = read_yaml(yaml_file(text.encode("utf-8", "replace").decode()))
+    except UserError:
+        return
+    config = dataclasses.replace(Config(), **values)
+    for name in values:
+        kind = TYPES[name]
+        value = getattr(config, name)
+        assert value in typing.get_args(kind) if typing.get_origin(kind) else type(value) is kind

@@ -1,0 +1,149 @@
+"""Exact evaluation: loss and accuracy over every image once, for any number of ranks, on real process groups.
+
+    .venv/bin/python -m pytest tests/benchmarks/test_evaluation.py
+
+This file is also the program of the ranks: `python tests/benchmarks/test_evaluation.py DATA RESULTS` under horovodrun.
+"""
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.functional import cross_entropy
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # for the ranks, which no pytest started
+
+from benchmarks.common.config import Config  # noqa: E402
+from benchmarks.common.data import MEAN, STD, build_loaders, image_folders  # noqa: E402
+from benchmarks.common.devices import Worker, all_reduce_sum  # noqa: E402
+from benchmarks.common.engine import fit  # noqa: E402
+from benchmarks.common.model import build_model, build_optimizer  # noqa: E402
+from benchmarks.common.results import read_table  # noqa: E402
+
+CPU = torch.device("cpu")
+# Ranks and global batch. 23 images: the last batch holds 3, 1, 2, 3 and 23 of them, some ranks have no share of it.
+CASES = [(1, 5), (2, 22), (3, 21), (4, 20), (4, 32)]
+IDS = [f"{world_size} ranks, batch {global_batch}" for world_size, global_batch in CASES]
+
+
+def config_of(data, global_batch: int) -> Config:
+    """Two steps and one evaluation."""
+    return Config(
+        data=str(data),
+        arch="resnet18",
+        image_size=32,
+        global_batch=global_batch,
+        workers=0,
+        steps=2,
+        warmup_steps=0,
+        windows=1,
+        window_steps=1,
+    )
+
+
+def evaluate(data, run_dir: Path, global_batch: int, rank: int, world_size: int, reduce) -> None:
+    """One epoch of the engine with a step that trains nothing; the evaluation's row goes to the set of run_dir."""
+    os.environ["RUN_DIR"] = str(run_dir)
+    torch.set_num_threads(1)
+    config, worker = config_of(data, global_batch), Worker(CPU, rank, rank, world_size, reports=rank == 0)
+    train, val = build_loaders(config, worker)
+    model = build_model(config, len(train.classes), CPU)
+
+    def step(images, target):
+        return torch.zeros(()), torch.zeros(len(target), len(train.classes))
+
+    fit(config, worker, model, build_optimizer(config, model), train, val, step, reduce=reduce)
+
+
+def gloo_ranks(rank: int, data, results: Path) -> None:
+    """All CASES in one process, one process group after the other: importing torch takes the longest here."""
+    for number, (world_size, global_batch) in enumerate(CASES):
+        if rank < world_size:
+            meeting, limit = f"file://{results}/rendezvous-{number}", timedelta(seconds=120)
+            dist.init_process_group("gloo", meeting, limit, rank=rank, world_size=world_size)
+            evaluate(data, results / "logs" / f"case-{number}", global_batch, rank, world_size, all_reduce_sum)
+            dist.destroy_process_group()
+
+
+def val_row(results: Path, run_id: str) -> dict:
+    """The evaluation's row of epochs.csv."""
+    rows = read_table(results, "epochs")
+    (row,) = rows[(rows["run_id"] == run_id) & (rows["phase"] == "val")].to_dict("records")
+    return row
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_data) -> dict:
+    """The reference: a plain loop over the files, one image at a time, without our loaders, meters and engine."""
+    config = config_of(tiny_data, 5)
+    _, images = image_folders(config)
+    model = build_model(config, 4, CPU).eval()
+    mean, std = (torch.tensor(numbers).view(1, 3, 1, 1) for numbers in (MEAN, STD))
+    loss, top1 = 0.0, 0
+    for index in range(len(images)):
+        image, target, _ = images[0, 0, index]
+        with torch.no_grad():
+            scores = model((image[None] / 255 - mean) / std)
+        loss += cross_entropy(scores, torch.tensor([target])).item()
+        top1 += int(scores.argmax() == target)
+    assert len(images) == 23 and 0 < top1 < 23  # else a wrong accuracy could be right by chance
+    return {"images": 23, "loss": loss / 23, "acc1": 100 * top1 / 23}
+
+
+@pytest.fixture(scope="module")
+def of_gloo(tiny_data, tmp_path_factory) -> Path:
+    """The result set of all CASES, by 4 real processes."""
+    results = tmp_path_factory.mktemp("gloo") / "a set"
+    for number in range(len(CASES)):
+        (results / "logs" / f"case-{number}").mkdir(parents=True)
+    mp.spawn(gloo_ranks, (tiny_data, results), nprocs=4)
+    return results
+
+
+def assert_exact(row: dict, expected: dict) -> None:
+    assert row["images"] == expected["images"]
+    assert row["acc1"] == pytest.approx(expected["acc1"], rel=1e-8)  # the CSV has nine digits
+    assert row["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
+def test_ranks_of_torch_distributed_evaluate_every_image_once(of_gloo, expected, number):
+    """Protects validation against padding, gaps, and averages of averages. Seen to fail with a padding sampler."""
+    assert_exact(val_row(of_gloo, f"case-{number}"), expected)
+
+
+@pytest.mark.skipif(find_spec("horovod") is None, reason="needs Horovod: scripts/setup/install_horovod.sh")
+def test_ranks_of_horovod_evaluate_every_image_once(tiny_data, expected, tmp_path):
+    """Protects the same under Horovod, whose allreduce returns the sum and leaves its argument alone."""
+    (tmp_path / "logs" / "case").mkdir(parents=True)
+    launch = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"]
+    done = subprocess.run(
+        [*launch, sys.executable, __file__, str(tiny_data), str(tmp_path)],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HOROVOD_GLOO_TIMEOUT_SECONDS": "180"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_exact(val_row(tmp_path, "case"), expected)
+
+
+def horovod_rank(data: str, results: Path) -> None:
+    import horovod.torch as hvd
+
+    hvd.init()
+    run_dir = results / "logs" / "case"
+    evaluate(data, run_dir, 22, hvd.rank(), hvd.size(), lambda tensor: hvd.allreduce(tensor, op=hvd.Sum))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    horovod_rank(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,96 @@
+"""Who a process is among the others, whoever started it, and what it says where it cannot know.
+
+.venv/bin/python -m pytest tests/benchmarks/test_ranks.py
+"""
+
+import threading
+
+import pytest
+import torch
+
+from benchmarks.common.devices import all_reduce_sum
+from benchmarks.common.errors import UserError
+from benchmarks.common.ranks import Place, find_place, rank_first
+
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+HOROVODRUN = {"HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_SIZE": "3", "HOROVOD_LOCAL_SIZE": "2"}
+SRUN = {"SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "6", "SLURM_STEP_NUM_NODES": "3"}
+ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}  # a batch script
+
+
+@pytest.mark.parametrize(
+    "env, place",
+    [
+        (TORCHRUN, Place(3, 1, 4, 2, "torchrun")),
+        (HOROVODRUN, Place(1, 0, 3, 2, "horovodrun")),  # 3 ranks, at most 2 on a node: 2 nodes
+        (SRUN, Place(2, 0, 6, 3, "srun")),
+        ({}, Place(0, 0, 1, 1, "none")),
+    ],
+)
+def test_the_place_and_who_set_it(env, place):
+    """Protects rank, local_rank, world_size and nodes under every launcher, and under none."""
+    assert find_place(env=env) == place
+    if env:
+        assert find_place(place.launcher, env) == place
+
+
+def test_the_innermost_launcher_wins():
+    """Protects torchrun and horovodrun inside a Slurm job: srun's numbers are about srun's tasks, not about them."""
+    assert find_place(env=SRUN | TORCHRUN).launcher == "torchrun"
+    assert find_place(env=SRUN | HOROVODRUN).launcher == "horovodrun"
+    assert find_place("srun", SRUN | TORCHRUN) == Place(2, 0, 6, 3, "srun")  # unless the script is srun's own
+    assert find_place("horovodrun", TORCHRUN | HOROVODRUN).launcher == "horovodrun"
+
+
+def test_slurm_variables_of_an_allocation_are_not_a_task():
+    """Protects `python` typed in a Slurm shell, which has SLURM_PROCID too: it is one process, not rank 0 of 4."""
+    assert find_place(env=ALLOCATION) == Place()
+    with pytest.raises(UserError, match=r"srun did not start this process \(SLURM_STEP_NUM_TASKS not set\)"):
+        find_place("srun", ALLOCATION)
+
+
+@pytest.mark.parametrize("launcher, env", [("torchrun", TORCHRUN), ("horovodrun", HOROVODRUN), ("srun", SRUN)])
+def test_missing_and_wrong_variables_are_named_with_the_command_to_use(launcher, env):
+    """Protects the reader of the message: which variable, and how to start the script instead."""
+    with pytest.raises(UserError, match=f"{launcher} did not start this process .* not set.*start it with: "):
+        find_place(launcher, {})
+    names = list(env)[:3]
+    for name in names[:2]:
+        for wrong in ("", "x", "-1", "1.5"):
+            with pytest.raises(UserError, match=rf"{name} is '.*', but {launcher} sets a number; start it with: "):
+                find_place(env=env | {name: wrong})
+        with pytest.raises(UserError, match=name):
+            find_place(env={key: value for key, value in env.items() if key != name})
+    for name in names[:2]:
+        with pytest.raises(UserError, match="unset stale variables"):
+            find_place(env=env | {name: env[names[2]]})
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_rank_0_goes_first_and_does_not_keep_the_others_waiting(fails):
+    """Protects data that rank 0 prepares for all, and against a hang where rank 0 fails in the block."""
+    num_ranks, order, errors = 3, [], []
+    barrier = threading.Barrier(num_ranks, timeout=20)
+
+    def work(rank):
+        try:
+            with rank_first(rank, barrier.wait):
+                order.append(rank)
+                if fails and rank == 0:
+                    raise ValueError("planted")
+        except ValueError as error:
+            errors.append(error)
+
+    ranks = [threading.Thread(target=work, args=[rank]) for rank in range(num_ranks)]
+    for rank in reversed(ranks):  # rank 0 comes last, and is still first
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert order[0] == 0 and sorted(order) == [0, 1, 2]
+    assert len(errors) == fails
+
+
+def test_a_collective_before_initialisation_is_a_users_error():
+    """Protects against torch's page of traceback for a group that was never started."""
+    with pytest.raises(UserError, match=r"a collective was called before dist\.init_process_group; start the group"):
+        all_reduce_sum(torch.ones(1))

@@ -1,0 +1,217 @@
+"""The tables: no row is lost, torn, doubled or run by a spreadsheet, whatever stops a writer.
+
+.venv/bin/python -m pytest tests/benchmarks/test_results.py
+"""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import ROOT
+
+from benchmarks.common import results as tables
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import TABLES, TEXT_COLUMNS, append_rows, cell, read_table
+from scripts.suite.telemetry import Sampler
+
+APPENDER = """
+import sys
+from pathlib import Path
+from benchmarks.common.results import append_rows
+for n in range(int(sys.argv[3])):
+    append_rows(Path(sys.argv[1]), "windows", [{"run_id": sys.argv[2], "window": n, "images": 8}] * 2)
+"""
+
+
+def appender(results, name, num_rows):
+    """A process that appends pairs of rows, one pair after the other."""
+    return subprocess.Popen([sys.executable, "-c", APPENDER, results, name, str(num_rows)], cwd=ROOT)
+
+
+def test_what_is_written_is_read(tmp_path):
+    """Protects the round trip: numbers are numbers, text is text, None is an empty cell and never 0."""
+    row = {
+        "run_id": "a",
+        "strategy": "ddp",
+        "exit_code": None,
+        "repeat": 0,
+        "wall_s": 1 / 3,
+        "parallel": False,
+        "dirty": True,
+        "reason": 'it said "no",\nthen left\r\n\tsomething',
+        "images_per_s": None,
+    }
+    append_rows(tmp_path, "runs", [row])
+    append_rows(tmp_path, "runs", [])
+    append_rows(tmp_path, "runs", [{"run_id": "b"}])
+    frame = read_table(tmp_path, "runs")
+    assert list(frame.columns) == list(TABLES["runs"]) and list(frame["run_id"]) == ["a", "b"]
+    first = frame.iloc[0]
+    assert first["reason"] == 'it said "no", then left something'
+    assert (first["repeat"], first["parallel"], first["dirty"]) == (0, "no", "yes")
+    assert first["wall_s"] == pytest.approx(1 / 3, rel=1e-8)
+    assert frame[["exit_code", "images_per_s", "val_samples"]].isna().all(axis=None)
+    with open(tmp_path / "runs.csv", newline="") as file:
+        cells = next(csv.DictReader(file))
+    assert cells["exit_code"] == cells["images_per_s"] == cells["acc1"] == "" and cells["repeat"] == "0"
+
+
+def test_an_unknown_column_raises_and_writes_nothing(tmp_path):
+    """Protects against a misspelt measurement that would quietly be an empty column."""
+    append_rows(tmp_path, "windows", [{"run_id": "a", "window": 0}])
+    with pytest.raises(KeyError, match="image_per_s"):
+        append_rows(tmp_path, "windows", [{"run_id": "a", "window": 1}, {"run_id": "a", "image_per_s": 3}])
+    assert len(read_table(tmp_path, "windows")) == 1
+
+
+@pytest.mark.parametrize("text", ["=cmd()", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\n-2"])
+def test_text_that_a_spreadsheet_would_run_is_neutralised(tmp_path, text):
+    """Protects whoever opens runs.csv: a file name or a flag may start with = and the like. Numbers stay numbers."""
+    append_rows(tmp_path, "runs", [{"run_id": "a", "options": text, "reason": f"{text!r} is bad", "wall_s": -1.5}])
+    with open(tmp_path / "runs.csv", newline="") as file:
+        row = next(csv.DictReader(file))
+    assert row["options"].startswith("'") and row["options"].lstrip("'") == text.strip()
+    assert row["wall_s"] == "-1.5"
+
+
+def test_cells_are_plain_text_on_one_line():
+    """Protects line-by-line reading, UTF-8, and digits: nine of them, so that equal losses are equal cells."""
+    assert cell("a\nb\0c") == "a bc"
+    assert cell(0.1 + 0.2) == "0.3" and cell(123456789.25) == "123456789" and cell(1e-7) == "1e-07"
+    assert cell(os.fsdecode(b"/data/\xff")) == r"/data/\udcff"
+
+
+def test_a_torn_last_line_is_skipped_with_a_warning_and_does_not_spoil_the_next_row(tmp_path, capsys):
+    """Protects rows after a crash of something else that wrote the file."""
+    append_rows(tmp_path, "windows", [{"run_id": "a", "window": 0}, {"run_id": "a", "window": 1}])
+    with open(tmp_path / "windows.csv", "a") as file:
+        file.write('a,2,"8')
+    assert list(read_table(tmp_path, "windows")["window"]) == [0, 1]
+    assert "line 4 is not a whole row" in capsys.readouterr().err
+    append_rows(tmp_path, "windows", [{"run_id": "a", "window": 3}])
+    assert list(read_table(tmp_path, "windows")["window"]) == [0, 1, 3]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("damage", ['a,"9\n', "a\n", "a,9,9,9,9,9\n", 'a,"9"9,,,\n', "a,9,\xff\xfe\n"])
+def test_a_damaged_line_costs_no_other_row(tmp_path, capsys, damage):
+    """Protects good rows after a bad one: half a quoted cell must not swallow the lines that follow."""
+    append_rows(tmp_path, "windows", [{"run_id": "a", "window": 0}])
+    with open(tmp_path / "windows.csv", "ab") as file:
+        file.write(damage.encode("latin-1"))
+    append_rows(tmp_path, "windows", [{"run_id": "a", "window": 1}])
+    assert list(read_table(tmp_path, "windows")["window"]) == [0, 1]
+    assert "line 3 is not a whole row" in capsys.readouterr().err
+    assert damage.encode("latin-1") in (tmp_path / "windows.csv").read_bytes()  # evidence is kept as it was
+
+
+def test_a_set_of_an_older_schema_is_read_and_appended_to(tmp_path):
+    """Protects published sets: fewer columns still read, and a row added to one keeps its header."""
+    (tmp_path / "runs.csv").write_text("run_id,strategy,images_per_s\nold,ddp,5\n")
+    append_rows(tmp_path, "runs", [{"run_id": "new", "strategy": "single", "images_per_s": 6.5, "acc1": 7.0}])
+    frame = read_table(tmp_path, "runs")
+    assert list(frame["images_per_s"]) == [5, 6.5] and list(frame["run_id"]) == ["old", "new"]
+    assert frame["acc1"].isna().all() and (frame["status"] == "").all()
+    assert (tmp_path / "runs.csv").read_text().splitlines()[0] == "run_id,strategy,images_per_s"
+
+
+def test_a_file_without_column_names_is_refused(tmp_path):
+    """Protects new rows from a file under whose first line nobody would find them again."""
+    (tmp_path / "runs.csv").write_text("\nwhat is this\n")
+    with pytest.raises(UserError, match="does not start with a line of column names"):
+        append_rows(tmp_path, "runs", [{"run_id": "a"}])
+    assert len(read_table(tmp_path, "runs")) <= 1
+
+
+def test_a_write_that_fails_leaves_the_rows_before_it(tmp_path, monkeypatch):
+    """Protects measured rows from a full disk: the old file stays, no temporary file does, and the user is told."""
+    append_rows(tmp_path, "windows", [{"run_id": "a", "window": 0}])
+    before = (tmp_path / "windows.csv").read_bytes()
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tables.os, "fsync", full)
+    with pytest.raises(UserError, match="No space left on device; earlier rows are kept"):
+        append_rows(tmp_path, "windows", [{"run_id": "a", "window": 1}])
+    assert (tmp_path / "windows.csv").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"windows.csv", ".writing"}
+
+
+def test_writers_at_once_lose_no_row(tmp_path):
+    """Protects `make -j2`: processes that append to one table take turns."""
+    writers = [appender(tmp_path, name, 40) for name in "abc"]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    frame = read_table(tmp_path, "windows")
+    assert {name: list(rows["window"]) for name, rows in frame.groupby("run_id")} == {
+        name: sorted(2 * list(range(40))) for name in "abc"
+    }
+
+
+def test_a_killed_writer_leaves_whole_rows(tmp_path, capsys):
+    """Protects against kill -9 at any moment: the pairs of rows are there, both or neither."""
+    for n in range(6):
+        writer = appender(tmp_path, "a", 100_000)
+        while not (tmp_path / "windows.csv").exists():
+            time.sleep(0.01)
+        time.sleep(0.1 + 0.013 * n)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        assert len(read_table(tmp_path, "windows")) % 2 == 0
+    assert capsys.readouterr().err == ""
+    append_rows(tmp_path, "windows", [{"run_id": "b"}])  # nobody holds the lock any more
+
+
+@pytest.mark.parametrize("folder", ["/proc/self/a set", "below/a set"])
+def test_a_folder_that_cannot_be_written_is_a_users_error(tmp_path, folder):
+    """Protects the reader of the message; root may write anywhere but here."""
+    (tmp_path / "below").write_text("a file, not a folder")
+    with pytest.raises(UserError, match=r"cannot write results in .*; earlier rows are kept"):
+        append_rows(tmp_path / folder, "runs", [{"run_id": "a"}])
+
+
+def test_every_column_is_text_or_a_number_on_purpose():
+    """Protects charts: a text column read as a number would be all NaN."""
+    numbers = {"schema", "exit_code", "repeat", "wall_s", "image_size", "world_size", "nodes", "images", "seconds"}
+    everything = {name for columns in TABLES.values() for name in columns}
+    assert not TEXT_COLUMNS - everything
+    assert not TEXT_COLUMNS & numbers
+    assert not [name for name in everything - TEXT_COLUMNS if name.endswith(("_path", "_name", "_at"))]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=60), st.integers(0, 200))
+def test_random_damage_never_raises(tmp_path, noise, where):
+    """Protects plot, report and compare, which all read by read_table."""
+    path = tmp_path / "windows.csv"
+    path.unlink(missing_ok=True)
+    append_rows(tmp_path, "windows", [{"run_id": f"run-{n}", "window": n, "images": 8} for n in range(4)])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:where] + noise + whole[where:])
+    frame = read_table(tmp_path, "windows")
+    assert list(frame.columns) == list(TABLES["windows"])
+    lines_hit = 1 + noise.count(b"\n")
+    assert where < len(whole.split(b"\n")[0]) or len(frame) >= 4 - lines_hit
+
+
+def test_energy_is_that_of_the_runs_own_devices_in_its_windows():
+    """Protects J/image from idle neighbours, from what lies between windows, and from a 0 where nothing was read."""
+    sampler = Sampler()
+    sampler.began, sampler.gpus = 100.0, [(0, None), (1, None)]
+    watts = {"gpu0": 300.0, "gpu1": 70.0, "cpu": 50.0}
+    sampler.rows = [{"t_s": t, "device": name, "power_w": power} for t in (1, 2, 3) for name, power in watts.items()]
+    sampler.rows += [{"t_s": 8, "device": "gpu0", "power_w": 999.0}]  # after the last window
+    windows = [(100, 1.0, 101.5), (100, 1.0, 103.5)]
+    one = {"device": "cuda", "nodes": 1, "world_size": 1}
+    assert sampler.energy_j_per_image(windows, one) == pytest.approx(300 * 2 / 200)
+    assert sampler.energy_j_per_image(windows, one | {"world_size": 2}) == pytest.approx(370 * 2 / 200)
+    assert sampler.energy_j_per_image(windows, one | {"device": "cpu"}) == pytest.approx(50 * 2 / 200)
+    assert sampler.energy_j_per_image(windows, one | {"nodes": 2}) is None
+    sampler.rows = [row for row in sampler.rows if row["device"] == "cpu"]  # such as a MIG slice, which tells no power
+    assert sampler.energy_j_per_image(windows, one) is None

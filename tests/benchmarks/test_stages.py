@@ -1,0 +1,282 @@
+"""Model, pipeline and hybrid parallel compute the update that one process computes, and stages share the model.
+
+The ranks are real: torchrun starts the scripts, gloo connects them, and their checkpoints are compared bit for
+bit with a plain loop in this process.
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import cross_entropy
+
+from benchmarks import model_parallel, single
+from benchmarks.common.config import Config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import Worker
+from benchmarks.common.errors import UserError
+from benchmarks.common.model import build_model, build_optimizer, learning_rate
+from benchmarks.common.stages import Staged, balanced_cuts, check_split, cut_stages, send, trace
+
+CPU = torch.device("cpu")
+SMALL = Config(
+    arch="resnet18",
+    image_size=32,
+    workers=0,
+    global_batch=16,
+    steps=4,
+    lr_schedule="cosine",
+    warmup_steps=2,
+    windows=1,
+    window_steps=2,
+    microbatches=4,
+    split_size=4,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """Sums in another order have other last bits: the ranks and this process all use one thread."""
+    monkeypatch.setenv("THREADS_PER_RANK", "1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory) -> str:
+    """A data set of three classes, in each of which one colour prevails: 24 JPEG files to train on, 7 to validate."""
+    root, noise = tmp_path_factory.mktemp("photographs"), numpy.random.default_rng(0)
+    for number in range(31):
+        kind = number % 3
+        pixels = noise.integers(0, 160, (40, 40, 3), dtype=numpy.uint8)
+        pixels[..., kind] += 90
+        folder = root / ("train" if number < 24 else "val") / f"class{kind}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.JPEG")
+    return str(root)
+
+
+def random_images(num_images: int, dtype=torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(num_images, 3, 32, 32, generator=generator, dtype=dtype)
+
+
+# --- cutting ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
+def test_stages_in_turn_are_the_model_for_every_cut(arch):
+    """Protects the order and completeness of stages: no layer lost, doubled or swapped."""
+    net = build_model(Config(arch=arch), 10, CPU).eval()
+    num_blocks = len(cut_stages(Config(arch=arch, image_size=32), net, 1)[0]) - 4 - 3  # stem, head
+    images = random_images(2)
+    with torch.no_grad():
+        expected = net(images)
+        for cut in range(1, num_blocks):
+            config = Config(arch=arch, image_size=32, cut=cut)
+            first, second = cut_stages(config, net, 2)
+            assert len(first) == 4 + cut
+            assert torch.equal(second(first(images)), expected)
+        stages = cut_stages(Config(arch=arch, image_size=32), net, num_blocks)  # one block each
+        assert torch.equal(torch.nn.Sequential(*stages)(images), expected)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_stages_share_the_models_parameters_under_torchvisions_names(norm):
+    """Protects checkpoints: a staged model saves what torchvision can load, from whatever devices it is on."""
+    config = dataclasses.replace(SMALL, norm=norm)
+    net = build_model(config, 10, CPU)
+    names = list(net.state_dict())
+    staged = Staged(cut_stages(config, net, 2), [CPU, torch.device("meta")], 0, send)
+    assert list(net.state_dict()) == names
+    assert {id(value) for value in staged.parameters()} == {id(value) for value in net.parameters()}
+    assert (net.conv1.weight.device.type, net.fc.weight.device.type) == ("cpu", "meta")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_balanced_cuts_are_the_best_of_all(seed):
+    """Protects the search against every way of cutting, tried one by one."""
+    draw = random.Random(seed)
+    costs = [draw.randint(1, 20) for _ in range(draw.randint(1, 9))]
+    num_parts = draw.randint(1, len(costs))
+
+    def largest(cuts):
+        return max(sum(costs[a:b]) for a, b in itertools.pairwise([0, *cuts, len(costs)]))
+
+    cuts = balanced_cuts(costs, num_parts)
+    assert len(cuts) == num_parts - 1 and sorted(set(cuts)) == cuts and all(0 < cut < len(costs) for cut in cuts)
+    assert largest(cuts) == min(map(largest, itertools.combinations(range(1, len(costs)), num_parts - 1)))
+
+
+@pytest.mark.parametrize("arch, image_size, total_gflops", [("resnet18", 224, 3.63), ("resnet50", 224, 8.18)])
+def test_flops_are_torchvisions_and_halves_are_nearly_equal(arch, image_size, total_gflops):
+    """Protects the count: torchvision's tables give 1.81 and 4.09 GFLOPs, counting a multiply-add once."""
+    config = Config(arch=arch, image_size=image_size)
+    net = build_model(config, 1000, CPU)
+    (one, one_shape), (two, two_shape) = trace(cut_stages(config, net, 2), image_size)
+    assert one + two == pytest.approx(total_gflops * 1e9, rel=0.005)
+    assert min(one, two) / max(one, two) > 0.8
+    assert len(one_shape) == 3 and two_shape == (1000,)
+
+
+def test_mistakes_are_named():
+    net = build_model(SMALL, 10, CPU)
+    with pytest.raises(UserError, match="cut 8 is out of range: resnet18 has 8 blocks, which allows 1 to 7"):
+        cut_stages(dataclasses.replace(SMALL, cut=8), net, 2)
+    with pytest.raises(UserError, match="too few for 9 stages"):
+        cut_stages(SMALL, net, 9)
+    with pytest.raises(UserError, match="cut 3 is for two stages, and this run has 4"):
+        cut_stages(dataclasses.replace(SMALL, cut=3), net, 4)
+    with pytest.raises(UserError, match="split_size 17 is larger than the 16 images"):
+        check_split(17, 16)
+    check_split(16, 16)
+
+
+# --- the same update -------------------------------------------------------------------------------------------
+
+
+def micro_batched(config: Config, shards: int, split_size: int, together: bool):
+    """The reference: model and optimizer after config.steps in one process, without stages or ranks.
+
+    Shards come one after the other, in micro-batches, and all their losses are averaged; shard 0's running
+    statistics stay. together: a shard's micro-batches share one backward pass, of the loss of all their outputs.
+    """
+    loaders = [build_loaders(config, Worker(CPU), shard, shards)[0] for shard in range(shards)]
+    net = build_model(config, len(loaders[0].classes), CPU)
+    optimizer = build_optimizer(config, net)
+    for n, batches in enumerate(zip(*loaders, strict=True)):
+        optimizer.param_groups[0]["lr"] = learning_rate(config, n / config.steps)
+        optimizer.zero_grad()
+        for shard, (images, target) in enumerate(batches):
+            buffers = [buffer.clone() for buffer in net.buffers()]
+            if together:
+                output = torch.cat([net(split) for split in images.split(split_size)])
+                (cross_entropy(output, target) / shards).backward()
+            else:
+                splits = list(zip(images.split(split_size), target.split(split_size), strict=True))
+                for images_part, target_part in splits:
+                    (cross_entropy(net(images_part), target_part) / len(splits) / shards).backward()
+            if shard > 0:
+                for buffer, of_shard_0 in zip(net.buffers(), buffers, strict=True):
+                    buffer.copy_(of_shard_0)
+        optimizer.step()
+    return net, optimizer
+
+
+def assert_same_state(folder: Path, net, optimizer):
+    """The checkpoint holds these weights, running statistics and momenta, to the last bit."""
+    state = torch.load(folder / "last.pt", weights_only=True)
+    for name, value in net.state_dict().items():
+        assert torch.equal(state["model"][name], value), f"{name} differs"
+    momenta = optimizer.state_dict()["state"]
+    assert state["optimizer"]["state"].keys() == momenta.keys()
+    for key, value in momenta.items():
+        saved = state["optimizer"]["state"][key]["momentum_buffer"]
+        assert torch.equal(saved, value["momentum_buffer"]), f"momentum of parameter {key} differs"
+
+
+def assert_exact_evaluation(row: dict, config: Config, net):
+    """The ranks' loss and accuracy are those of one process over all 7 images."""
+    _, val = build_loaders(config, Worker(CPU))
+    ((images, target),) = val
+    with torch.no_grad():
+        output = net.eval()(images)
+    assert row["val_samples"] == len(target) == 7
+    assert row["val_loss"] == pytest.approx(cross_entropy(output, target).item(), rel=1e-5)
+    assert row["acc1"] == pytest.approx(100 * (output.argmax(1) == target).float().mean().item())
+
+
+def torchrun(config: Config, module: str, *flags: str) -> dict:
+    """Run a script on two ranks with `config`, and `flags` on top; returns its columns of runs.csv."""
+    run_dir = Path(config.checkpoint_dir) / "logs" / "run"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    changed = {name: value for name, value in vars(config).items() if value != getattr(Config(), name)}
+    options = [text for name, value in changed.items() for text in ("--" + name.replace("_", "-"), str(value))]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", module]
+    one_thread = {"THREADS_PER_RANK": "1", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [*command, *options, *flags],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | one_thread | {"CUDA_VISIBLE_DEVICES": "", "RUN_DIR": str(run_dir)},
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return json.loads((run_dir / "summary.json").read_text())["row"]
+
+
+@pytest.mark.parametrize("memory_format", ["contiguous", pytest.param("channels_last", marks=pytest.mark.slow)])
+def test_pipeline_is_its_micro_batches_one_after_the_other(tmp_path, photographs, memory_format):
+    """Two real ranks: GPipe trains 4 steps and leaves a checkpoint in the middle, from which 1F1B goes on.
+
+    Protects the mean over micro-batches, BatchNorm's running statistics, the targets' way to the last rank, the
+    gathering of weights, statistics and momenta before evaluation and checkpoints, and resuming.
+    """
+    config = dataclasses.replace(
+        SMALL, data=photographs, split_size=0, memory_format=memory_format, checkpoint_dir=str(tmp_path)
+    )
+    net, optimizer = micro_batched(config, shards=1, split_size=4, together=False)
+    row = torchrun(config, "benchmarks.pipeline_parallel", "--checkpoint-steps", "2", "--pipeline-schedule", "gpipe")
+    assert_same_state(tmp_path, net, optimizer)
+    assert_exact_evaluation(row, config, net)
+    assert torch.load(tmp_path / "previous.pt", weights_only=True)["step"] == 2
+    row = torchrun(config, "benchmarks.pipeline_parallel", "--resume", "--resume-from", "previous")
+    assert_same_state(tmp_path, net, optimizer)
+    assert_exact_evaluation(row, config, net)
+
+
+def test_hybrid_is_two_shards_averaged(tmp_path, photographs):
+    """Two real ranks, each in two stages and two micro-batches. Protects DDP around a staged model, the averaging
+    over ranks, and that rank 0's statistics are what every rank evaluates with."""
+    config = dataclasses.replace(SMALL, data=photographs, checkpoint_dir=str(tmp_path))
+    net, optimizer = micro_batched(config, shards=2, split_size=4, together=True)
+    row = torchrun(config, "benchmarks.hybrid_parallel")
+    assert_same_state(tmp_path, net, optimizer)
+    assert_exact_evaluation(row, config, net)
+
+
+def test_model_parallel_without_micro_batches_is_single(tmp_path, photographs):
+    """Both scripts from end to end. Protects predict, the checkpoint's names, and that staging changes nothing."""
+    states = []
+    for script in (single, model_parallel):
+        folder = tmp_path / script.__name__
+        script.main(dataclasses.replace(SMALL, data=photographs, split_size=0, checkpoint_dir=str(folder)))
+        states.append(torch.load(folder / "last.pt", weights_only=True)["model"])
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_model_parallel_in_micro_batches(tmp_path, photographs):
+    """Protects split_size: one loss over the outputs of all micro-batches, in their order."""
+    config = dataclasses.replace(SMALL, data=photographs, checkpoint_dir=str(tmp_path))
+    model_parallel.main(config)
+    assert_same_state(tmp_path, *micro_batched(config, shards=1, split_size=4, together=True))
+
+
+def test_one_loss_over_micro_batches_is_the_mean_of_theirs():
+    """Protects the claim that model_parallel's split_size and pipeline_parallel's microbatches do the same.
+
+    In float64, where rounding (1e-16) and a wrong weight of a micro-batch (1e-1) are far apart.
+    """
+    images, target = random_images(8, torch.float64), torch.arange(8)
+    gradients = []
+    for together in (True, False):
+        net = build_model(SMALL, 10, CPU).double()
+        if together:
+            staged = Staged(cut_stages(SMALL, net, 2), [CPU, CPU], 4, send)
+            cross_entropy(staged(images), target).backward()
+        else:
+            for images_part, target_part in zip(images.split(4), target.split(4), strict=True):
+                (cross_entropy(net(images_part), target_part) / 2).backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in net.parameters()]))
+    assert torch.allclose(*gradients, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,279 @@
+"""Charts and table from synthetic CSV: nothing measured is dropped, nothing is unlabelled, nothing is a traceback."""
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import numpy
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from benchmarks.common.results import TABLES, append_rows
+from scripts.analysis.sets import load_set
+from scripts.report import charts
+from scripts.report import plot as plot_results
+from scripts.report.plot import Options, command, draw, main, summary_table
+
+ROOT = Path(__file__).parents[2]
+COMMON = {
+    "schema": 1,
+    "arch": "resnet18",
+    "image_size": 64,
+    "global_batch": 32,
+    "loader": "folder",
+    "device": "cpu",
+    "device_name": "Test CPU $5 <b> & co",
+    "world_size": 2,
+}
+
+
+def write_set(folder, speeds, num_repeats=3, num_windows=5, num_epochs=2, **columns):
+    """A set with noise of 2 % between and within runs; strategies named in `speeds` (images/s)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = numpy.random.default_rng(0)
+    runs, windows, epochs = [], [], []
+    for repeat in range(1, num_repeats + 1):
+        for strategy, speed in speeds.items():
+            run_id = f"{repeat}-{strategy}"
+            speed = speed * numpy.exp(0.02 * rng.normal())
+            runs.append(
+                {
+                    **COMMON,
+                    "run_id": run_id,
+                    "strategy": strategy,
+                    "status": "ok",
+                    "repeat": repeat,
+                    "parallel": strategy != "dataparallel",
+                    "images_per_s": speed,
+                    "acc1": 40.0,
+                }
+                | columns
+            )
+            windows += [
+                {"run_id": run_id, "window": n, "images": 224, "seconds": 224 / speed / numpy.exp(0.02 * rng.normal())}
+                for n in range(num_windows)
+            ]
+            epochs += [
+                {
+                    "run_id": run_id,
+                    "epoch": n,
+                    "phase": phase,
+                    "seconds": 5.0,
+                    "images": 480,
+                    "acc1": 10.0 * n,
+                    "loss": 2.3 / (1 + n),
+                }
+                for n in range(num_epochs)
+                for phase in ("train", "val")
+            ]
+    append_rows(folder, "runs", runs)
+    append_rows(folder, "windows", windows)
+    append_rows(folder, "epochs", epochs)
+    return folder
+
+
+def add_run(folder, **row):
+    append_rows(folder, "runs", [{**COMMON, "run_id": row["strategy"] + "-x", "repeat": 1, **row}])
+
+
+def svg_text(path):
+    """All text of an SVG, which must be well-formed."""
+    return " ".join(xml.etree.ElementTree.parse(path).getroot().itertext())
+
+
+def test_the_command_draws_every_chart_in_png_and_svg(tmp_path):
+    # The real command, in a path with a space; --output is honoured and no temporary file is left.
+    folder = write_set(tmp_path / "a set", {"single": 100, "dataparallel": 98, "ddp": 170})
+    add_run(folder, strategy="apex_ddp", status="skipped", reason="needs CUDA; run it on a GPU")
+    output = tmp_path / "out put"
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.report.plot", "--results", folder, "--output", output],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = [f"{name}.{kind}" for name in plot_results.CHARTS for kind in ("png", "svg")]
+    assert sorted(path.name for path in output.iterdir()) == sorted(names)
+    assert all(str(output / name) in done.stdout for name in names) and done.stderr == ""
+    for name in plot_results.CHARTS:
+        with Image.open(output / f"{name}.png") as image:
+            assert image.width > 1000 and numpy.asarray(image.convert("L")).std() > 10
+    text = svg_text(output / "throughput.svg")
+    for words in (
+        "Test CPU $5 <b> & co",
+        "2 ranks",
+        "resnet18, 64 px, global batch 32",
+        "(n = 3 runs, 15 windows)",
+        "(not parallel)",
+        "apex_ddp skipped: needs CUDA; run it on a GPU",
+    ):
+        assert words in text, words
+
+
+def test_no_torch_is_imported():
+    # A plot must start in a blink on a machine without torch.
+    code = "import sys, scripts.report.plot, scripts.analysis.compare; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_epoch_seconds_say_whether_they_were_measured(tmp_path):
+    # Only a training epoch over all of ImageNet from files is a measurement; the published series stays apart.
+    folder = write_set(tmp_path / "a", {"ddp": 170}, num_epochs=0)
+    whole = [
+        {"run_id": f"{n}-ddp", "epoch": 0, "phase": "train", "seconds": 1000.0 + n, "images": 1_281_152}
+        for n in (1, 2, 3)
+    ]
+    draw([load_set(folder)], tmp_path / "before")
+    append_rows(folder, "epochs", whole)
+    draw([load_set(folder)], tmp_path / "after")
+    before, after = (svg_text(tmp_path / name / "epoch_seconds.svg") for name in ("before", "after"))
+    assert "worked out  (n = 3 runs, 15 windows)" in before and "measured  (" not in before
+    assert "1,002 measured  (n = 3 runs)" in after and "worked out" not in after
+    for text in (before, after):
+        assert "OTHER HARDWARE, 4 Tesla V100-PCIe" in text and "4,138.3" in text
+
+
+@pytest.mark.parametrize("column", [{"loader": "synthetic"}, {"global_batch": 8}])
+def test_an_epoch_that_is_no_whole_imagenet_is_not_called_measured(tmp_path, column):
+    # Synthetic images are no ImageNet, and with batches of 8 an epoch that lacks 15 images lacks one batch too many.
+    folder = write_set(tmp_path, {"ddp": 170}, num_epochs=0, **column)
+    append_rows(
+        folder,
+        "epochs",
+        [
+            {"run_id": f"{n}-ddp", "epoch": 0, "phase": "train", "seconds": 1000.0, "images": 1_281_152}
+            for n in (1, 2, 3)
+        ],
+    )
+    assert "worked out" in charts._epoch_bar(load_set(folder), load_set(folder).groups[0], 0).text
+
+
+def test_several_sets_are_drawn_side_by_side(tmp_path, capsys):
+    first, second = write_set(tmp_path / "one", {"ddp": 170}), write_set(tmp_path / "two", {"single": 90, "ddp": 80})
+    assert main(Options(results=(first, second, first))) == 0
+    folder = first / "charts" / "with-two"
+    text = svg_text(folder / "speedup.svg")
+    assert "without ok runs of single, so not shown: one" in text
+    assert len(re.findall(r"n = 3 runs", svg_text(folder / "throughput.svg"))) == 3
+    assert "one: resnet18" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("num_strategies", [1, 11])
+@pytest.mark.parametrize("num_repeats, num_windows", [(1, 1), (2, 3)])
+def test_few_or_many_bars_and_samples(tmp_path, num_strategies, num_repeats, num_windows):
+    speeds = {f"strategy_{n}": 90.0 + n for n in range(num_strategies)}
+    folder = write_set(tmp_path, speeds, num_repeats, num_windows)
+    paths = draw([load_set(folder)], tmp_path / "charts")
+    text = svg_text(tmp_path / "charts" / "throughput.svg")
+    assert len(paths) == 6  # no single, so no speed-up
+    assert text.count(f"(n = {num_repeats} run") == num_strategies
+    assert ("no interval: one repeat" in text) == (num_repeats == 1)
+
+
+def test_the_table_says_what_became_of_every_row(tmp_path):
+    folder = write_set(tmp_path, {"single": 100, "ddp": 170}, oversubscribed=True)
+    add_run(folder, strategy="ddp", status="failed", reason="rank 1: signal 9, possibly out of memory")
+    add_run(folder, strategy="slurm", status="skipped", reason="no cluster")
+    add_run(folder, strategy="fsdp", status="ok")
+    lines = summary_table(folder).splitlines()
+    ddp = next(line for line in lines if line.startswith("ddp "))
+    assert "3 ok, 1 failed" in ddp and "3 x 5" in ddp and "40.0" in ddp and "oversubscribed" in ddp
+    assert re.search(r" 1\.\d\d +\[1\.\d\d, 1\.\d\d\]", ddp)
+    assert "ddp failed 1 of 4: rank 1: signal 9, possibly out of memory" in lines
+    assert "slurm skipped: no cluster" in lines
+    assert "fsdp is ok but has neither windows nor images_per_s" in lines
+
+
+def test_no_ok_row_is_a_sentence_and_exit_1(tmp_path, capsys):
+    add_run(tmp_path, strategy="slurm", status="skipped", reason="no cluster")
+    assert main(Options(results=(tmp_path,))) == 1
+    streams = capsys.readouterr()
+    assert "slurm skipped: no cluster" in streams.out and "no ok rows" in streams.err
+
+
+def test_an_empty_folder_and_a_missing_one(tmp_path, capsys):
+    assert main(Options(results=(tmp_path,))) == 1
+    assert command(["--results", str(tmp_path / "none")]) == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_an_unwritable_output_is_a_users_error(tmp_path, capsys):
+    folder = write_set(tmp_path / "a", {"ddp": 170})
+    (tmp_path / "file").write_text("")
+    assert command(["--results", str(folder), "--output", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith("error: cannot write charts")
+
+
+def test_torn_lines_cost_only_themselves(tmp_path, capsys):
+    folder = write_set(tmp_path, {"ddp": 170})
+    for name in ("runs", "windows", "epochs"):
+        with open(folder / f"{name}.csv", "a") as file:
+            file.write("half,a li")
+    assert load_set(folder).groups[0].throughput.num_runs == 3
+    assert capsys.readouterr().err.count("not a whole row") == 3
+
+
+def test_older_sets_without_some_columns_and_tables_still_draw(tmp_path):
+    (tmp_path / "runs.csv").write_text("run_id,strategy,status,images_per_s\na,ddp,ok,170\nb,ddp,ok,171\n")
+    draw([load_set(tmp_path)], tmp_path / "charts")
+    assert "hardware unknown" in svg_text(tmp_path / "charts" / "throughput.svg")
+
+
+CELLS = st.one_of(
+    st.sampled_from(
+        [
+            "ok",
+            "failed",
+            "single",
+            "ddp",
+            "yes",
+            "no",
+            "train",
+            "val",
+            "a",
+            "b",
+            "0",
+            "1",
+            "32",
+            "1e300",
+            "-1",
+            "nan",
+            "inf",
+            "'=1",
+            "$x^",
+            "\x01",
+            "<script>",
+            "résumé 漢字",
+        ]
+    ),
+    st.floats(allow_nan=False).map(str),
+    st.text(st.characters(blacklist_characters='\n\r",'), max_size=8),
+)
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(st.data())
+def test_no_csv_is_a_traceback_and_no_good_row_is_dropped(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("random")
+    for table in ("runs", "windows", "epochs"):
+        columns = data.draw(st.lists(st.sampled_from(TABLES[table]), min_size=1, max_size=12, unique=True))
+        rows = data.draw(st.lists(st.lists(CELLS, min_size=len(columns), max_size=len(columns)), max_size=6))
+        (folder / f"{table}.csv").write_text("\n".join(map(",".join, [columns, *rows])) + "\n", encoding="utf-8")
+    sets = [load_set(folder), load_set(write_set(folder / "good", {"ddp": 170}, num_repeats=2, num_epochs=1))]
+    assert "2 ok" in summary_table(sets[1]) and summary_table(sets[0])
+    for chart in plot_results.CHARTS.values():
+        figure = chart(sets)
+        if figure:
+            figure.savefig(folder / "chart.svg")
+            assert chart is charts.speedup_chart or "ddp" in svg_text(folder / "chart.svg")

@@ -1,0 +1,452 @@
+"""The report: self-contained, escaped, right in its numbers and sentences, and readable on a phone.
+
+.venv/bin/python -m pytest tests/report/test_report.py
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy
+import pytest
+from support import ROOT, environment
+
+from benchmarks.common.results import append_rows, read_table
+from scripts.analysis import device_use as roofline
+from scripts.analysis.cautions import warnings_of
+from scripts.analysis.sets import load_set
+from scripts.analysis.stats import ratio
+from scripts.report import content as report_content
+from scripts.report import detail_charts as report_charts
+from scripts.report import origin as report_origin
+from scripts.report import page as report
+
+EVIL = "<script>alert(1)</script>|[x](javascript:y)"
+CPU = {
+    "schema": 1,
+    "status": "ok",
+    "arch": "resnet18",
+    "image_size": 64,
+    "global_batch": 32,
+    "loader": "folder",
+    "device": "cpu",
+    "device_name": "Test CPU",
+    "world_size": 2,
+    "nodes": 1,
+    "threads_per_rank": 1,
+    "precision": "fp32",
+    "parallel": True,
+    "oversubscribed": False,
+    "dirty": False,
+    "commit": "abc",
+    "load_average": 0.1,
+    "acc1": 40.0,
+    "val_samples": 132,
+    "step_ms_p50": 100.0,
+    "step_ms_p95": 120.0,
+    "peak_memory_mb": 900.0,
+    "wall_s": 20.0,
+    "flops_per_image": 1e9,
+    "started_at": "2026-01-02T03:04:05+00:00",
+}
+
+
+def add_runs(folder, strategy, images_per_s, num_repeats=3, num_windows=5, noise=0.01, **row):
+    """Ok runs with windows, epochs, accounted steps, wall parts and telemetry; noise of log throughput, seeded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = numpy.random.default_rng(len(strategy))
+    for repeat in range(1, num_repeats + 1):
+        run_id = f"{strategy}-{repeat}"
+        speed = images_per_s * float(numpy.exp(noise * rng.normal()))
+        append_rows(folder, "runs", [CPU | {"run_id": run_id, "strategy": strategy, "repeat": repeat} | row])
+        tables = {
+            "windows": [
+                {"window": n, "images": 224, "seconds": 224 / speed * float(numpy.exp(noise * rng.normal()))}
+                for n in range(num_windows)
+            ],
+            "epochs": [
+                {"epoch": n, "phase": phase, "seconds": 2.0, "images": 480, "loss": 2 / (1 + n), "acc1": 20.0 * n}
+                for n in range(2)
+                for phase in ("train", "val")
+            ],
+            "steps": [
+                {
+                    "rank": 0,
+                    "step": n,
+                    "step_ms": 100,
+                    "data_ms": 20,
+                    "copy_ms": 1,
+                    "forward_ms": 25,
+                    "backward_ms": 40,
+                    "exposed_comm_ms": 8,
+                    "optimizer_ms": 5,
+                    "other_ms": 1,
+                }
+                for n in range(4)
+            ],
+            "wall": [{"part": "imports", "seconds": 5.0}, {"part": "timed windows", "seconds": 15.0}],
+            "telemetry": [
+                {"t_s": n / 2, "device": device, "util_pct": 50.0, "memory_used_mb": 4000.0 + n}
+                for n in range(4)
+                for device in ("cpu", "gpu0")
+            ],
+        }
+        for table, rows in tables.items():
+            append_rows(folder, table, [{"run_id": run_id, **values} for values in rows])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A set with everything in it, its report.html and report.md. Its path and its texts are hostile."""
+    folder = tmp_path_factory.mktemp("sets") / "a set & more"
+    for strategy, speed in (("single", 100), ("ddp", 180), ("horovod_ddp", 180.5), (EVIL, 60)):
+        add_runs(folder, strategy, speed, device_name=f"CPU {EVIL}", num_windows=9)
+    append_rows(folder, "runs", [CPU | {"run_id": "x", "strategy": "apex_ddp", "status": "skipped", "reason": EVIL}])
+    proof = {"run_id": "v", "steps": 20, "world_size": 2, "tolerance": 1e-6}
+    append_rows(
+        folder,
+        "equivalence",
+        [
+            proof | {"strategy": "single", "max_relative_difference": 0.0, "bit_identical": True, "verdict": "ok"},
+            proof | {"strategy": "ddp", "max_relative_difference": 0.5, "bit_identical": False, "verdict": "failed"},
+            proof | {"strategy": "ddp", "max_relative_difference": 1.2e-7, "bit_identical": False, "verdict": "ok"},
+            proof | {"strategy": EVIL, "max_relative_difference": 0.5, "verdict": "failed", "reason": EVIL},
+            proof | {"strategy": "apex_ddp", "verdict": "skipped", "reason": "no GPU"},
+        ],
+    )
+    append_rows(
+        folder,
+        "loader",
+        [
+            {
+                "run_id": "l",
+                "what": EVIL,
+                "images_per_s": 812.0,
+                "images_per_s_per_core": 406.0,
+                "num_windows": 5,
+                "verdict": "the loader is not the limit, with a margin of 4.06",
+            }
+        ],
+    )
+    facts = {
+        "num_cores": 2,
+        "platform": EVIL,
+        "variables": {"ARGS": "--seed 3", "CONFIG": "a b.yaml", "NPROC": "2"},
+        "measured_peak": {"device_name": f"CPU {EVIL}", "threads": 1, "tflops": {"fp32": 0.2}},
+        "collect_env": EVIL,
+    }
+    (folder / "environment.json").write_text(json.dumps(facts))
+    assert report.main(report.Options(folder)) == 0
+    return folder, (folder / "report.html").read_text(), (folder / "report.md").read_text()
+
+
+class Page(HTMLParser):
+    """Tags, ids, references and text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.texts, self.attributes = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(written):
+    # Protects a report that is mailed or printed: no script, no address, every chart inside and whole.
+    _, html, _ = written
+    page = Page(html)
+    assert not {"script", "link", "img", "iframe", "object", "base"} & set(page.tags)
+    assert not re.search(r"https?:|file:|@import", html)
+    assert all(value.startswith("#") for name, value in page.attributes if name in ("href", "src", "xlink:href"))
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert page.tags.count("svg") == page.tags.count("figure") >= 6
+    assert len(page.ids) == len(set(page.ids)), "ids of two charts collide"
+    used = set(re.findall(r"url\(#([^)]+)\)", html)) | {v[1:] for n, v in page.attributes if n == "href"}
+    assert used and used <= set(page.ids)
+    assert ("name", "viewport") in page.attributes and "@media print" in html
+
+
+def test_texts_from_data_cannot_become_markup(written):
+    # A strategy, a device, a reason, a CSV cell: each holds a script and a Markdown link, and stays text.
+    _, html, markdown = written
+    assert "<script" not in html and "alert(1)" in "".join(Page(html).texts)
+    markdown, _, after = markdown.split("```")  # in the fence, commands stand as they are
+    assert "<script" not in markdown + after and not re.search(r"(?<!\\)\]\(", markdown + after)
+    table = [line for line in markdown.splitlines() if line.startswith("| ")][0:7]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1, "a | in a name broke the table"
+
+
+def test_the_headline_says_what_the_intervals_say(written):
+    # The fastest over single with its interval, what is not different, what is slower.
+    folder, html, markdown = written
+    groups = {group.label: group for group in load_set(folder).groups}
+    best, second = sorted(("ddp", "horovod_ddp"), key=lambda label: -groups[label].throughput.value)
+    over = ratio(groups[best].samples, groups["single"].samples)
+    sentence = f"{best} is the fastest: {over.value:.2f}x [{over.low:.2f}, {over.high:.2f}] single"
+    assert sentence in markdown and sentence in " ".join(Page(html).texts)
+    assert f"{second} is not different from {best}" in markdown
+    assert re.search(rf"alert\(1\).*is 0\.3\dx \[0\.\d+, 0\.\d+\] {best}", markdown)
+
+
+def test_the_table_has_the_measured_numbers(written):
+    # Throughput and interval, MFU against the peak of both ranks, the equivalence column, the skipped strategy.
+    folder, _, _ = written
+    results = load_set(folder)
+    environment = roofline.read_environment(folder)
+    rows = {
+        row["strategy"]: row
+        for row in report_content.table_rows(results, environment, report_content.read_equivalence(folder))
+    }
+    ddp, group = rows["ddp"], next(group for group in results.groups if group.label == "ddp")
+    assert ddp["images/s"] == f"{group.throughput.value:.1f} [{group.throughput.low:.1f}, {group.throughput.high:.1f}]"
+    assert ddp["MFU %"] == f"{100 * group.throughput.value * 1e9 / (2 * 0.2e12):.1f}"
+    assert ddp["same update?"] == "yes: largest relative difference 1.2e-07, tolerance 1.0e-06"
+    assert rows["single"]["same update?"] == "yes: bit-identical"
+    assert rows[EVIL]["same update?"].startswith("NO: largest relative difference 5.0e-01")
+    assert rows["apex_ddp"]["same update?"] == "skipped"
+    assert rows["horovod_ddp"]["same update?"] == "not verified: make verify"
+    assert rows["apex_ddp"]["status"] == "1 skipped" and rows["apex_ddp"]["images/s"] == ""
+
+
+def test_the_loader_verdict_is_told(written):
+    # The sentence and what it rests on.
+    _, html, markdown = written
+    for text in (" ".join(Page(html).texts), markdown):
+        assert "the loader is not the limit, with a margin of 4.06." in text and "406.0" in text
+
+
+def test_commands_are_quoted_and_whole(written):
+    # What is pasted into a shell is one word where it was one word.
+    _, _, markdown = written
+    line = next(line for line in markdown.splitlines() if line.startswith("make bench-all"))
+    assert "CONFIG='a b.yaml'" in line and "ARGS='--seed 3'" in line and "REPEATS=3" in line
+    assert f"STRATEGIES='single ddp horovod_ddp {EVIL}'" in line
+
+
+def test_one_repeat_and_no_gain_are_said_so(tmp_path):
+    # No verdict from one run; single on top is not called slower.
+    add_runs(tmp_path / "one", "single", 100, num_repeats=1, noise=0)
+    add_runs(tmp_path / "one", "ddp", 150, num_repeats=1, noise=0)
+    sentences = " ".join(report_content.headline(load_set(tmp_path / "one")))
+    assert "1.50x as fast" in sentences and "without a verdict" in sentences and "fastest:" not in sentences
+    add_runs(tmp_path / "worse", "single", 100)
+    add_runs(tmp_path / "worse", "ddp", 50)
+    sentences = " ".join(report_content.headline(load_set(tmp_path / "worse")))
+    assert "no strategy was seen to be faster than single" in sentences and "ddp is 0.5" in sentences
+    add_runs(tmp_path / "noise", "single", 100, noise=0.1)
+    add_runs(tmp_path / "noise", "ddp", 104, noise=0)
+    sentences = " ".join(report_content.headline(load_set(tmp_path / "noise")))
+    assert "no strategy was seen to be faster than single: the fastest, ddp, is 1.0" in sentences
+
+
+def test_settings_that_differ_are_not_compared(tmp_path):
+    # A sweep over the batch: labels name the batch alone, and other batches are not called slower.
+    for batch, speed in ((32, 100), (64, 150)):
+        add_runs(tmp_path / str(batch), "ddp", speed, global_batch=batch, options=f"--seed 1 --global-batch {batch}")
+    add_runs(tmp_path, "ddp", 100, global_batch=32, options="--seed 1 --global-batch 32")
+    rows = read_table(tmp_path / "64", "runs").to_dict("records")
+    append_rows(
+        tmp_path, "runs", [row | {"run_id": "b" + row["run_id"], "options": row["options"][1:]} for row in rows]
+    )
+    for row in read_table(tmp_path / "64", "windows").to_dict("records"):
+        append_rows(tmp_path, "windows", [row | {"run_id": "b" + row["run_id"]}])
+    results = report_content.with_short_labels(load_set(tmp_path))
+    assert [group.label for group in results.groups] == ["ddp, global_batch 32", "ddp, global_batch 64"]
+    sentences = " ".join(report_content.headline(results))
+    assert "Not compared" in sentences and "slower" not in sentences and " is 0." not in sentences
+
+
+WARNED = {
+    "one repeat": {"num_repeats": 1},
+    "unsteady": {"noise": 0.3},
+    "oversubscribed": {"oversubscribed": True},
+    "busy before the first run": {"load_average": 1.9},
+    "governor was powersave": {"governor": "powersave"},
+    "in no commit": {"dirty": True},
+    "could not be read": {"skipped_files": 3},
+    "MFU over 100 %": {"flops_per_image": 1e13},
+}
+
+
+@pytest.mark.parametrize("words", WARNED)
+def test_each_warning_has_its_cause(tmp_path, words):
+    # The rule fires on a set with the fault, with a remedy, and on nothing else.
+    facts = {"num_cores": 2, "measured_peak": {"device_name": "Test CPU", "threads": 1, "tflops": {"fp32": 0.2}}}
+    results = load_set(add_runs(tmp_path, "ddp", 100, **WARNED[words]))
+    found = warnings_of(results, facts, read_table(tmp_path, "telemetry"))
+    assert len(found) == 1 and words in found[0] and (";" in found[0] or ":" in found[0])
+
+
+def test_a_clean_set_has_no_warnings(tmp_path):
+    # A warning that is always there is read by nobody.
+    results = load_set(add_runs(tmp_path, "ddp", 100))
+    assert warnings_of(results, {"num_cores": 2}, read_table(tmp_path, "telemetry")) == []
+
+
+def test_windows_that_stand_out_are_named_by_place(tmp_path):
+    # hyperfine's rules: a slow first window is warm-up, a slow later one is an outlier.
+    add_runs(tmp_path, "ddp", 100)
+    lines = (tmp_path / "windows.csv").read_text().splitlines()
+
+    def slowed(number):
+        name, place, images, seconds, rest = lines[number].split(",")
+        return ",".join((name, place, images, str(1.4 * float(seconds)), rest))
+
+    for number, words in ((1, "first window is slow in 1 of 3 runs"), (4, "1 of 15 windows far from the median")):
+        changed = [slowed(n) if n == number else line for n, line in enumerate(lines)]
+        (tmp_path / "windows.csv").write_text("\n".join(changed) + "\n")
+        found = [
+            text
+            for text in warnings_of(load_set(tmp_path), {}, read_table(tmp_path, "telemetry"))
+            if "unsteady" not in text
+        ]
+        assert len(found) == 1 and words in found[0], found
+
+
+def test_throttling_is_read_from_the_telemetry(tmp_path):
+    # A quarter of the GPU's samples were held down by heat.
+    results = load_set(add_runs(tmp_path, "ddp", 100, num_repeats=2))
+    telemetry = read_table(tmp_path, "telemetry")
+    telemetry.loc[(telemetry.device == "gpu0") & (telemetry.t_s == 0.5), "throttle"] = "thermal"
+    found = [text for text in warnings_of(results, {}, telemetry) if "held down" in text]
+    assert len(found) == 1 and "(thermal) in 25 %" in found[0]
+
+
+def test_the_step_chart_stacks_to_the_step(tmp_path):
+    # Protects the account: parts sum to the step, exposed communication among them; timed steps are not in it.
+    add_runs(tmp_path, "ddp", 100)
+    append_rows(tmp_path, "steps", [{"run_id": "ddp-1", "rank": 0, "step": 99, "step_ms": 5000.0}])
+    results = load_set(tmp_path)
+    parts = report_charts.step_parts(results.groups[0], read_table(tmp_path, "steps"))
+    assert len(parts) == 12 and parts.sum(axis=1).tolist() == [100.0] * 12
+    axes = report_charts.step_chart([results]).axes[0]
+    assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(100)
+    assert [round(patch.get_width()) for patch in axes.patches] == [20, 1, 25, 40, 8, 5, 1]
+
+
+def test_no_ok_rows_is_a_sentence_and_exit_1(tmp_path, capsys):
+    # With the reason of what failed, and without a file that looks like a report.
+    append_rows(tmp_path, "runs", [CPU | {"run_id": "a", "strategy": "ddp", "status": "failed", "reason": "planted"}])
+    assert report.main(report.Options(tmp_path)) == 1
+    assert "planted" in capsys.readouterr().err and not (tmp_path / "report.html").exists()
+
+
+def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
+    # The real command in an interpreter where importing torch fails.
+    add_runs(tmp_path / "set", "ddp", 100, num_repeats=1)
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
+    env = environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
+    command = [sys.executable, "-m", "scripts.report.page", "--results"]
+    done = [
+        subprocess.run([*command, tmp_path / name], cwd=ROOT, env=env, capture_output=True, text=True)
+        for name in ("set", "no")
+    ]
+    assert [each.returncode for each in done] == [0, 2], done[0].stderr + done[1].stderr
+    assert len(done[1].stderr.splitlines()) == 1 and "bench-all" in done[1].stderr
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_half_written_files_make_a_report_all_the_same(tmp_path, seed):
+    # A full disk or a kill cuts any file anywhere; lines that are not whole are left out.
+    add_runs(tmp_path, "ddp", 100)
+    append_rows(tmp_path, "equivalence", [{"run_id": "v", "strategy": "ddp", "verdict": "ok"}] * 3)
+    (tmp_path / "environment.json").write_text('{"num_cores": 2}')
+    rng = numpy.random.default_rng(seed)
+    for path in sorted([*tmp_path.glob("*.csv"), tmp_path / "environment.json"]):
+        data = path.read_bytes()
+        path.write_bytes(data[: rng.integers(len(data) * 4 // 5, len(data))])
+    assert report.main(report.Options(tmp_path)) == 0
+
+
+def test_published_peaks_and_what_they_are_not():
+    # Dense figures of NVIDIA's data sheets; a part of a GPU, or another GPU, is not the GPU of the table.
+    assert roofline.peak_tflops("NVIDIA H200", "tf32", 8, {})[0] == 494.7
+    assert roofline.peak_tflops("Tesla V100-PCIE-16GB", "apex-O1", 8, {})[0] == 112.0
+    assert roofline.peak_tflops("Tesla V100-SXM2-16GB", "apex-O0", 8, {})[0] == 15.7
+    assert roofline.peak_tflops("NVIDIA A100-SXM4-80GB", "bf16", 8, {})[0] == 312.0
+    for name, precision in (
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "fp32"),
+        ("NVIDIA GeForce RTX 4090 D", "fp32"),
+        ("NVIDIA L40", "fp32"),
+        ("Tesla T4", "bf16"),
+        ("Test CPU", "fp32"),
+    ):
+        assert roofline.peak_tflops(name, precision, 8, {})[0] is None
+
+
+def test_mfu_counts_devices_and_threads(tmp_path):
+    # 100 images/s x 1 GFLOP over 2 ranks of 1 thread; with 4 ranks on 2 cores the peak is that of 2.
+    facts = {"num_cores": 2, "measured_peak": {"device_name": "Test CPU", "threads": 2, "tflops": {"fp32": 0.4}}}
+    for name, row, mfu in (("two", {}, 0.25), ("four", {"world_size": 4}, 0.25), ("one", {"world_size": 1}, 0.5)):
+        use = roofline.use_of(load_set(add_runs(tmp_path / name, "ddp", 100, noise=0, **row)).groups[0], facts)
+        assert use.tflops == pytest.approx(0.1) and use.mfu == pytest.approx(mfu)
+    gpu = {"device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16", "world_size": 8}
+    use = roofline.use_of(load_set(add_runs(tmp_path / "gpu", "ddp", 1e4, noise=0, **gpu)).groups[0], {})
+    assert use.mfu == pytest.approx(1e4 * 1e9 / (8 * 989.4e12))
+
+
+def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys):
+    # A real product on this machine: refused for a set of another device, written for a set of this one.
+    from benchmarks.common.errors import UserError
+
+    add_runs(tmp_path / "other", "ddp", 100)
+    with pytest.raises(UserError, match="measure there"):
+        roofline.main(roofline.Options(tmp_path / "other", measure=True))
+    peak = roofline.measured_peak()
+    add_runs(tmp_path / "own", "ddp", 100, device_name=peak["device_name"])
+    assert roofline.main(roofline.Options(tmp_path / "own", measure=True)) == 0
+    written = json.loads((tmp_path / "own" / "environment.json").read_text())["measured_peak"]
+    assert written["tflops"]["fp32"] > 0 and written["device_name"] == peak["device_name"]
+    assert "MFU" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium; apt-get install chromium")
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_is_no_wider_than_the_window(written, tmp_path, width):
+    # On a phone only tables and charts scroll sideways, never the page. Measured by a real browser.
+    _, html, _ = written
+    probe = "<script>document.title = innerWidth + ' ' + document.documentElement.scrollWidth</script>"
+    frame = f'<iframe id="page" style="width: {width}px; height: 900px; border: 0" srcdoc="{{page}}"></iframe>'
+    inner = html.replace("</body>", probe.replace("document.title =", "parent.document.title =") + "</body>")
+    path = tmp_path / "frame.html"
+    path.write_text(frame.format(page=inner.replace("&", "&amp;").replace('"', "&quot;")), encoding="utf-8")
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=4000", "--dump-dom", f"file://{path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    inner_width, scroll_width = map(int, re.search(r"<title>(\d+) (\d+)</title>", done.stdout).groups())
+    assert inner_width == width and scroll_width <= width
+
+
+def test_the_report_draws_sweeps_and_scaling_that_the_set_has(tmp_path):
+    # The charts of make sweep and make scaling are in the report, and their commands under "do it again".
+    for ranks, speed in ((1, 100), (2, 170)):
+        add_runs(tmp_path / f"r{ranks}", "ddp", speed, world_size=ranks)
+        for table in ("runs", "windows"):
+            rows = read_table(tmp_path / f"r{ranks}", table).to_dict("records")
+            append_rows(tmp_path, table, [row | {"run_id": f"{ranks}-{row['run_id']}"} for row in rows])
+    (tmp_path / "scaling.csv").write_text("strategy,mode,ranks\nddp,strong,1\n")
+    results = report_content.with_short_labels(load_set(tmp_path))
+    assert "scaling_ddp" in report.figures_of(results)
+    assert "make scaling STRATEGY=ddp RANKS='1 2' REPEATS=3" in report_origin.commands(results, {})
+
+
+def test_chart_names_from_the_data_cannot_leave_the_folder(tmp_path):
+    # A strategy named ../../x in a CSV from elsewhere must not choose where a file is written.
+    for ranks in (1, 2):
+        add_runs(tmp_path / f"r{ranks}", "../../x", 100 * ranks, world_size=ranks)
+        for table in ("runs", "windows"):
+            rows = read_table(tmp_path / f"r{ranks}", table).to_dict("records")
+            append_rows(tmp_path, table, [row | {"run_id": f"{ranks}-{row['run_id']}"} for row in rows])
+    names = report.figures_of(load_set(tmp_path))
+    assert all(re.fullmatch(r"[\w-]+", name) for name in names) and any(name.startswith("scaling") for name in names)

@@ -1,0 +1,354 @@
+"""Sweeps and scaling studies: what is refused before the first run, the order, the numbers, the charts, signals.
+
+.venv/bin/python -m pytest tests/report/test_sweep.py
+"""
+
+import csv
+import os
+import signal
+import subprocess
+import time
+import xml.etree.ElementTree
+
+import numpy
+import pytest
+from support import environment
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import append_rows, read_table
+from scripts.analysis.sets import load_set
+from scripts.analysis.stats import strategy_throughput
+from scripts.report import scaling as plot_scaling
+from scripts.report import sweep as plot_sweep
+from scripts.suite import plan
+
+COMMON = {
+    "schema": 1,
+    "status": "ok",
+    "arch": "resnet18",
+    "image_size": 64,
+    "global_batch": 32,
+    "device_name": "Test CPU",
+    "device": "cpu",
+    "world_size": 2,
+    "threads_per_rank": 1,
+    "nodes": 1,
+    "parallel": True,
+    "oversubscribed": False,
+}
+OURS = "scripts.suite.plan scripts.suite.attempt scripts.report.sweep scripts.report.scaling"
+
+
+def add_runs(folder, strategy, images_per_s, num_repeats=3, noise=0.02, **row):
+    """Runs of one setting with three windows each; noise is that of log throughput, between runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = numpy.random.default_rng(int(images_per_s))
+    for repeat in range(1, num_repeats + 1):
+        run_id = f"{strategy}-{repeat}-{len(read_table(folder, 'runs'))}"
+        speed = images_per_s * float(numpy.exp(noise * rng.normal()))
+        append_rows(folder, "runs", [{**COMMON, "run_id": run_id, "strategy": strategy, "repeat": repeat, **row}])
+        windows = [{"run_id": run_id, "window": n, "images": 64, "seconds": 64 / speed} for n in range(3)]
+        append_rows(folder, "windows", windows)
+
+
+def read_csv(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def text_of(path):
+    return " ".join(xml.etree.ElementTree.parse(path).getroot().itertext())
+
+
+def launch(checkout, name, **variables):
+    """Run launchers/<name>.sh of the copied checkout: it sets results/latest."""
+    command = [checkout / "launchers" / f"{name}.sh"]
+    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "words"),
+    [
+        ("sweep", {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 x"}, ["'x'", "number"]),
+        ("scaling", {"STRATEGY": "ddp", "RANKS": "1 3"}, ["3 ranks", "--global-batch 6"]),
+    ],
+)
+def test_a_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data, tiny_config, name, variables, words):
+    # Protects an hour of measuring from a typo in the last value: exit 2, one line, no folder left behind.
+    results = tmp_path / "new"
+    done = launch(checkout, name, RESULTS=results, DATA=tiny_data, CONFIG=tiny_config, NPROC=2, **variables)
+    assert done.returncode == 2 and not results.exists()
+    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (plan.Sweep("x", "dpp", "bucket_cap_mb", "1"), ["'dpp'", "did you mean ddp"]),
+        (plan.Sweep("x", "ddp", "bucket_cap", "1"), ["bucket_cap", "did you mean bucket_cap_mb"]),
+        (plan.Sweep("x", "ddp", "bucket_cap_mb", "1 -1"), ["-1", "at least 0"]),
+        (plan.Sweep("x", "ddp", "workers", "1 1.5"), ["'1.5'", "whole number"]),
+        (plan.Sweep("x", "ddp_amp", "amp_dtype", "bf16 fp15"), ["fp15", "did you mean fp16"]),
+        (plan.Sweep("x", "ddp", "global_batch", "8 9"), ["9", "NPROC=2", "--global-batch 8"]),
+        (plan.Sweep("x", "ddp", "bucket_cap_mb", " "), ["VALUES", "make sweep"]),
+        (plan.Sweep("x", "", "workers", "1"), ["STRATEGY", "make sweep"]),
+        (plan.Sweep("x", "ddp", "workers", "1", repeats=0), ["REPEATS is 0"]),
+        (plan.Scaling("x", "dpp", "1 2"), ["'dpp'", "did you mean ddp"]),
+        (plan.Scaling("x", "ddp", "1 0"), ["'1 0'"]),
+        (plan.Scaling("x", "ddp", "2 2"), ["two or more"]),
+        (plan.Scaling("x", "ddp", ""), ["RANKS", "make scaling"]),
+        (plan.Scaling("x", "ddp", "1 8"), ["2 GPUs"]),
+    ],
+)
+def test_a_mistake_is_named_with_what_to_do(monkeypatch, options, words):
+    # Every value is checked, not only the first; a wrong name comes with the nearest one.
+    monkeypatch.setenv("NPROC", "2")
+    monkeypatch.setenv("NUM_GPUS", "2")
+    with pytest.raises(UserError) as caught:
+        plan.main(options, ["--loader", "synthetic"])
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_sweep_is_interleaved_and_does_only_what_is_missing(checkout, recorder, tmp_path, tiny_data, tiny_config):
+    # Round 1 of all values, then round 2; the user's own flags come along; a second call runs what has no ok row.
+    variables = {
+        "RESULTS": tmp_path / "a set",
+        "DATA": tiny_data,
+        "CONFIG": tiny_config,
+        "NPROC": 2,
+        "STRATEGY": "ddp",
+        "KEY": "bucket-cap-mb",
+        "VALUES": "25 1",
+        "REPEATS": 2,
+        "ARGS": "--seed 3",
+    }
+    done = launch(checkout, "sweep", **variables | recorder.variables | {"PASSED_ON": OURS})
+    assert done.returncode == 0, done.stderr
+    rows = read_table(tmp_path / "a set", "runs")
+    assert [*zip(rows.repeat, rows.options, strict=True)] == [
+        (repeat, f"'--seed 3 --bucket-cap-mb {value}") for repeat in (1, 2) for value in (25, 1)
+    ]
+    started = [call["words"] for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
+    assert [words[-4:] for words in started[:2]] == [["--seed", "3", "--bucket-cap-mb", value] for value in ("25", "1")]
+    again = variables | recorder.variables | {"PASSED_ON": OURS, "VALUES": "25 5 1", "REPEATS": 2}
+    assert launch(checkout, "sweep", **again).returncode == 0
+    assert list(read_table(tmp_path / "a set", "runs").options[4:]) == ["'--seed 3 --bucket-cap-mb 5"] * 2
+    points = read_csv(tmp_path / "a set" / "sweep.csv")
+    assert [(row["key"], row["value"], row["num_runs"]) for row in points] == [
+        ("bucket_cap_mb", value, "2") for value in ("1", "5", "25")
+    ]
+
+
+def test_scaling_gives_every_rank_the_same_threads(checkout, recorder, tmp_path, tiny_data, tiny_config):
+    # Strong and weak runs, the one that is both only once, and THREADS_PER_RANK as for the most ranks.
+    variables = {
+        "RESULTS": tmp_path / "s",
+        "DATA": tiny_data,
+        "CONFIG": tiny_config,
+        "STRATEGY": "ddp",
+        "RANKS": "4 1 2",
+        "REPEATS": 2,
+        "THREADS_PER_RANK": None,
+    }
+    passed_on = OURS.replace("scripts.report.scaling", "")  # what stands for a run does not know its world size
+    launch(checkout, "scaling", **variables | recorder.variables | {"PASSED_ON": passed_on})
+    started = [call for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
+    shapes = [(int(call["env"]["NPROC"]), int(call["words"][-1])) for call in started]
+    assert shapes == 2 * [(1, 8), (2, 8), (4, 8), (1, 2), (2, 4)]
+    threads = max(1, len(os.sched_getaffinity(0)) // 4)
+    assert {call["env"]["THREADS_PER_RANK"] for call in started} == {str(threads)}
+    assert all(call["words"][-2] == "--global-batch" for call in started)
+
+
+def test_a_real_sweep_goes_on_after_a_value_that_fails(checkout, tmp_path, tiny_data, tiny_config):
+    # SyncBatchNorm refuses a CPU: that run fails, the next are measured, the chart says what is missing, exit 1.
+    results = tmp_path / "real sweep"
+    done = launch(
+        checkout,
+        "sweep",
+        RESULTS=results,
+        DATA=tiny_data,
+        CONFIG=tiny_config,
+        STRATEGY="single",
+        KEY="norm",
+        VALUES="sync batch group",
+        REPEATS=1,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = read_table(results, "runs")
+    assert list(rows.status) == ["failed", "ok", "ok"]
+    points = {row["value"]: row for row in read_csv(results / "sweep.csv")}
+    assert sorted(points) == ["batch", "group"] and points["batch"]["ci_low"] == ""
+    expected = rows[rows.options.str.contains("group")].images_per_s.item()
+    assert float(points["group"]["images_per_s"]) == pytest.approx(expected, rel=1e-6)
+    text = text_of(results / "charts" / "sweep_single_norm.svg")
+    assert "failed" in text and "n = 1" in text and "one repeat" in text
+
+
+@pytest.mark.slow
+def test_a_real_scaling_study_ends_in_efficiency(checkout, tmp_path, tiny_data, tiny_config):
+    # The whole way from RANKS to scaling.csv, on real ranks, in a set whose path has a space.
+    results = tmp_path / "real scaling"
+    done = launch(
+        checkout, "scaling", RESULTS=results, DATA=tiny_data, CONFIG=tiny_config, STRATEGY="ddp", RANKS="1 2", REPEATS=1
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = read_csv(results / "scaling.csv")
+    assert [(row["mode"], row["ranks"], row["global_batch"]) for row in rows] == [
+        ("strong", "1", "8"),
+        ("strong", "2", "8"),
+        ("weak", "1", "4"),
+        ("weak", "2", "8"),
+    ]
+    for first, second in (rows[:2], rows[2:]):
+        ratio = float(second["images_per_s"]) / float(first["images_per_s"])
+        assert float(second["efficiency"]) == pytest.approx(ratio / 2, rel=1e-6)
+    assert (results / "charts" / "scaling_ddp.png").exists()
+
+
+def test_sigterm_ends_a_sweep_with_its_row_and_no_process(checkout, tmp_path, tiny_data, tiny_config):
+    # The signal reaches the run, its row says interrupted, no further run starts, and the exit code is 143.
+    results = tmp_path / "stopped"
+    env = environment(
+        RESULTS=results,
+        DATA=tiny_data,
+        CONFIG=tiny_config,
+        STRATEGY="single",
+        KEY="seed",
+        VALUES="1 2",
+        REPEATS=1,
+        ARGS="--epochs 100000",
+    )
+    process = subprocess.Popen(
+        [checkout / "launchers" / "sweep.sh"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    deadline = time.monotonic() + 120
+    while not list(results.glob("logs/*/progress")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    run_dir = next(results.glob("logs/*/progress")).parent
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 143, output
+    assert list(read_table(results, "runs").status) == ["interrupted"]
+    left = []
+    for path in os.listdir("/proc"):
+        if path.isdecimal():
+            try:
+                with open(f"/proc/{path}/environ", "rb") as file:
+                    left += [path] if str(run_dir).encode() in file.read() else []
+            except OSError:
+                pass
+    assert not left
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ("'--seed 1 --split-size 4", "4"),
+        ("'--split_size=4", "4"),
+        ("'--split-size 4 --split-size 8", "8"),
+        ("'--split-size-x 4", None),
+        ("", None),
+    ],
+)
+def test_the_swept_value_is_read_from_the_flags(options, value):
+    # As a command line is read: the last one wins, - and _ are the same, and the CSV's ' is not part of it.
+    assert plan.flags_in(options).get("split_size") == value
+
+
+@pytest.mark.parametrize(
+    ("options", "value"), [("'--augment", "yes"), ("'--augment --no-augment", "no"), ("'--seed 1", None)]
+)
+def test_a_swept_boolean_is_read_from_its_flags(options, value):
+    # make sweep KEY=augment VALUES="yes no" makes --augment and --no-augment.
+    assert plan.flags_in(options).get("augment") == value
+
+
+def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
+    # Each value's line is total images over total seconds with the bootstrap interval, values in order of number.
+    for value, speed in (("25", 110), ("1", 100), ("5", 140)):
+        add_runs(tmp_path, "ddp", speed, options=f"--bucket-cap-mb {value}")
+    add_runs(tmp_path, "ddp", 500, options="")  # not part of the sweep
+    add_runs(tmp_path, "single", 50, options="--bucket-cap-mb 5")
+    points = plot_sweep.sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
+    assert list(points) == ["1", "5", "25"]
+    assert plot_sweep.main(plot_sweep.Options(tmp_path, "ddp", "bucket_cap_mb")) == 0
+    assert plot_sweep.main(plot_sweep.Options(tmp_path, "single", "bucket_cap_mb")) == 0
+    rows = read_csv(tmp_path / "sweep.csv")
+    assert [(row["strategy"], row["value"]) for row in rows] == [
+        ("ddp", "1"),
+        ("ddp", "5"),
+        ("ddp", "25"),
+        ("single", "5"),
+    ]
+    expected = strategy_throughput(points["5"].samples)
+    got = [float(rows[1][name]) for name in ("images_per_s", "ci_low", "ci_high")]
+    assert got == pytest.approx([expected.value, expected.low, expected.high], rel=1e-6)
+    text = text_of(tmp_path / "charts" / "sweep_ddp_bucket_cap_mb.svg")
+    assert text.count("n = 3") == 3 and "95 % interval" in text and "single" not in text
+
+
+def test_two_settings_of_one_value_are_refused(tmp_path):
+    # Points of other settings must not be mixed into one curve, nor one silently dropped.
+    add_runs(tmp_path, "ddp", 100, options="--bucket-cap-mb 1")
+    add_runs(tmp_path, "ddp", 200, options="--bucket-cap-mb 1 --arch resnet50", arch="resnet50")
+    with pytest.raises(UserError, match="two settings"):
+        plot_sweep.sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
+
+
+def test_a_sweep_without_ok_rows_says_why(tmp_path, capsys):
+    # Exit 1, and the failed run's own reason on stderr.
+    append_rows(
+        tmp_path, "runs", [{**COMMON, "run_id": "a", "strategy": "ddp", "status": "failed", "reason": "planted"}]
+    )
+    assert plot_sweep.main(plot_sweep.Options(tmp_path, "ddp", "bucket_cap_mb")) == 1
+    assert "planted" in capsys.readouterr().err
+
+
+def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
+    # Known speeds: weak scaling is ideal, strong loses half on 4 ranks; intervals hold the truth, which is exact here.
+    for ranks, batch, speed in ((1, 32, 100), (2, 32, 160), (4, 32, 200), (1, 8, 50), (2, 16, 100)):
+        add_runs(
+            tmp_path,
+            "ddp",
+            speed,
+            noise=0.0,
+            world_size=ranks,
+            global_batch=batch,
+            oversubscribed=ranks == 4,
+            options=f"--global-batch {batch}",
+        )
+    modes = plot_scaling.scaling_points(load_set(tmp_path), "ddp")
+    assert [(point.num_ranks, round(point.efficiency, 9)) for point in modes["strong"]] == [(1, 1), (2, 0.8), (4, 0.5)]
+    assert [(point.num_ranks, round(point.efficiency, 9)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
+    assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 0
+    rows = read_csv(tmp_path / "scaling.csv")
+    assert [row["oversubscribed"] for row in rows] == ["no", "no", "yes", "no", "no", "yes"]
+    assert [row["efficiency_ci_low"] == "" for row in rows] == [True, False, False, True, False, False]
+    assert "oversubscribed" in text_of(tmp_path / "charts" / "scaling_ddp.svg")
+
+
+def test_efficiency_intervals_widen_with_the_noise_of_both_points(tmp_path):
+    # The interval is that of the ratio, scaled: it must hold the measured value and be wider than nothing.
+    for ranks, speed in ((1, 100), (2, 170)):
+        add_runs(tmp_path, "ddp", speed, noise=0.05, world_size=ranks, options="")
+    _, point = plot_scaling.scaling_points(load_set(tmp_path), "ddp")["strong"]
+    assert point.low < point.efficiency < point.high and point.high / point.low > 1.05
+
+
+def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):
+    # Exit 1 with a sentence, and {} for the report, which leaves the chart out.
+    add_runs(tmp_path, "ddp", 100)
+    assert plot_scaling.scaling_points(load_set(tmp_path), "ddp") == {}
+    assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 1
+    assert "two numbers of ranks" in capsys.readouterr().err
+
+
+def test_boolean_values_become_flags():
+    # A boolean field takes no value on a command line.
+    assert plan.value_flags("augment", "yes") == ["--augment"]
+    assert plan.value_flags("copy_stream", "no") == ["--no-copy-stream"]
+    with pytest.raises(UserError, match="yes and no"):
+        plan.value_flags("augment", "2")

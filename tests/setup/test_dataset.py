@@ -1,0 +1,473 @@
+"""imagenet-mini (scripts/setup/make_dataset.py) and the check of a folder (scripts/setup/check_data.py), on real files.
+
+python -m pytest tests/setup/test_dataset.py
+"""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import hear_sigint
+
+from scripts.setup import check_data, make_dataset
+from scripts.setup.check_data import Counts, check_image_folder
+from scripts.setup.make_dataset import Options
+
+ROOT = Path(__file__).parents[2]
+NUM_TRAIN, NUM_VAL = 3, 2
+COMMAND = [
+    sys.executable,
+    "-m",
+    "scripts.setup.make_dataset",
+    "--num-train-per-class",
+    str(NUM_TRAIN),
+    "--num-val-per-class",
+    str(NUM_VAL),
+]
+
+
+def options(output, **other):
+    small = {"num_train_per_class": NUM_TRAIN, "num_val_per_class": NUM_VAL}
+    return Options(output, **(small | other))
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def one_line(capsys):
+    """The one line on stderr that a user's mistake gives."""
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.endswith("\n"), error
+    assert error[:-1].isprintable(), "an unescaped control character reached the terminal"
+    return error
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A finished folder that tests only read, and its manifest as it is on the disk."""
+    folder = tmp_path_factory.mktemp("made") / "imagenet-mini"
+    make_dataset.make_dataset(options(folder))
+    return folder, json.loads((folder / "manifest.json").read_text())
+
+
+@pytest.fixture
+def mini(made, tmp_path):
+    """A finished folder of the test's own, in a folder of its own whose path has a space."""
+    return Path(shutil.copytree(made[0], tmp_path / "a data set" / "imagenet-mini"))
+
+
+def test_layout_is_imagenets(made):
+    """What every ImageNet script expects: class folders of JPEGs at ImageNet's sizes in pixels and bytes."""
+    folder, manifest = made
+    num_classes = len(manifest["photographs"])
+    assert num_classes >= 10
+    assert check_image_folder(folder) == Counts(num_classes, num_classes * NUM_TRAIN, num_classes * NUM_VAL)
+    paths = sorted(folder.glob("*/*/*.JPEG"))
+    assert [path.relative_to(folder).as_posix() for path in paths] == sorted(manifest["files"])
+    sizes = set()
+    for path in paths:
+        with Image.open(path) as image:
+            image.load()
+            assert (image.format, image.mode) == ("JPEG", "RGB")
+            sizes.add(image.size)
+    assert {(500, 375), (375, 500)} <= sizes <= set(make_dataset.SIZES_PX)
+    assert 90e3 < np.mean([path.stat().st_size for path in paths]) < 130e3
+    assert all(photograph["credit"] for photograph in manifest["photographs"].values())
+
+
+def test_no_source_pixel_is_in_train_and_val(made):
+    """Overlap would let a model remember its way to a high val accuracy."""
+    _, manifest = made
+    for name, photograph in manifest["photographs"].items():
+        width, height = photograph["size_px"]
+        seen = {}
+        for part in ("train", "val"):
+            seen[part] = np.zeros((height, width), dtype=bool)
+            boxes = [
+                tuple(record["box"]) for file, record in manifest["files"].items() if file.startswith(f"{part}/{name}/")
+            ]
+            assert len(set(boxes)) == len(boxes) > 1, "crops of one photograph must differ"
+            for left, top, right, bottom in boxes:
+                assert 0 <= left < right <= width and 0 <= top < bottom <= height
+                seen[part][top:bottom, left:right] = True
+        assert not (seen["train"] & seen["val"]).any(), name
+
+
+def test_each_file_shows_the_box_that_the_manifest_names(made):
+    """The proof above rests on the boxes, so each is held against the photograph that it was cut from."""
+    folder, manifest = made
+    photographs = Path(find_spec("skimage").submodule_search_locations[0], "data")
+
+    def thumbnail(image):
+        return np.asarray(image.convert("L").resize((32, 32), Image.Resampling.BOX), dtype=float).ravel()
+
+    for file, record in manifest["files"].items():
+        original = Image.open(photographs / manifest["photographs"][file.split("/")[1]]["file"])
+        expected, shown = thumbnail(original.crop(record["box"])), thumbnail(Image.open(folder / file))
+        assert np.corrcoef(expected, shown)[0, 1] > 0.97, file
+
+
+def test_resampling_reads_nothing_outside_the_box():
+    """A filter's reach beyond the box would carry train's pixels into val: poison the rest and see."""
+    region = (40, 10, 160, 140)
+    photograph = Image.fromarray(np.random.default_rng(4).integers(256, size=(150, 200, 3), dtype=np.uint8))
+    jpeg, box = make_dataset.make_image(photograph, region, np.random.default_rng(5))
+    poisoned = Image.new("RGB", photograph.size, (255, 0, 255))
+    poisoned.paste(photograph.crop(box), box[:2])
+    assert make_dataset.make_image(poisoned, region, np.random.default_rng(5)) == (jpeg, box)
+    assert Image.open(io.BytesIO(jpeg)).size in make_dataset.SIZES_PX
+
+
+def test_seed_decides_every_byte(made, tmp_path):
+    """The same seed gives the same folder on every machine; another seed or number gives what it should."""
+    folder, manifest = made
+    make_dataset.make_dataset(options(tmp_path / "again"))
+    assert contents(tmp_path / "again") == contents(folder)
+    fewer = make_dataset.make_dataset(options(tmp_path / "fewer", num_train_per_class=1, num_val_per_class=1))
+    assert fewer["files"].items() <= manifest["files"].items(), "a file depends on its own name only"
+    other = make_dataset.make_dataset(options(tmp_path / "other", seed=1, num_train_per_class=1, num_val_per_class=1))
+    assert not {record["sha256"] for record in other["files"].values()} & {
+        record["sha256"] for record in manifest["files"].values()
+    }
+
+
+def test_a_second_call_writes_nothing(mini, capsys):
+    """The data set is made once; every later `make bench-*` calls this first."""
+
+    def state():  # of the folder around it too, where a workshop would have been
+        return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in mini.parent.rglob("*")} | {
+            mini.parent: mini.parent.stat().st_mtime_ns
+        }
+
+    before = state()
+    assert make_dataset.main(options(mini, verify=True)) == 0
+    assert state() == before
+    assert "12 classes, 60 JPEGs" in capsys.readouterr().out
+
+
+def remove(path):
+    path.unlink()
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def flip_a_byte(path):
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "file", "verify", "said"),
+    [
+        (remove, "val/cat/cat_0001.JPEG", False, "val/cat/cat_0001.JPEG: No such file"),
+        (truncate, "train/cat/cat_0000.JPEG", False, "train/cat/cat_0000.JPEG has another size"),
+        (flip_a_byte, "train/cat/cat_0000.JPEG", True, "train/cat/cat_0000.JPEG has another content"),
+        (truncate, "manifest.json", False, "its manifest.json is broken"),
+    ],
+)
+def test_a_damaged_folder_is_said_and_made_again(mini, capsys, damage, file, verify, said):
+    before = contents(mini)
+    damage(mini / file)
+    assert make_dataset.main(options(mini, verify=verify)) == 0
+    assert said in capsys.readouterr().err
+    assert contents(mini) == before
+    assert os.listdir(mini.parent) == [mini.name]
+
+
+@pytest.mark.parametrize("file", ["photo.png", "manifest.json"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_of_somebody_elses_is_never_touched(tmp_path, capsys, file, force):
+    """--output on the wrong folder must not cost anybody their data, --force or not."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / file).write_text('{"made_by": "somebody else"}')
+    before = contents(tmp_path)
+    for output in (theirs, theirs / file):
+        assert make_dataset.main(options(output, force=force)) == 2
+        assert "was not made by this script" in one_line(capsys)
+    assert contents(tmp_path) == before
+
+
+def test_files_added_to_the_folder_are_not_lost(mini, capsys):
+    """An added image changes the data set, and deleting it could lose it: neither happens in silence."""
+    added = mini / "train" / "cat" / "my cat.JPEG"
+    added.write_bytes(b"mine")
+    (mini / "train" / ".DS_Store").write_bytes(b"a file browser's")
+    (mini / "val" / "cat" / "cat_0000.JPEG").unlink()
+    assert make_dataset.main(options(mini)) == 2
+    assert "'train/cat/my cat.JPEG'" in one_line(capsys)
+    assert added.read_bytes() == b"mine"
+    assert make_dataset.main(options(mini, force=True)) == 0
+    assert not added.exists()
+    (mini / "train" / ".DS_Store").write_bytes(b"a file browser's")
+    assert make_dataset.main(options(mini)) == 0
+
+
+def test_other_settings_need_force(mini, capsys):
+    """A run must not use, in silence, other data than was asked for, nor replace what other runs used."""
+    before = contents(mini)
+    assert make_dataset.main(options(mini, seed=7)) == 2
+    error = one_line(capsys)
+    assert "'seed': 0" in error and "'seed': 7" in error and "--force" in error
+    assert contents(mini) == before
+    assert make_dataset.main(options(mini, seed=7, force=True)) == 0
+    assert json.loads((mini / "manifest.json").read_text())["settings"]["seed"] == 7
+
+
+@pytest.mark.parametrize("bad", [{"seed": -1}, {"num_train_per_class": 0}, {"num_val_per_class": 0}])
+def test_bad_numbers_are_refused(tmp_path, capsys, bad):
+    assert make_dataset.main(options(tmp_path / "new", **bad)) == 2
+    assert "must be" in one_line(capsys)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_written_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    assert make_dataset.main(options(tmp_path / "file" / "imagenet-mini")) == 1
+    assert str(tmp_path / "file") in one_line(capsys)
+
+
+def test_a_link_to_another_disk_stays_a_link(tmp_path, mini):
+    link = tmp_path / "link"
+    link.symlink_to(mini)
+    (mini / "val" / "cat" / "cat_0000.JPEG").unlink()
+    assert make_dataset.main(options(link)) == 0
+    assert link.is_symlink() and (mini / "val" / "cat" / "cat_0000.JPEG").is_file()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_two_processes_at_once(made, mini, tmp_path, damaged):
+    """Two launchers started together: both end well, and the folder is whole, with nothing beside it."""
+    output = mini if damaged else tmp_path / "new" / "imagenet-mini"
+    if damaged:
+        (mini / "val" / "cat" / "cat_0000.JPEG").unlink()
+    both = [
+        subprocess.Popen(
+            [*COMMAND, "--output", output], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for process in both:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert "is ready" in out
+    assert contents(output) == contents(made[0])
+    assert os.listdir(output.parent) == [output.name]
+
+
+def test_of_two_folders_the_first_stays(mini, tmp_path):
+    """The loser of that race drops its own folder, so that a reader of the winner's loses no file."""
+    new, inode = tmp_path / "new", mini.stat().st_ino
+    make_dataset.make_folder(new, options(mini))
+    make_dataset.install(new, mini, options(mini), aside=tmp_path / "old")
+    assert mini.stat().st_ino == inode and not (tmp_path / "old").exists()
+
+
+def test_a_folder_that_appears_during_the_swap_stays(made, mini, tmp_path, monkeypatch):
+    """The same race at its narrowest: the other process renames its folder in between our two renames."""
+    rename = os.rename
+
+    def rename_and_lose(source, target):
+        rename(source, target)
+        shutil.copytree(made[0], mini)
+
+    monkeypatch.setattr(os, "rename", lambda *paths: (monkeypatch.undo(), rename_and_lose(*paths)))
+    new = tmp_path / "new"
+    make_dataset.make_folder(new, options(mini))
+    make_dataset.install(new, mini, options(mini, force=True), aside=tmp_path / "old")
+    assert new.exists() and contents(mini) == contents(made[0])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_leaves_nothing_half_made(tmp_path, number, code):
+    long = [*COMMAND, "--num-train-per-class", "5000", "--output", tmp_path / "imagenet-mini"]
+    process = subprocess.Popen(long, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=hear_sigint)
+    deadline = time.monotonic() + 30
+    while not any(tmp_path.rglob("*.JPEG")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_run_left_is_removed_later(tmp_path, capsys):
+    """SIGKILL gives no chance to tidy up; a workshop that another process is using now must stay."""
+    old, live, other = (
+        tmp_path / name for name in (".imagenet-mini.making-old", ".imagenet-mini.making-live", ".other.making-old")
+    )
+    for path in (old, live, other):
+        (path / "new").mkdir(parents=True)
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    make_dataset.make_dataset(options(tmp_path / "imagenet-mini"))
+    assert sorted(os.listdir(tmp_path)) == sorted([live.name, other.name, "imagenet-mini"])
+    assert f"removing {old}" in capsys.readouterr().err
+
+
+def test_neither_script_imports_torch():
+    """Both run before every benchmark, and torch alone takes seconds."""
+    code = (
+        "import sys, scripts.setup.make_dataset, scripts.setup.check_data; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'torchvision', 'skimage')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def refusal(folder, capsys):
+    assert check_data.main(check_data.Options(str(folder))) == 2
+    return one_line(capsys)
+
+
+def write(folder, *names):
+    """Empty files: check_data must not read any."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+@pytest.fixture
+def tree(tmp_path):
+    folder = tmp_path / "data"
+    write(folder, "train/a/1.JPEG", "train/a/2.JPEG", "train/b/1.JPEG", "val/a/1.JPEG", "val/b/1.JPEG")
+    return folder
+
+
+def test_counts_are_image_folders(tree):
+    """A count that differs from what training reads would be a wrong val_samples."""
+    from torchvision.datasets import ImageFolder
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    assert check_data.IMG_EXTENSIONS == IMG_EXTENSIONS
+    write(tree, *(f"train/b/upper{extension.upper()}" for extension in IMG_EXTENSIONS))
+    write(tree, *(f"val/a/lower{extension}" for extension in IMG_EXTENSIONS))
+    write(tree, "train/b/deep/er/1.jpg", "train/a/notes.txt", "train/a/jpg", "train/loose.JPEG")
+    write(tree, "val/a/folder.JPEG/1.png")
+    counts = check_image_folder(tree)
+    train, val = ImageFolder(tree / "train"), ImageFolder(tree / "val")
+    assert counts == Counts(len(train.classes), len(train), len(val)) == Counts(2, 3 + 9 + 1, 2 + 9 + 1)
+
+
+def test_val_may_lack_classes(tree, capsys):
+    """A subset of val is a fair thing to evaluate on; classes are counted in train."""
+    write(tree, "train/c/1.png")
+    assert check_image_folder(str(tree)) == Counts(3, 4, 2)
+    assert check_data.main(check_data.Options(str(tree))) == 0
+    assert "3 classes, 4 train images, 2 val images" in capsys.readouterr().out
+
+
+def test_refuses_what_is_no_data_set(tree, tmp_path, capsys):
+    assert "does not exist" in refusal(tmp_path / "nowhere", capsys)
+    assert "'' does not exist" in refusal("", capsys)
+    assert "is not a folder" in refusal(tree / "train/a/1.JPEG", capsys)
+    assert "train/ is not there" in refusal(tree / "train", capsys)
+    os.rename(tree / "val", tree / "validation")
+    assert "val/ is not there" in refusal(tree, capsys)
+    write(tree, "val/ILSVRC2012_val_00000001.JPEG", "val/ILSVRC2012_val_00000002.JPEG")
+    error = refusal(tree, capsys)
+    assert "val/ has no class folders, only 2 loose images" in error and "val/<class>/" in error
+    write(tree, "val/a/1.JPEG")
+    assert check_image_folder(tree) == Counts(2, 3, 1)
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_refuses_an_empty_class(tree, part, capsys):
+    write(tree, f"{part}/a_empty/notes.txt", f"{part}/c_empty/deep/notes.txt")
+    (tree / part / "b_empty").mkdir()
+    error = refusal(tree, capsys)
+    assert f"{part}/ has class folders without an image: 'a_empty', 'b_empty', 'c_empty';" in error
+    (tree / part / "d_empty").mkdir()
+    assert "'c_empty' and 1 more;" in refusal(tree, capsys)
+
+
+def test_refuses_classes_that_train_lacks(tree, capsys):
+    """Their labels would be out of range, or worse, another class's."""
+    write(tree, *(f"val/new{index}/1.JPEG" for index in range(5)))
+    assert "val/ has classes that train/ lacks: 'new0', 'new1', 'new2' and 2 more;" in refusal(tree, capsys)
+
+
+HOSTILE = [
+    "it's",
+    'say "no"',
+    "two\nlines",
+    "<script>alert(1)<script>",
+    "=cmd()",
+    "-rf",
+    "\x1b[2J",
+    "\r",
+    "\u202eevil",
+    "tab\there",
+    os.fsdecode(b"\xff"),
+    "*",
+    "$(id)",
+    "%s{0}",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+def test_hostile_names_are_escaped(tree, name, capsys):
+    """A class name goes into messages: it must stay one line of plain text, and still name the class."""
+    (tree / "train" / name).mkdir()
+    assert repr(name) in refusal(tree, capsys)
+    write(tree, f"val/{name}/{name}.JPEG")
+    (tree / "train" / name).rmdir()
+    assert repr(name) in refusal(tree, capsys)
+    write(tree, f"train/{name}/{name}.JPEG")
+    assert check_image_folder(tree) == Counts(3, 4, 3)
+    os.rename(tree, tree.with_name(name))
+    assert check_data.main(check_data.Options(str(tree.with_name(name)))) == 0
+    os.rename(tree.with_name(name) / "val", tree.with_name("out"))
+    assert "val/ is not there" in refusal(tree.with_name(name), capsys)
+
+
+def test_links_are_followed_and_dangling_ones_refused(tree, tmp_path, capsys):
+    """People link a shared ImageNet; a disk that is not mounted must be said before a run, not during it."""
+    linked = tmp_path / "linked"
+    (linked / "train").mkdir(parents=True)
+    (linked / "val").symlink_to(tree / "val")
+    for name in "ab":
+        (linked / "train" / name).symlink_to(tree / "train" / name)
+    assert check_image_folder(linked) == Counts(2, 3, 2)
+    (tree / "train/a/3.JPEG").symlink_to(tmp_path / "gone.JPEG")
+    error = refusal(linked, capsys)
+    assert "3.JPEG' is a link that leads nowhere" in error
+    (tree / "train/a/3.JPEG").unlink()
+    os.rename(tree / "val", tree / "away")
+    assert "val/ is a link that leads nowhere" in refusal(linked, capsys)
+
+
+def test_a_loop_of_links_is_refused(tree, capsys):
+    (tree / "train/a/loop").symlink_to(".")
+    assert "symbolic links" in refusal(tree, capsys)
+
+
+def test_command_line_exit_codes(made, tmp_path):
+    """What the launchers see: the counts and 0, or one line and 2."""
+
+    def run(data):
+        return subprocess.run(
+            [sys.executable, "-m", "scripts.setup.check_data", "--data", data], cwd=ROOT, capture_output=True, text=True
+        )
+
+    good, bad = run(str(made[0])), run(str(tmp_path / "no where"))
+    assert (good.returncode, good.stderr) == (0, "")
+    assert "12 classes, 36 train images, 24 val images" in good.stdout
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("check_data: ") and bad.stderr.count("\n") == 1

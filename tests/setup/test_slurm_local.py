@@ -1,0 +1,213 @@
+"""scripts/setup/slurm_local.sh brings up a real Slurm cluster and leaves nothing behind.
+
+    .venv/bin/python -m pytest tests/setup/test_slurm_local.py
+
+Real daemons and real jobs. Needs root on a Debian-like system; else all are skipped with the reason.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support import NUM_VAL, run_strategy
+
+SCRIPT = Path(__file__).parents[2] / "scripts/setup/slurm_local.sh"
+
+
+def slurm_local(command, folder, **environment):
+    """Run the script on a state folder; returns the finished process with its text output."""
+    environment = {**os.environ, "SLURM_LOCAL_DIR": str(folder), **environment}
+    return subprocess.run([SCRIPT, command], env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def srun_command(folder, script, *options):
+    """The arguments of Popen for `script`, in bash, as 2 nodes x 2 tasks of the cluster in `folder`."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
+    return {
+        "args": ["srun", "-N2", "--ntasks-per-node=2", *options, "bash", "-c", script],
+        "env": {**environment, "SLURM_CONF": str(folder / "slurm.conf")},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+    }
+
+
+def srun(folder, script, *options):
+    """Run to the end; returns the lines of all tasks, sorted."""
+    with subprocess.Popen(**srun_command(folder, script, *options)) as process:
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    return sorted(output.split("\n")[:-1])
+
+
+def until(condition, what):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"30 s and still not: {what}"
+        time.sleep(0.05)
+
+
+def processes_of(folder):
+    """Every live process that knows the folder: by working folder, argument or environment.
+
+    Deliberately a wider net than the script's own, so that one it overlooks is seen here.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            traces = [process.cwd(), *process.cmdline(), *process.environ().values()]
+        except psutil.Error:
+            continue
+        if any(str(folder) in trace for trace in traces):
+            found.append(process)
+    return found
+
+
+def daemons_of(folder):
+    """By program; not slurmstepd, which may outlive its job by some milliseconds."""
+    return [p for p in processes_of(folder) if p.name() in ("munged", "slurmctld", "slurmd")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slurm")
+    started = slurm_local("start", folder)
+    if started.returncode == 3:
+        pytest.skip(started.stderr.strip().splitlines()[-1])
+    assert started.returncode == 0, started.stderr
+    assert started.stdout == f"export SLURM_CONF={folder}/slurm.conf\n"
+    yield folder
+    stopped = slurm_local("stop", folder)
+    assert stopped.returncode == 0, stopped.stderr
+    assert not folder.exists()
+    assert processes_of(folder) == []
+
+
+def test_the_slurm_strategy_trains_on_two_nodes_with_two_ranks_each(cluster, tmp_path, tiny_data, tiny_config):
+    """Protects launchers/slurm.sh end to end: a batch job, srun, four ranks, exact counts, a true row."""
+    settings = {"CONFIG": tiny_config, "DATA": tiny_data, "SLURM_CONF": cluster / "slurm.conf"}
+    row = run_strategy("slurm", tmp_path / "set", NODES=2, TASKS_PER_NODE=2, **settings)
+    assert row["status"] == "ok", row["reason"]
+    assert (row["nodes"], row["world_size"], row["threads_per_rank"], row["val_samples"]) == (2, 4, 1, NUM_VAL)
+
+
+def test_two_nodes_run_two_tasks_each(cluster):
+    """The variables from which the ranks of launchers/slurm.sh come are those of 2 nodes x 2 tasks."""
+    names = "PROCID NTASKS LOCALID NODEID JOB_NODELIST".split()
+    lines = srun(cluster, f'echo "{" ".join(f"$SLURM_{name}" for name in names)} $SLURMD_NODENAME $HOSTNAME"')
+    host = os.uname().nodename
+    assert lines == [
+        f"0 4 0 0 node[1-2] node1 {host}",
+        f"1 4 1 0 node[1-2] node1 {host}",
+        f"2 4 0 1 node[1-2] node2 {host}",
+        f"3 4 1 1 node[1-2] node2 {host}",
+    ]
+
+
+def test_two_jobs_run_at_once(cluster, tmp_path):
+    """Each job waits for a file that the other one writes: in turn they would never end."""
+    script = "touch {0}.$SLURM_PROCID; until [[ -e {1}.$SLURM_PROCID ]]; do sleep 0.05; done; echo met"
+    scripts = [f"cd '{tmp_path}'; " + script.format(*pair) for pair in ("ab", "ba")]
+    jobs = [subprocess.Popen(**srun_command(cluster, script)) for script in scripts]
+    outputs = [job.communicate(timeout=60)[0] for job in jobs]
+    assert [output.count("met") for output in outputs] == [4, 4], outputs
+
+
+def test_start_again_changes_nothing(cluster):
+    """`start` is idempotent: the same answer, the same processes."""
+    before = daemons_of(cluster)
+    assert sorted(p.name() for p in before) == ["munged", "slurmctld", "slurmd", "slurmd"]
+    again = slurm_local("start", cluster)
+    assert (again.returncode, again.stdout) == (0, f"export SLURM_CONF={cluster}/slurm.conf\n")
+    assert daemons_of(cluster) == before
+    other = slurm_local("start", cluster, GRES="gpu:2")
+    assert other.returncode == 2 and "stop it first" in other.stderr
+
+
+def test_start_heals_a_dead_node(cluster):
+    """A slurmd that was killed comes back with the next `start`, and jobs run on it."""
+    victim = next(p for p in processes_of(cluster) if p.cmdline() == ["slurmd", "-N", "node2"])
+    victim.kill()
+    until(lambda: victim not in processes_of(cluster), "node2's slurmd is dead")
+    assert slurm_local("start", cluster).returncode == 0
+    assert len(srun(cluster, "echo here")) == 4
+
+
+def test_daemons_listen_on_loopback_only(cluster):
+    """Where the host's name allows it; the header comment of the script explains the other case."""
+    if "NoInAddrAny" not in (cluster / "slurm.conf").read_text():
+        pytest.skip("this host's name does not resolve to 127.0.0.1, so Slurm binds to all addresses")
+    listeners = [
+        connection.laddr.ip
+        for process in daemons_of(cluster)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listeners) >= 3 and set(listeners) == {"127.0.0.1"}
+
+
+def test_status_tells_up_from_down(cluster, tmp_path):
+    up = slurm_local("status", cluster)
+    assert up.returncode == 0 and "node1" in up.stdout and "node2" in up.stdout
+    down = slurm_local("status", tmp_path)
+    assert down.returncode == 1 and "start it with" in down.stderr
+
+
+def test_second_cluster_with_gpus_stops_with_a_stubborn_job_and_a_dead_controller(cluster, tmp_path):
+    """A second cluster runs beside the first. stop ends it though a task ignores SIGTERM in a session of its
+    own and no slurmctld is left that could cancel it. The first cluster lives on."""
+    assert slurm_local("start", tmp_path, GRES="gpu:2").returncode == 0
+    try:
+        assert srun(tmp_path, "echo $CUDA_VISIBLE_DEVICES", "--gres=gpu:2") == ["0,1"] * 4
+        ready = tmp_path / "log" / "ready"
+        script = f"""setsid bash -c "trap '' TERM; touch {ready}; while :; do sleep 1; done" & wait"""
+        job = subprocess.Popen(**srun_command(tmp_path, script))
+        until(ready.exists, "the job runs")
+        next(p for p in daemons_of(tmp_path) if p.name() == "slurmctld").kill()
+    finally:
+        stopped = slurm_local("stop", tmp_path)
+    assert stopped.returncode == 0, stopped.stderr
+    job.communicate(timeout=10)
+    assert processes_of(tmp_path) == [] and not tmp_path.exists()
+    assert slurm_local("status", cluster).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["start", "stop"])
+def test_a_folder_with_other_files_is_left_alone(cluster, tmp_path, command):
+    """stop removes its state folder: a mistyped SLURM_LOCAL_DIR must not cost the user's files."""
+    (tmp_path / "thesis.tex").write_text("years of work")
+    refused = slurm_local(command, tmp_path)
+    assert refused.returncode == 2 and "not this script's" in refused.stderr
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_bad_usage_exits_2_and_says_what_to_do(cluster, tmp_path):
+    for command, environment, remedy in [
+        ("restart", {}, "start, stop, status"),
+        ("start", {"GRES": "gpu:zero"}, "gpu:N"),
+        ("start", {"SLURM_LOCAL_DIR": f"{tmp_path}/a b"}, "choose another"),
+    ]:
+        refused = slurm_local(command, tmp_path / "new", **environment)
+        assert refused.returncode == 2 and remedy in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_root_start_exits_3_with_the_reason(cluster):
+    """3 tells tests and CI "not possible here" from "broken"."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)  # the checkout may be where "nobody" cannot read
+        refused = subprocess.run(
+            [shutil.copy(SCRIPT, folder), "start"],
+            env={**os.environ, "SLURM_LOCAL_DIR": f"{folder}/new"},
+            user="nobody",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert refused.returncode == 3 and "needs root" in refused.stderr

@@ -1,0 +1,190 @@
+"""What a user can get wrong: the message says what, where and what to do; the exit code is 2; nothing is lost.
+
+.venv/bin/python -m pytest tests/suite/test_bad_input.py
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import environment, run_strategy
+
+from benchmarks.common.results import append_rows, read_table
+
+
+def without_val(data):
+    shutil.rmtree(data / "val")
+
+
+def without_train(data):
+    shutil.rmtree(data / "train")
+
+
+def with_an_empty_class(data):
+    for path in (data / "train" / "waves").iterdir():
+        path.unlink()
+
+
+def with_an_unknown_class(data):
+    shutil.copytree(data / "val" / "top", data / "val" / "unheard of")
+
+
+def with_loose_images(data):
+    for path in sorted((data / "val").rglob("*.JPEG")):
+        path.rename(data / "val" / path.name)
+    for folder in (data / "val").iterdir():
+        if folder.is_dir():
+            folder.rmdir()
+
+
+@pytest.fixture
+def refuse(checkout, tmp_path, tiny_config):
+    """refuse(environment): stderr of a `make bench-all` that must end with exit code 2 before any run."""
+
+    def start(**variables) -> str:
+        before = set((checkout / "results").glob("*"))
+        env = environment(**{"CONFIG": tiny_config, "STRATEGIES": "single ddp", "REPEATS": 1} | variables)
+        done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr and done.stdout == ""
+        assert set((checkout / "results").glob("*")) == before, "a result set was left behind"
+        return done.stderr
+
+    return start
+
+
+def one_line(message: str) -> str:
+    assert message.startswith("error: ") and message.count("\n") == 1, message
+    return message
+
+
+# --- refused before the first run ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spoil, words",
+    [
+        (shutil.rmtree, ["does not exist; set DATA to"]),
+        (without_train, ["train/ is not there; expected train/<class>/"]),
+        (without_val, ["val/ is not there; expected train/<class>/"]),
+        (with_an_empty_class, ["train/ has class folders without an image: 'waves'; fill or remove them"]),
+        (with_an_unknown_class, ["val/ has classes that train/ lacks: 'unheard of'; remove them from val/ or add"]),
+        (with_loose_images, ["val/ has no class folders, only 23 loose images: sort them into one folder a class"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_an_unfit_data_set(refuse, own_data, spoil, words):
+    """Protects minutes of set-up: the folder is checked before anything starts, and named."""
+    spoil(own_data)
+    message = one_line(refuse(DATA=own_data))
+    assert all(word in message for word in [str(own_data), *words]), message
+
+
+@pytest.mark.parametrize(
+    "variables, words",
+    [
+        ({"STRATEGIES": "single dpp"}, ["no strategy 'dpp'; did you mean ddp?"]),
+        ({"STRATEGIES": "quantum"}, ["no strategy 'quantum'; there are single, dataparallel, ddp"]),
+        ({"ARGS": "--global-batch 9"}, ["global_batch 9 does not divide by NPROC=2 ranks; try --global-batch 8"]),
+        ({"NUM_GPUS": 1, "NPROC": 2}, ["NPROC=2, but only 1 GPUs can be seen; lower NPROC"]),
+        ({"REPEATS": 0}, ["REPEATS is 0, but must be at least 1"]),
+        ({"RETRY": "filed"}, ["RETRY is 'filed'; it takes ok, failed"]),
+        ({"CONFIG": "configs/nowhere.yaml"}, ["cannot read the configuration configs/nowhere.yaml"]),
+        ({"ARGS": "--lr -1"}, ["lr is -1.0, but must be at least 0"]),
+    ],
+)
+def test_an_unfit_setting(refuse, tiny_data, variables, words):
+    """Protects the user's time: the nearest name, or the number to use, in one line."""
+    message = one_line(refuse(DATA=tiny_data, **variables))
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [("arch: resnet5O", ["arch is 'resnet5O'; did you mean resnet50?"]), ("epoch: 3", ["did you mean `epochs`?"])],
+)
+def test_an_unknown_arch_or_key_in_a_file(refuse, tiny_data, tmp_path, text, words):
+    """Protects a run from going on with a default where the user wanted something else."""
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    message = one_line(refuse(DATA=tiny_data, CONFIG=path))
+    assert all(word in message for word in [str(path), *words]), message
+
+
+@pytest.mark.parametrize(
+    "flags, word",
+    [("--arch resnet5O", "resnet50"), ("--global-bach 8", "--global-batch"), ("--lr fast", "--lr")],
+)
+def test_an_unknown_flag_or_value(refuse, tiny_data, flags, word):
+    """Protects the same for ARGS; tyro writes the message."""
+    message = refuse(DATA=tiny_data, ARGS=flags)
+    assert flags.split()[1] in message or flags.split()[0] in message
+    assert word in message
+
+
+def test_an_unwritable_results_folder(refuse, tiny_data, tmp_path):
+    """Protects hours of measuring into nowhere. Root can write anywhere but below a file and into /proc."""
+    (tmp_path / "file").write_text("not a folder")
+    for results in (tmp_path / "file" / "a set", Path("/proc/a set")):
+        message = one_line(refuse(DATA=tiny_data, RESULTS=results))
+        assert f"RESULTS={results} cannot be written: " in message and "choose another folder" in message
+
+
+def test_a_refused_suite_loses_no_row_of_the_set_it_was_to_continue(refuse, tiny_data, tmp_path):
+    """Protects measured rows from a mistake in the command that was to continue them."""
+    results = tmp_path / "a set"
+    results.mkdir()
+    append_rows(results, "runs", [{"run_id": "a", "strategy": "single", "repeat": 1, "status": "ok"}])
+    before = (results / "runs.csv").read_bytes()
+    refuse(DATA=tiny_data, RESULTS=results, STRATEGIES="singel")
+    assert (results / "runs.csv").read_bytes() == before
+
+
+def test_more_ranks_than_cores_is_a_warning_and_a_mark_in_the_row(recorder, checkout, tiny_data, tmp_path):
+    """Protects the reader of a row: ranks that shared a core did not run side by side. GPUs are another matter."""
+    core = min(os.sched_getaffinity(0))
+    rows = {}
+    for nproc, num_gpus in ((2, 0), (1, 0), (2, 2)):
+        results = tmp_path / f"set {nproc} {num_gpus}"
+        results.mkdir()
+        (results / "environment.json").write_text("{}")
+        passed_on = {"PASSED_ON": "scripts.suite.preflight scripts.suite.attempt"}
+        env = environment(
+            **recorder.variables | passed_on,
+            RESULTS=results,
+            DATA=tiny_data,
+            STRATEGIES="ddp",
+            REPEATS=1,
+            NPROC=nproc,
+            NUM_GPUS=num_gpus,
+        )
+        command = ["taskset", "--cpu-list", str(core), checkout / "launchers/all.sh"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        (row,) = read_table(results, "runs").to_dict("records")
+        rows[nproc, num_gpus] = row["oversubscribed"], "warning: 2 ranks share 1 cores" in done.stderr
+    assert rows == {(2, 0): ("yes", True), (1, 0): ("no", False), (2, 2): ("no", False)}
+
+
+# --- refused by the run -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, part", [("ddp", "train"), ("ddp_spawn", "val")])
+def test_a_file_that_is_no_image_is_named_in_the_row(own_data, tiny_config, tmp_path, name, part):
+    """Protects two ranks from a hang where one of them meets the file: the row names it, and no process is left."""
+    bad = sorted((own_data / part).rglob("*.JPEG"))[-1]
+    bad.write_bytes(bad.read_bytes()[:700] if part == "train" else b"<html>not found</html>")
+    row = run_strategy(name, tmp_path / "a set", DATA=own_data, CONFIG=tiny_config, NPROC=2, TIMEOUT=200)
+    assert (row["status"], row["launcher_exit_code"]) == ("failed", 1), row["reason"]
+    assert str(bad) in row["reason"] and "--skip-bad-files" in row["reason"]
+    assert row["reason"].startswith(("rank 0: ", "rank 1: "))
+    assert not [each for each in Path("/proc").glob("[0-9]*/environ") if _holds(each, str(tmp_path / "a set"))]
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return text.encode() in path.read_bytes()
+    except OSError:  # it has ended meanwhile
+        return False

@@ -1,0 +1,305 @@
+"""The command lines that launchers build, and the order in which all.sh runs them, on a recording interpreter.
+
+    .venv/bin/python -m pytest tests/suite/test_launchers.py
+
+Nothing trains here; tests/benchmarks/test_strategies.py runs the same launchers for real.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support import ROOT, STRATEGIES, environment, hear_sigint
+
+from benchmarks.common.results import read_table
+
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node"]
+BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
+IN_ONE_PROCESS = ["single", "dataparallel", "model_parallel"]
+
+
+@pytest.fixture
+def command(recorder, tmp_path):
+    """command(strategy, **environment): (words that would be run, their environment, the attempt's own words)."""
+
+    def build(name: str, **variables) -> tuple[list[str], dict, list[str]]:
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / "sinfo").write_text("#!/bin/sh\n")  # a cluster that answers
+        (tmp_path / "bin" / "sinfo").chmod(0o755)
+        path = f"{tmp_path}/bin:{os.environ['PATH']}"
+        ours = {"PATH": path, "RESULTS": tmp_path / "a set", "CONFIG": "my config.yaml", "SLURM_CONF": "/dev/null"}
+        env = environment(**recorder.variables | ours | {"THREADS_PER_RANK": None} | variables)
+        done = subprocess.run([ROOT / "launchers" / f"{name}.sh"], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        call = recorder.calls()[-1]
+        assert call["words"][:2] == ["-m", "scripts.suite.attempt"]
+        attempt, words = split(call["words"], "--")
+        assert attempt[attempt.index("--strategy") + 1] == name
+        return words, call["env"], attempt
+
+    return build
+
+
+def split(words, at):
+    where = words.index(at)
+    return words[:where], words[where + 1 :]
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+# --- one launcher -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "slurm"])
+def test_every_launcher_passes_config_data_and_flags_in_order(command, recorder, name):
+    """Protects paths with spaces, and the user's own flags, which come last and so win."""
+    gpus = 2 if name == "apex_ddp" else 0  # it is skipped where there are none
+    given = {"DATA": "/some dir/with spaces", "ARGS": "--lr 0.2  --no-augment", "LABEL": "3/15", "NUM_GPUS": gpus}
+    words, env, attempt = command(name, **given)
+    _, flags = split(words, f"benchmarks.{name}")
+    assert flags == ["--config", "my config.yaml", "--data", "/some dir/with spaces", "--lr", "0.2", "--no-augment"]
+    assert words[0] == str(recorder.python)
+    assert attempt[attempt.index("--results") + 1].endswith("/a set")
+    assert attempt[attempt.index("--label") + 1] == "3/15" and attempt[attempt.index("--repeat") + 1] == "1"
+    assert env["ARGS"] == "--lr 0.2  --no-augment"
+
+
+@pytest.mark.parametrize("name", [*BY_TORCHRUN, *IN_ONE_PROCESS, "ddp_spawn", "horovod_ddp"])
+def test_ranks_and_threads(command, name):
+    """Protects fairness: a rank has cores // ranks threads, said to it and to OpenMP, and one machine uses loopback."""
+    for nproc in (1, 2):
+        words, env, _ = command(name, NPROC=nproc)
+        threads = str(max(1, num_cores() // nproc))
+        assert env["THREADS_PER_RANK"] == env["OMP_NUM_THREADS"] == threads
+        assert env["NPROC"] == ("1" if name in IN_ONE_PROCESS else str(nproc))
+        if name not in IN_ONE_PROCESS:
+            assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "lo"
+        if name in BY_TORCHRUN:
+            assert words[1:6] == [*TORCHRUN, str(nproc), "--standalone"]
+        elif name == "horovod_ddp":
+            assert words[1:4] == ["-m", "horovod.runner.launch", "--gloo"]
+            assert words[words.index("-np") :][:4] == ["-np", str(nproc), "-H", f"localhost:{nproc}"]
+        else:
+            assert words[1:3] == ["-m", f"benchmarks.{name}"]
+
+
+def test_ranks_default_to_the_gpus_and_else_to_two(command):
+    """Protects `make bench-ddp` without a variable set, on either kind of machine."""
+    assert command("ddp")[1]["NPROC"] == "2"
+    assert command("ddp", NUM_GPUS=8)[0][4] == "8"
+    assert command("ddp", NUM_GPUS=None, CUDA_VISIBLE_DEVICES="-1")[0][4] == "2"
+    assert command("ddp", NUM_GPUS=None, CUDA_VISIBLE_DEVICES="")[0][4] == "2"
+    assert command("ddp", THREADS_PER_RANK=7)[1]["OMP_NUM_THREADS"] == "7"
+
+
+def test_dataparallel_sees_as_many_gpus_as_it_was_told(command):
+    """Protects the comparison on a part of a machine: it drives every GPU that it sees."""
+    name = "CUDA_VISIBLE_DEVICES"
+    assert command("dataparallel", NUM_GPUS=8, NPROC=2, **{name: None})[1][name] == "0,1"
+    assert command("dataparallel", NUM_GPUS=3, NPROC=2, **{name: "7,3,5"})[1][name] == "7,3"
+    assert name not in command("dataparallel", NUM_GPUS=2, **{name: None})[1]
+
+
+def test_with_gpus_the_default_is_no_longer_the_smoke_test(command):
+    """Protects a GPU box, and a login node of one, from 48 pixels decoded in the training process."""
+    chosen = {gpus: command("single", CONFIG=None, NUM_GPUS=gpus)[0] for gpus in (0, 2)}
+    assert "configs/smoke.yaml" in chosen[0] and "configs/imagenet-bench.yaml" in chosen[2]
+    assert "configs/imagenet-bench.yaml" in command("single", CONFIG=None, GPUS_PER_NODE=8)[0]
+
+
+def test_torchrun_over_several_machines(command, recorder, tmp_path):
+    """Protects clusters without Slurm: one id and one meeting point for all nodes, over a real network interface."""
+    words, env, _ = command("ddp", NNODES=2, NODE_RANK=1, RDZV_ENDPOINT="node1:29400", NPROC=4)
+    assert words[1:17] == [
+        *TORCHRUN,
+        "4",
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "1",
+        "--rdzv-backend",
+        "static",
+        "--rdzv-id",
+        "ddp-1",
+        "--rdzv-endpoint",
+        "node1:29400",
+        "-m",
+        "benchmarks.ddp",
+    ]
+    assert "--standalone" not in words and "GLOO_SOCKET_IFNAME" not in env and "NCCL_SOCKET_IFNAME" not in env
+    env = environment(**recorder.variables, RESULTS=tmp_path / "a set", NNODES=2)
+    done = subprocess.run([ROOT / "launchers/ddp.sh"], env=env, capture_output=True, text=True)
+    assert done.returncode != 0 and "NNODES=2 needs RDZV_ENDPOINT=host:port of the first node" in done.stderr
+
+
+def test_horovodrun_over_several_machines(command):
+    """Protects HOSTS=a:4,b:4: as many ranks as the hosts have slots."""
+    words, env, _ = command("horovod_ddp", HOSTS="a:4,b:3")
+    assert words[words.index("-np") :][:4] == ["-np", "7", "-H", "a:4,b:3"] and "GLOO_SOCKET_IFNAME" not in env
+
+
+def test_slurm_asks_for_the_tasks_it_was_told(command):
+    """Protects NODES, TASKS_PER_NODE, PARTITION and TIME on their way to Slurm."""
+    words, env, _ = command("slurm", NODES=3, TASKS_PER_NODE=2, PARTITION="short", TIME=10)
+    asked, run = words[: words.index("srun")], words[words.index("srun") :]
+    for flag, value in (("--nodes", "3"), ("--ntasks-per-node", "2"), ("--partition", "short"), ("--time", "10")):
+        assert asked[asked.index(flag) + 1] == value
+    assert "--kill-on-bad-exit=1" in run and run[run.index("-m") + 1] == "benchmarks.slurm"
+    assert run[run.index("--nodes") + 1] == "3" and run[run.index("--ntasks-per-node") + 1] == "2"
+    assert env["NPROC"] == "6"
+    assert "GLOO_SOCKET_IFNAME" not in env and "NCCL_SOCKET_IFNAME" not in env  # nodes cannot talk over loopback
+    inside, _, _ = command("slurm", SLURM_JOB_ID=5)  # in an allocation the step starts at once
+    assert inside[0] == "srun"
+
+
+def test_a_limit_reaches_the_attempt(command):
+    """Protects TIMEOUT=, which overrides the configuration's limit_s."""
+    assert "--timeout-s" not in command("single")[2]
+    attempt = command("single", TIMEOUT=90)[2]
+    assert attempt[attempt.index("--timeout-s") + 1] == "90"
+
+
+@pytest.mark.parametrize("value", ["abc", "0", "2.5", "-1"])
+def test_a_number_of_ranks_that_is_none_is_refused(recorder, tmp_path, value):
+    """Protects the reader of the message from bash's arithmetic errors."""
+    env = environment(**recorder.variables, RESULTS=tmp_path / "a set", NPROC=value, THREADS_PER_RANK=None)
+    env["PASSED_ON"] = "scripts.suite.preflight"
+    done = subprocess.run([ROOT / "launchers/all.sh"], env=env, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert f"NPROC is {value!r}, but must be a number of ranks, 1 or more" in done.stderr
+
+
+def test_without_an_interpreter_the_message_says_make_setup(tmp_path):
+    """Protects the first command of a stranger."""
+    env = environment(PYTHON=tmp_path / "nowhere", RESULTS=tmp_path / "a set")
+    done = subprocess.run([ROOT / "launchers/single.sh"], env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "run: make setup" in done.stderr
+
+
+# --- all of them --------------------------------------------------------------------------------------------------
+
+
+class Suite:
+    """launchers/all.sh of a copy of the suite, on the recorder: attempts are real, what they run is not."""
+
+    def __init__(self, recorder, checkout: Path, results: Path, data: Path):
+        self.recorder, self.results, self.checkout = recorder, results, checkout
+        results.mkdir()
+        (results / "environment.json").write_text("{}")  # collecting it takes seconds
+        passed_on = "scripts.suite.preflight scripts.suite.attempt"
+        self.variables = recorder.variables | {"RESULTS": results, "DATA": data, "PASSED_ON": passed_on}
+
+    def start(self, **variables) -> subprocess.Popen:
+        env = environment(**self.variables | {"STRATEGIES": "single ddp"} | variables)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([self.checkout / "launchers/all.sh"], env=env, preexec_fn=hear_sigint, **pipes)
+
+    def run(self, **variables) -> subprocess.CompletedProcess:
+        process = self.start(**variables)
+        out, err = process.communicate(timeout=120)
+        print(out, err)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def rows(self) -> list[tuple]:
+        frame = read_table(self.results, "runs")
+        return [*zip(frame["repeat"], frame["strategy"], frame["status"], strict=True)]
+
+
+@pytest.fixture
+def suite(recorder, checkout, tmp_path, tiny_data):
+    return Suite(recorder, checkout, tmp_path / "a set", tiny_data)
+
+
+def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(suite):
+    """Protects fairness (a slow spell of the machine hits all strategies), and hours of measured runs."""
+    done = suite.run(REPEATS=2, FAILS="single")
+    assert done.returncode == 1
+    expected = [(1, "single", "failed"), (1, "ddp", "ok"), (2, "single", "failed"), (2, "ddp", "ok")]
+    assert suite.rows() == expected
+    assert set(read_table(suite.results, "runs")["oversubscribed"]) == {"yes" if num_cores() < 2 else "no"}
+    assert [line.split()[0] for line in done.stdout.splitlines() if " #" in line] == ["1/4", "2/4", "3/4", "4/4"]
+    assert "planted failure" in done.stderr  # the last lines of the log, where they are needed
+    assert suite.recorder.calls()[-1]["words"][:2] == ["-m", "scripts.report.plot"]
+    assert not (suite.checkout / "results/latest").exists()  # a set outside results/ does not take its place
+
+    assert suite.run(REPEATS=3).returncode == 0  # given again: only what is missing
+    assert suite.rows() == [*expected, (3, "single", "ok"), (3, "ddp", "ok")]
+    assert suite.run(REPEATS=3, RETRY="failed").returncode == 0  # only what failed
+    assert suite.rows()[6:] == [(1, "single", "ok"), (2, "single", "ok")]
+    assert suite.run(REPEATS=3, RETRY="failed").returncode == 0  # and now nothing has
+    assert len(suite.rows()) == 8
+
+
+def test_strategies_run_in_the_order_given_and_once(suite):
+    """Protects STRATEGIES="b a": the user's order, and a name given twice is one strategy."""
+    assert suite.run(REPEATS=1, STRATEGIES="ddp single ddp").returncode == 0
+    assert suite.rows() == [(1, "ddp", "ok"), (1, "single", "ok")]
+
+
+def test_other_flags_are_other_runs(suite):
+    """Protects `make bench-ddp RESULTS=x ARGS=...`: what is missing there is not what ran with other flags."""
+    assert suite.run(REPEATS=1, STRATEGIES="ddp").returncode == 0
+    assert suite.run(REPEATS=1, STRATEGIES="ddp", ARGS="--lr 0.2").returncode == 0
+    assert suite.run(REPEATS=1, STRATEGIES="ddp", ARGS="--lr  0.2").returncode == 0
+    assert list(read_table(suite.results, "runs")["options"]) == ["", "'--lr 0.2"]
+
+
+def test_results_latest_is_the_set_and_not_a_link_to_itself(suite):
+    """Protects `make bench-all RESULTS=results/latest RETRY=failed`, which once linked latest to latest."""
+    real = suite.checkout / "results" / "a first one"
+    real.mkdir(parents=True)
+    shutil.copy(suite.results / "environment.json", real)
+    (suite.checkout / "results" / "latest").symlink_to("a first one")
+    try:
+        assert suite.run(REPEATS=1, RESULTS="results/latest").returncode == 0
+        assert os.readlink(suite.checkout / "results" / "latest") == "a first one"
+        assert len(read_table(real, "runs")) == 2
+    finally:
+        shutil.rmtree(suite.checkout / "results")
+
+
+def test_another_node_leaves_the_row_to_the_first(suite):
+    """Protects torchrun over machines: only the first node's rank 0 has metrics, and the others did not fail."""
+    far = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "node0:29400", "LEAVES": "nothing"}
+    assert suite.run(REPEATS=1, STRATEGIES="ddp", **far).returncode == 0
+    assert suite.rows() == []
+    assert suite.run(REPEATS=1, STRATEGIES="ddp", LEAVES="nothing").returncode == 1
+    assert suite.rows() == [(1, "ddp", "failed")]
+
+
+def test_a_second_suite_on_one_result_set_is_refused_and_told_who_holds_it(suite, tmp_path):
+    """Protects two people on one machine; when the first has ended, the set is free again."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    first = suite.start(REPEATS=1, STRATEGIES="single", WAIT_WHILE=hold)
+    while not [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]:
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.05)
+    second = suite.run(REPEATS=2)
+    hold.unlink()
+    assert first.wait(60) == 0, first.communicate()
+    assert second.returncode == 2
+    assert f"is in use by process {first.pid}; choose another RESULTS=" in second.stderr
+    assert suite.rows() == [(1, "single", "ok")]
+    assert suite.run(REPEATS=1).returncode == 0 and len(suite.rows()) == 2
+
+
+@pytest.mark.parametrize("signum, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_suite_after_a_true_row(suite, tmp_path, signum, code):
+    """Protects Ctrl-C and pre-emption: the run in progress is interrupted, no other starts, the charts are drawn."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    process = suite.start(REPEATS=2, WAIT_WHILE=hold)
+    while not [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signum)
+    assert process.wait(60) == code
+    assert suite.rows() == [(1, "single", "interrupted")]
+    assert suite.recorder.calls()[-1]["words"][:2] == ["-m", "scripts.report.plot"]
