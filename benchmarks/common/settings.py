@@ -1,0 +1,66 @@
+"""What a run is, in two halves: what was asked of it, and what it met. Nothing else decides whether two are alike.
+
+    {"schema": 1, "asked": {"strategy": "ddp", "ranks": 2, ...}, "met": {"device_name": ..., "torch": ..., ...}}
+
+Asked: strategy, ranks, nodes, threads a rank, fingerprint of the data, and every field of the configuration as it
+stands, `auto` included. The plan writes it before the start, so that skipped and killed runs have it. Met: what each
+`auto` came to, the hardware, the versions, the commit. The run adds it. Needs no torch.
+"""
+
+import dataclasses
+import hashlib
+import json
+
+from benchmarks.common.config import Config
+
+SCHEMA = 1
+HASH_DIGITS = 12
+
+# A new field counts by default. These do not, and this is the only such list.
+NOT_COUNTED = {
+    "config": "a name; the values in the file count one by one",
+    "data": "a path; the fingerprint of what lies there counts",
+    "checkpoint_dir": "a place",
+    "checkpoint_steps": "no timed window includes a checkpoint",
+    "resume": "the run goes on where it was, with the same arithmetic",
+    "resume_from": "the same",
+    "timeout_s": "patience",
+    "limit_s": "patience",
+    "rendezvous": "how ranks find each other before the first step",
+}
+# These separate groups only where commits are compared; reports name them always.
+SOURCE = ("commit", "local_changes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What of a strategy changes the arithmetic of its update; the proof's reference does the same.
+
+    num_shards: equal parts of a global batch whose gradients are averaged; BatchNorm sees one at a time.
+    num_stages: consecutive parts of the model that different devices or ranks hold.
+    num_microbatches: equal parts of a shard that pass one after the other; BatchNorm sees one of these at a time.
+    exact: whether the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
+    """
+
+    num_shards: int = 1
+    num_stages: int = 1
+    num_microbatches: int = 1
+    exact: bool = True
+
+
+def ask(config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank: int, data: str) -> dict:
+    """The half that is known before the start. data: the fingerprint of the images, empty for synthetic ones."""
+    place = {"strategy": strategy, "ranks": ranks, "nodes": nodes, "threads_per_rank": threads_per_rank}
+    return place | {"fingerprint": data} | dataclasses.asdict(config)
+
+
+def counted(half: dict) -> dict:
+    """The fields of a half that count."""
+    return {name: value for name, value in half.items() if name not in NOT_COUNTED}
+
+
+def settings_hash(asked: dict, met: dict | None = None) -> str:
+    """A short name of what counts in both halves; of the first alone for a run that met nothing."""
+    halves = [counted(asked), *([counted(met)] if met else [])]
+    text = json.dumps(halves, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:HASH_DIGITS]
