@@ -43,7 +43,7 @@ CHANGES = {
     "an added file": lambda images: (images / "train/a/4.JPEG").write_bytes(b"x"),
     "a removed file": lambda images: (images / "val/a/2.JPEG").unlink(),
     "a renamed file": lambda images: (images / "train/a/2.JPEG").rename(images / "train/a/22.JPEG"),
-    "a renamed class": lambda images: (images / "train/b").rename(images / "train/c"),
+    "a renamed class": lambda images: [(images / split / "b").rename(images / split / "c") for split in ("train", "val")],
     "a file in another class": lambda images: (images / "train/a/3.JPEG").rename(images / "train/b/3.JPEG"),
     "a file in another split": lambda images: (images / "train/a/3.JPEG").rename(images / "val/a/33.JPEG"),
     "the size of the first file": lambda images: (images / "val/a/1.JPEG").write_bytes(b"longer than it was before"),
@@ -53,7 +53,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_seen(images, change):
-    # Seen to fail with the sizes, the class or the split left out of the digest.
+    # Seen to fail with the sizes, the classes or the files left out of the digest.
     before = fingerprint(images)
     CHANGES[change](images)
     assert fingerprint(images) != before
