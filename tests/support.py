@@ -14,7 +14,10 @@ import numpy
 import torch
 from PIL import Image
 
-from benchmarks.common.results import read_table
+from benchmarks.common.config import FIELDS, Config
+from benchmarks.common.results import add_settings, read_table
+from benchmarks.common.settings import ask
+from scripts.analysis.recorded import MET_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 40, 23  # 23 is prime: no number of ranks and no batch divides it
@@ -101,6 +104,16 @@ def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:
     runs = read_table(results, "runs")
     assert len(runs), f"{name} left no row"
     return runs.iloc[-1].to_dict() | {"launcher_exit_code": done.returncode}
+
+
+def recorded(results: Path, row: dict, **asked) -> dict:
+    """A row for runs.csv with its settings in settings.csv: what the columns of `row` tell, and fields in `asked`."""
+    fields = {name: row[name] for name in FIELDS if name in row} | asked
+    own = {name: fields.pop(name) for name in fields.keys() - FIELDS.keys()}
+    place = [row.get(name) for name in ("strategy", "world_size", "nodes", "threads_per_rank")]
+    met = {name: row[name] for name in MET_COLUMNS if name in row} if row.get("status") == "ok" else None
+    half = ask(Config(**fields), *place, "2-40-23-abc") | own
+    return row | {"settings": add_settings(results, half, met)}
 
 
 RECORDER = '''

@@ -9,11 +9,10 @@ standard deviations is an outlier; a slow first sample is named by itself). Need
 from collections.abc import Iterator
 
 import numpy
-import pandas
 
 from scripts.analysis.device_use import use_of
 from scripts.analysis.sets import ResultSet
-from scripts.report.figures import count
+from scripts.analysis.words import count
 
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
@@ -22,11 +21,8 @@ BUSY_BEFORE, BUSY_BETWEEN = 0.75, 1.25  # load average over cores: before the fi
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 
 
-def warnings_of(results: ResultSet, environment: dict, telemetry: pandas.DataFrame) -> list[str]:
-    """Every warning that applies to the set's ok runs.
-
-    environment: its environment.json, or {}. telemetry: its telemetry.csv.
-    """
+def warnings_of(results: ResultSet) -> list[str]:
+    """Every warning that applies to the set's ok runs."""
     if results.ok.empty:
         return []
     rules = (
@@ -35,12 +31,12 @@ def warnings_of(results: ResultSet, environment: dict, telemetry: pandas.DataFra
         slow_first_window(results),
         outliers(results),
         oversubscribed(results),
-        busy(results, environment),
+        busy(results),
         governor(results),
-        throttled(results, telemetry),
+        throttled(results),
         unclean(results),
         bad_files(results),
-        low_peak(results, environment),
+        low_peak(results),
     )
     return [sentence for rule in rules for sentence in rule]
 
@@ -95,9 +91,10 @@ def oversubscribed(results: ResultSet) -> Iterator[str]:
         yield f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing about scaling; lower NPROC."
 
 
-def busy(results: ResultSet, environment: dict) -> Iterator[str]:
+def busy(results: ResultSet) -> Iterator[str]:
     """The load average before the first run, and before later ones, whose own forerunners are in it."""
-    num_cores, loads = environment.get("num_cores"), results.ok.sort_values("started_at").load_average.dropna()
+    num_cores = results.environment.get("num_cores")
+    loads = results.ok.sort_values("started_at").load_average.dropna()
     if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
         return
     if loads.iloc[0] > BUSY_BEFORE * num_cores:
@@ -123,12 +120,13 @@ def governor(results: ResultSet) -> Iterator[str]:
         )
 
 
-def throttled(results: ResultSet, telemetry: pandas.DataFrame) -> Iterator[str]:
+def throttled(results: ResultSet) -> Iterator[str]:
     """Samples in which a GPU lowered its clocks, by cause."""
     remedies = {
         "thermal": "improve the cooling, or lower the room's temperature",
         "power": "raise the power limit, or compare at the same limit only",
     }
+    telemetry = results.table("telemetry")
     gpus = telemetry[telemetry.device.str.startswith("gpu")]
     for group in results.groups:
         mine = gpus[gpus.run_id.isin(group.ok.run_id)]
@@ -155,9 +153,9 @@ def bad_files(results: ResultSet) -> Iterator[str]:
             yield f"{group.label}: up to {count(int(skipped), 'file')} a run could not be read; mend the data set."
 
 
-def low_peak(results: ResultSet, environment: dict) -> Iterator[str]:
+def low_peak(results: ResultSet) -> Iterator[str]:
     """A measured peak that training exceeds was measured while something else used the machine."""
-    uses = {group.label: use_of(group, environment) for group in results.groups}
+    uses = {group.label: use_of(group, results.environment) for group in results.groups}
     names = [label for label, use in uses.items() if use and use.mfu and use.mfu > 1]
     if names:
         yield (

@@ -14,27 +14,20 @@ above or where no run is ok, 2 for a mistake or for sets that are not alike. Nee
 import dataclasses
 import difflib
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import tyro
 
 from benchmarks.common.errors import UserError
-from scripts.analysis.sets import SETTINGS, Group, ResultSet, load_set, matched, show
+from benchmarks.common.settings import SOURCE
+from scripts.analysis.identity import Identity, differing, unlike
+from scripts.analysis.recorded import by_columns
+from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set, matched, same_hash_other_settings
 from scripts.analysis.stats import RatioEstimate, ratio
+from scripts.analysis.words import interval, show, text_table
 
-ALIKE = (
-    "device_name",
-    "world_size",
-    "nodes",
-    "threads_per_rank",
-    "global_batch",
-    "arch",
-    "image_size",
-    "precision",
-    "loader",
-)
-ALIKE_WITHIN = ("device_name", "global_batch", "arch", "image_size", "loader")  # ranks and precision: the strategy's
+# What two sets are often compared for: told of, and no reason to refuse.
+TOLD = ("torch", "torchvision", "python", "cuda", "cudnn", "pillow", *SOURCE, "config")
 COLUMNS = ("comparison", "ratio", "95 % interval", "verdict", "smallest difference", "n runs", "windows")
 
 
@@ -51,7 +44,7 @@ class Options:
     fail_over: str = ""
     """Such as 5%: exit 1 where the whole interval of B/A says that B is slower by more than this."""
     anyway: bool = False
-    """Compare what differs in hardware, ranks, global batch, model, image size, precision or loader too."""
+    """Compare what differs in other things than strategies and software versions, too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +58,8 @@ class Comparison:
 
 
 def between_sets(a: ResultSet, b: ResultSet, strategy: str, anyway: bool) -> list[Comparison]:
-    """Each strategy that both sets timed, B over A. Raises UserError where none is, or settings differ."""
+    """Each strategy that both sets timed, B over A. Raises UserError where none is, or where they are not alike in
+    all but TOLD."""
     in_a, in_b = _timed(a), _timed(b)
     if strategy:
         in_a, in_b = (
@@ -81,11 +75,15 @@ def between_sets(a: ResultSet, b: ResultSet, strategy: str, anyway: bool) -> lis
             print(f"only in {results.path}: {'; '.join(only)}", file=sys.stderr)
     comparisons = []
     for label in both:
-        _check_alike(label, in_a[label], in_b[label], ALIKE, anyway)
-        others = _differences(in_a[label], in_b[label], [name for name in (*SETTINGS, "torch") if name not in ALIKE])
-        if others:
-            print(f"note: {label}: A and B differ in {others}", file=sys.stderr)
-        comparisons.append(Comparison(label, in_b[label], in_a[label], ratio(in_b[label].samples, in_a[label].samples)))
+        first, second = in_a[label], in_b[label]
+        one, other = _identities(first, second)
+        names = differing([one, other])
+        _refuse(label, one, other, [name for name in names if name not in TOLD], anyway)
+        told = [name for name in names if name in TOLD]
+        told += [name for name in SOURCE if one.met.get(name) != other.met.get(name)]
+        if told:
+            print(f"note: {label}: A and B differ in {_differences(one, other, told)}", file=sys.stderr)
+        comparisons.append(Comparison(label, second, first, ratio(second.samples, first.samples)))
     return comparisons
 
 
@@ -99,11 +97,12 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
         pairs = [(chosen, other) for other in groups.values() if other is not chosen]
     else:
         fastest = max(groups.values(), key=lambda group: group.throughput.value)
-        bases = dict.fromkeys([*(group for group in groups.values() if group.strategy == "single"), fastest])
+        bases = dict.fromkeys([*(group for group in groups.values() if group.strategy == BASELINE), fastest])
         pairs = [(of, to) for to in bases for of in groups.values() if of is not to]
     comparisons = []
     for of, to in pairs:
-        _check_alike(f"{to.label} and {of.label}", to, of, ALIKE_WITHIN, anyway)
+        one, other = _identities(to, of)
+        _refuse(f"{to.label} and {of.label}", one, other, unlike(one, other), anyway)
         estimate = ratio(of.samples, to.samples, paired=matched(of, to))
         comparisons.append(Comparison(f"{of.label} / {to.label}", of, to, estimate))
     return comparisons
@@ -121,22 +120,26 @@ def _find(name: str, groups: dict[str, Group], results: ResultSet) -> str:
     raise UserError(f"{results.path} has no timed run of {name!r}; {hint}")
 
 
-def _check_alike(title: str, first: Group, second: Group, columns: Iterable[str], anyway: bool) -> None:
-    """Raises UserError that names every setting in which two groups differ, or warns where that is wanted."""
-    differences = _differences(first, second, columns)
-    if differences and not anyway:
-        raise UserError(f"{title}: not alike in {differences}. --anyway compares all the same")
-    if differences:
-        print(f"warning: {title}: not alike in {differences}", file=sys.stderr)
+def _identities(first: Group, second: Group) -> tuple[Identity, Identity]:
+    """What each was asked and met; both by the columns of runs.csv where only one of them recorded it."""
+    one, other = first.identity, second.identity
+    if one.recorded == other.recorded:
+        return one, other
+    return by_columns(first.ok.iloc[0]), by_columns(second.ok.iloc[0])
 
 
-def _differences(first: Group, second: Group, columns: Iterable[str]) -> str:
-    found = []
-    for column in columns:
-        values = [" or ".join(dict.fromkeys(map(show, group.ok[column]))) for group in (first, second)]
-        if values[0] != values[1]:
-            found.append(f"{column} ({values[0]} against {values[1]})")
-    return ", ".join(found)
+def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway: bool) -> None:
+    """Raises UserError that names every field in which two groups are not alike, or warns where that is wanted."""
+    text = f"{title}: not alike in {_differences(one, other, names)}"
+    if names and not anyway:
+        raise UserError(f"{text}. --anyway compares all the same")
+    if names:
+        print(f"warning: {text}", file=sys.stderr)
+
+
+def _differences(one: Identity, other: Identity, names: list[str]) -> str:
+    values = [(name, *(show((each.met | each.fields).get(name)) for each in (one, other))) for name in names]
+    return ", ".join(f"{name} ({a} against {b})" for name, a, b in values)
 
 
 def table(comparisons: list[Comparison]) -> str:
@@ -144,17 +147,12 @@ def table(comparisons: list[Comparison]) -> str:
     lines = [COLUMNS]
     for each in comparisons:
         estimate, of, to = each.estimate, each.of.throughput, each.to.throughput
-        interval = smallest = ""
-        if estimate.low is not None:
-            interval = f"[{_digits(estimate.low)}, {_digits(estimate.high)}]"
-            smallest = f"{100 * estimate.smallest_difference:.1f} %"
+        smallest = "" if estimate.low is None else f"{100 * estimate.smallest_difference:.1f} %"
         runs = f"{of.num_runs} / {to.num_runs}" + (" pairs" if estimate.paired else "")
         windows = f"{of.num_windows} / {to.num_windows}"
-        lines.append((each.title, _digits(estimate.value), interval, estimate.verdict, smallest, runs, windows))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+        bounds = interval(estimate.low, estimate.high, _digits)
+        lines.append((each.title, _digits(estimate.value), bounds, estimate.verdict, smallest, runs, windows))
+    return text_table(lines, left=range(len(COLUMNS)))
 
 
 def _digits(value: float) -> str:
@@ -177,6 +175,8 @@ def main(options: Options) -> int:
     if limit is not None and options.b is None:
         raise UserError("--fail-over compares two sets: give the new one as --b")
     sets = [load_set(path) for path in (options.a, options.b) if path is not None]
+    for sentence in same_hash_other_settings(sets):
+        print(f"warning: {sentence}", file=sys.stderr)
     for results in sets:
         if not _timed(results):
             print(f"error: no ok rows with a throughput in {results.path}/runs.csv", file=sys.stderr)

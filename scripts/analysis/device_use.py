@@ -12,7 +12,6 @@ where no run has FLOPs, 2 for a mistake. Only `--measure` needs torch.
 """
 
 import dataclasses
-import json
 import os
 import re
 import sys
@@ -175,25 +174,9 @@ def _tflops(flops: float, work: Callable[[], object]) -> float:
     return flops / fastest_s / 1e12
 
 
-def read_environment(results: Path) -> dict:
-    """environment.json of a set; {} where it is missing or broken, which says so on stderr."""
-    path = results / "environment.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            kinds = {"num_cores": int, "measured_peak": dict, "packages": dict, "variables": dict}
-            return {key: value for key, value in found.items() if isinstance(value, kinds.get(key, object))}
-        print(f"warning: {path} holds no facts of the machine", file=sys.stderr)
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        print(f"warning: {path} cannot be read: {error}", file=sys.stderr)
-    return {}
-
-
 def main(options: Options) -> int:
     results = load_set(options.results)
-    environment = read_environment(options.results)
+    environment = results.environment
     if options.measure:
         peak = measured_peak()
         others = sorted(set(results.ok.device_name) - {peak["device_name"]})

@@ -1,4 +1,4 @@
-"""A result set in memory: its runs joined with their windows, grouped by strategy, unlike settings kept apart.
+"""A result set in memory: all its tables, and its runs grouped by what they measured.
 
     from scripts.analysis.sets import load_set
 
@@ -7,6 +7,8 @@ Needs no torch.
 
 import dataclasses
 import functools
+import itertools
+import json
 import sys
 from pathlib import Path
 
@@ -14,37 +16,35 @@ import numpy
 import pandas
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import STATUSES, read_table
+from benchmarks.common.results import STATUSES, TABLES, read_table
+from benchmarks.common.settings import settings_hash
+from scripts.analysis.identity import Identity, comparable, labels, same_asked
+from scripts.analysis.recorded import halves, identities, read_halves
 from scripts.analysis.stats import Estimate, Windows, strategy_throughput
+from scripts.analysis.words import clean
 
-SETTINGS = (
-    "arch",
-    "image_size",
-    "global_batch",
-    "precision",
-    "memory_format",
-    "loader",
-    "device_name",
-    "world_size",
-    "nodes",
-    "threads_per_rank",
-    "options",
-)
+BASELINE = "single"  # what speed-ups are over
 PLAUSIBLE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-    """The runs of one strategy in one set, or of one of its settings where the set holds several."""
+    """The runs of one strategy in one set that were asked the same and met the same."""
 
     label: str
     strategy: str
+    identity: Identity
     rows: pandas.DataFrame
     """Rows of runs.csv, ok or not."""
     samples: list[Windows]
     """Windows of each ok run that has a throughput."""
     rounds: list[float]
     """`repeat` of each of these runs."""
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """All fields that count, of both halves."""
+        return self.identity.fields
 
     @functools.cached_property
     def throughput(self) -> Estimate | None:
@@ -68,41 +68,110 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ResultSet:
-    """One folder of results, joined by run_id and grouped by strategy in the order of its first row."""
+    """One folder of results: its tables, and its runs in groups, in the order of their first rows."""
 
     name: str
     path: Path
     groups: list[Group]
-    epochs: pandas.DataFrame
+    remarks: list[str]
+    """What is missing of the settings of its runs, and what stands in for it: a sentence each."""
+    tables: dict[str, pandas.DataFrame] = dataclasses.field(default_factory=dict, repr=False)
+    """What was read so far; `table` reads the rest."""
 
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
         rows = [group.ok for group in self.groups]
-        return pandas.concat(rows) if rows else pandas.DataFrame(columns=list(SETTINGS))
+        return pandas.concat(rows) if rows else pandas.DataFrame(columns=list(TABLES["runs"]))
+
+    @functools.cached_property
+    def environment(self) -> dict:
+        """environment.json; {} where it is missing or broken, which is said on stderr."""
+        return _read_environment(self.path / "environment.json")
+
+    def table(self, name: str) -> pandas.DataFrame:
+        """A table of the set, read when it is first asked for. Raises UserError where it cannot be read."""
+        if name not in self.tables:
+            self.tables[name] = _table(self.path, name)
+        return self.tables[name]
+
+    def timed(self, strategy: str) -> list[Group]:
+        """The strategy's groups that have a throughput."""
+        return [group for group in self.groups if group.strategy == strategy and group.samples]
+
+    def baseline_of(self, group: Group) -> Group | None:
+        """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy.
+
+        None for these themselves, and where there are none, or several.
+        """
+        found = [other for other in self.timed(BASELINE) if comparable(other.identity, group.identity)]
+        return found[0] if len(found) == 1 and group not in found else None
 
 
 def load_set(path: Path) -> ResultSet:
     """The result set in folder `path`. Tables and columns that it lacks are empty.
 
-    Raises UserError where the folder is missing or unreadable.
+    Says on stderr what it does not know of the runs' settings. Raises UserError where the folder is missing or
+    unreadable.
     """
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is not a folder of results; `make bench-all` makes one, results/latest is the newest")
-    try:
-        runs, windows, epochs = (read_table(path, table) for table in ("runs", "windows", "epochs"))
-    except OSError as error:
-        raise UserError(f"cannot read the results in {path}: {error}") from None
-    windows = _plausible(windows, ["images", "seconds"], path / "windows.csv")
+    tables = {name: _table(path, name) for name in ("runs", "settings", "windows")}
+    windows = _plausible(tables["windows"], ["images", "seconds"], path / "windows.csv")
     timed = {run_id: rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
+    runs = tables["runs"]
+    found, remarks = identities(path, runs, tables["settings"])
+    for remark in remarks:
+        print(f"warning: {clean(remark)}", file=sys.stderr)
     groups = []
     for strategy, rows in runs.groupby("strategy", sort=False):
-        for label, part in _by_settings(str(strategy), rows):
+        parts = _parts(rows, [found[place] for place in rows.index])
+        names = labels(str(strategy), [identity for identity, _ in parts])
+        for name, (identity, part) in zip(names, parts, strict=True):
             samples = {index: _samples(row, timed) for index, row in part[part.status == "ok"].iterrows()}
             kept = [index for index, sample in samples.items() if sample is not None]
             rounds = [float(value) for value in part.loc[kept, "repeat"]]
-            groups.append(Group(label, str(strategy), part, [samples[index] for index in kept], rounds))
-    return ResultSet(path.resolve().name, path, groups, epochs)
+            groups.append(Group(name, str(strategy), identity, part, [samples[index] for index in kept], rounds))
+    return ResultSet(path.resolve().name, path, groups, remarks, tables)
+
+
+def read_runs(path: Path) -> pandas.DataFrame:
+    """runs.csv of a set with a column `asked_hash`: what each run was asked, '' where that was not recorded."""
+    runs = _table(path, "runs")
+    found, _ = identities(path, runs, _table(path, "settings"))
+    return runs.assign(asked_hash=[settings_hash(each.asked) if each.recorded else "" for each in found])
+
+
+def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:
+    """A sentence for each two sets in which one hash means different settings. Groups go by the settings."""
+    tables = [(results.path, read_halves(results.table("settings"))[0]) for results in sets]
+    return [
+        f"{a} and {b} have different settings under one hash, {name}; what is said of their runs goes by the settings"
+        for (a, in_a), (b, in_b) in itertools.combinations(tables, 2)
+        for name in in_a.keys() & in_b.keys()
+        if halves(in_a[name]) != halves(in_b[name])
+    ]
+
+
+def _table(path: Path, name: str) -> pandas.DataFrame:
+    try:
+        return read_table(path, name)
+    except OSError as error:
+        raise UserError(f"cannot read the results in {path}: {error}") from None
+
+
+def _read_environment(path: Path) -> dict:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            kinds = {"num_cores": int, "measured_peak": dict, "packages": dict, "variables": dict}
+            return {key: value for key, value in found.items() if isinstance(value, kinds.get(key, object))}
+        print(f"warning: {path} holds no facts of the machine", file=sys.stderr)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        print(f"warning: {path} cannot be read: {error}", file=sys.stderr)
+    return {}
 
 
 def _plausible(rows: pandas.DataFrame, columns: list[str], path: Path) -> pandas.DataFrame:
@@ -120,25 +189,22 @@ def _samples(row: pandas.Series, timed: dict[str, Windows]) -> Windows | None:
     return numpy.array([[row.images_per_s, 1.0]]) if lowest < row.images_per_s < highest else None
 
 
-def _by_settings(strategy: str, rows: pandas.DataFrame) -> list[tuple[str, pandas.DataFrame]]:
-    """`rows` of a strategy by the settings in which its ok rows differ: they measured different things."""
-    name = strategy or "(no name)"
-    ok = rows[rows.status == "ok"]
-    differing = [setting for setting in SETTINGS if ok[setting].nunique(dropna=False) > 1]
-    if not differing:
-        return [(name, rows)]
-    groups = []
-    for values, part in rows.groupby(differing, sort=False, dropna=False):
-        text = ", ".join(f"{key} {show(value)}" for key, value in zip(differing, values, strict=True))
-        groups.append((f"{name}, {text}", part))
-    return groups
-
-
-def show(value: object) -> str:
-    """A setting for a label: 64 for 64.0, `unknown` for an empty cell."""
-    if value is None or value == "" or value != value:
-        return "unknown"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _parts(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
+    """The rows of a strategy by their identities; one that was not ok and met nothing is with its asked half."""
+    parts: dict[str, tuple[Identity, list]] = {}
+    waiting = []
+    for place, status, identity in zip(rows.index, rows.status, found, strict=True):
+        if status == "ok" or identity.met_something:
+            parts.setdefault(identity.key, (identity, []))[1].append(place)
+        else:
+            waiting.append((place, identity))
+    for place, identity in waiting:
+        of_its_kind = (places for other, places in parts.values() if same_asked(identity, other))
+        places = next(of_its_kind, None)
+        if places is None:
+            places = parts.setdefault(identity.key, (identity, []))[1]
+        places.append(place)
+    return [(identity, rows.loc[sorted(places)]) for identity, places in parts.values()]
 
 
 def matched(of: Group, to: Group) -> bool:

@@ -7,16 +7,14 @@ the sets hold nothing to draw. Needs no torch.
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from scripts.analysis.sets import PLAUSIBLE, Group, ResultSet, matched
+from scripts.analysis.sets import BASELINE, PLAUSIBLE, Group, ResultSet, matched
 from scripts.analysis.stats import ratio, strategy_throughput
+from scripts.analysis.words import clean, count, digits
 from scripts.report.figures import (
     COLORS,
     LINES,
     MARKERS,
     Bar,
-    clean,
-    count,
-    digits,
     draw_bars,
     finish,
     footnote,
@@ -57,11 +55,11 @@ def throughput_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 def speedup_chart(sets: list[ResultSet]) -> Figure | None:
-    """Throughput of each strategy over that of `single` in the same set."""
+    """Throughput of each group over that of the same set's baseline with the same settings."""
     bars = []
     for number, group in _timed_groups(sets):
-        single = baseline(sets[number])
-        if single is None or group is single:
+        single = sets[number].baseline_of(group)
+        if single is None:
             continue
         estimate = ratio(group.samples, single.samples, paired=matched(group, single))
         points = [strategy_throughput([run]).value / single.throughput.value for run in group.samples]
@@ -69,12 +67,16 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
         bars.append(Bar(group.label, estimate.value, estimate.low, estimate.high, points, text, group.parallel, number))
     if not bars:
         return None
-    figure, (axes,), legend = make_bar_figure("Speed-up over one process (single)", sets, len(bars))
+    figure, (axes,), legend = make_bar_figure(f"Speed-up over one process ({BASELINE})", sets, len(bars))
     draw_bars(axes, bars, len(sets))
     axes.axvline(1, color="black", linewidth=1, linestyle="--")
-    axes.set_xlabel("throughput / throughput of single   (dots: repeats, line: 95 % interval, dashed: single)")
-    without = [each.name for each in sets if baseline(each) is None]
-    note = [f"without ok runs of single, so not shown: {', '.join(without)}"] if without else []
+    axes.set_xlabel(f"throughput / throughput of {BASELINE}   (dots: repeats, line: 95 % interval, dashed: {BASELINE})")
+    note, having = [], [results for results in sets if results.timed(BASELINE)]
+    if without := [results.name for results in sets if results not in having]:
+        note.append(f"without ok runs of {BASELINE}, so not shown: {', '.join(without)}")
+    others = [group for results in having for group in results.groups if group.samples and group.strategy != BASELINE]
+    if unlike := [group.label for group in others if not any(each.baseline_of(group) for each in having)]:
+        note.append(f"without ok runs of {BASELINE} in the same settings, so not shown: {'; '.join(unlike)}")
     finish(figure, legend, sets, bars, note)
     return figure
 
@@ -113,7 +115,7 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
 
 def _epoch_bar(results: ResultSet, group: Group, number: int) -> Bar:
     """Measured where every ok run trained on a whole ImageNet from files; else from its throughput."""
-    epochs = results.epochs
+    epochs = results.table("epochs")
     measured = []
     for _, row in group.ok.iterrows():
         whole = IMAGENET_TRAIN_IMAGES - (row.global_batch if row.global_batch > 0 else 0)
@@ -136,10 +138,10 @@ def learning_chart(sets: list[ResultSet]) -> Figure | None:
     """Train loss, validation loss and top-1 by epoch: the mean over repeats thick, each repeat thin."""
     panels = [("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", "acc1", "val top-1, %")]
     lines = [
-        (f"{group.label} in {results.name}" if len(sets) > 1 else group.label, results.epochs, group)
+        (f"{group.label} in {results.name}" if len(sets) > 1 else group.label, results.table("epochs"), group)
         for results in sets
         for group in results.groups
-        if results.epochs.run_id.isin(group.ok.run_id).any()
+        if results.table("epochs").run_id.isin(group.ok.run_id).any()
     ]
     figure, axes_row, legend = make_figure(
         "Loss and accuracy by epoch", sets, [2.4], (len(lines) + 2) // 3, num_columns=3
@@ -182,12 +184,6 @@ def learning_chart(sets: list[ResultSet]) -> Figure | None:
     legend.legend(handles.values(), handles.keys(), loc="center", ncols=3, fontsize=7, frameon=False, handlelength=5)
     footnote(figure, ["thick: mean over repeats; thin: each repeat. Curves that do the same work lie on each other."])
     return figure
-
-
-def baseline(results: ResultSet) -> Group | None:
-    """The timed runs of `single`, which speed-ups are over; None without any, or with more than one setting."""
-    found = [group for group in results.groups if group.strategy == "single" and group.throughput]
-    return found[0] if len(found) == 1 else None
 
 
 def _timed_groups(sets: list[ResultSet]) -> list[tuple[int, Group]]:

@@ -5,22 +5,15 @@
 Needs no torch.
 """
 
-import dataclasses
-from pathlib import Path
-
 import numpy
 
-from benchmarks.common.results import read_table
-from scripts.analysis.compare import ALIKE_WITHIN
 from scripts.analysis.device_use import use_of
-from scripts.analysis.sets import SETTINGS, Group, ResultSet, matched, show
+from scripts.analysis.identity import comparable
+from scripts.analysis.proofs import proved
+from scripts.analysis.sets import BASELINE, Group, ResultSet, matched
 from scripts.analysis.stats import RatioEstimate, ratio
-from scripts.report import charts
-from scripts.report.figures import count, digits
-from scripts.suite.plan import flags_in
+from scripts.analysis.words import count, digits, interval
 
-NOT_VERIFIED = "not verified: make verify"
-UNLIKE_PROOF = {"compression", "amp_dtype", "opt_level", "norm"}  # flags that change the arithmetic proven
 COLUMNS = (
     "strategy",
     "images/s",
@@ -48,29 +41,11 @@ EXPLAIN = (
     ),
     ("TFLOP/s, MFU %", "images/s x FLOPs an image (2 a multiply-add), and its share of the peak of all devices"),
     ("J/image", "energy of the run's GPUs, or of the CPU packages, in the timed windows"),
-    ("same update?", "the weights after some steps, compared with one process that runs the shards in turn"),
+    (
+        "same update?",
+        "the weights after some steps with these settings, compared with one process that runs the shards in turn",
+    ),
 )
-
-
-def with_short_labels(results: ResultSet) -> ResultSet:
-    """The set, its groups of one strategy told apart by nothing but the settings and flags that differ."""
-    groups = []
-    for group in results.groups:
-        alike = [other for other in results.groups if other.strategy == group.strategy and len(other.ok)]
-        if len(alike) > 1 and len(group.ok):
-            mine, others = _settings(group), [_settings(other) for other in alike]
-            names = dict.fromkeys(name for other in others for name in other)
-            differing = [name for name in names if len({other.get(name, "default") for other in others}) > 1]
-            text = ", ".join(f"{name} {mine.get(name, 'default')}" for name in differing)
-            group = dataclasses.replace(group, label=f"{group.strategy}, {text}")
-        groups.append(group)
-    return dataclasses.replace(results, groups=groups)
-
-
-def _settings(group: Group) -> dict[str, str]:
-    """What the ok runs of a group were set to, by columns of runs.csv and by flags, which columns repeat."""
-    row = group.ok.iloc[0]
-    return flags_in(row.options) | {name: show(row[name]) for name in SETTINGS if name != "options"}
 
 
 def headline(results: ResultSet) -> list[str]:
@@ -78,15 +53,12 @@ def headline(results: ResultSet) -> list[str]:
     timed = [group for group in results.groups if group.samples]
     if not timed:
         return ["No run has a throughput."]
-    settings = [tuple(group.ok[name].iloc[0] for name in ALIKE_WITHIN) for group in timed]
-    usual = max(settings, key=settings.count)
-    alike = [group for group, setting in zip(timed, settings, strict=True) if setting == usual]
-    single = charts.baseline(results)
+    alike = max(([group for group in timed if comparable(group.identity, of.identity)] for of in timed), key=len)
     best = max(alike, key=lambda group: group.throughput.value)
-    sentences = [_first_sentence(results, best, single if single in alike else None)]
+    sentences = [_first_sentence(results, best)]
     not_different, slower = [], []
     for group in alike:
-        if group is best or group is single:
+        if group is best or group is results.baseline_of(best):
             continue
         over = _over(group, best)
         if over.verdict == "no difference seen":
@@ -111,23 +83,23 @@ def headline(results: ResultSet) -> list[str]:
     return sentences
 
 
-def _first_sentence(results: ResultSet, best: Group, single: Group | None) -> str:
-    row = best.ok.iloc[0]
-    device = row.device_name or "this machine"
+def _first_sentence(results: ResultSet, best: Group) -> str:
+    device = best.ok.iloc[0].device_name or "this machine"
     speed = f"{digits(best.throughput.value)} images/s"
+    if best.strategy == BASELINE:
+        return f"On {device}, no strategy was seen to be faster than {best.label}, one process, with {speed}."
+    single = results.baseline_of(best)
     if single is None:
         return f"On {device}, {best.label} is the fastest with {speed}."
-    if best is single:
-        return f"On {device}, no strategy was seen to be faster than single, one process, with {speed}."
     over = _over(best, single)
     if over.verdict == "no verdict":
-        return f"On {device}, {best.label} ran {over.value:.2f}x as fast as single ({speed})."
+        return f"On {device}, {best.label} ran {over.value:.2f}x as fast as {single.label} ({speed})."
     if over.verdict != "faster":
         return (
-            f"On {device}, no strategy was seen to be faster than single: the fastest, {best.label}, is {_times(over)} "
-            f"single ({speed})."
+            f"On {device}, no strategy was seen to be faster than {single.label}: the fastest, {best.label}, is "
+            f"{_times(over)} {single.label} ({speed})."
         )
-    return f"On {device}, {best.label} is the fastest: {_times(over)} single ({speed})."
+    return f"On {device}, {best.label} is the fastest: {_times(over)} {single.label} ({speed})."
 
 
 def _over(of: Group, to: Group) -> RatioEstimate:
@@ -148,14 +120,13 @@ def _and(names: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def table_rows(results: ResultSet, environment: dict, equivalence: dict[str, str]) -> list[dict]:
+def table_rows(results: ResultSet) -> list[dict]:
     """A row a strategy; every value is text, empty where it was not measured."""
-    single = charts.baseline(results)
-    return [_table_row(group, single, environment, equivalence) for group in results.groups]
+    return [_table_row(results, group) for group in results.groups]
 
 
-def _table_row(group: Group, single: Group | None, environment: dict, equivalence: dict[str, str]) -> dict:
-    ok, estimate = group.ok, group.throughput
+def _table_row(results: ResultSet, group: Group) -> dict:
+    ok, estimate, single = group.ok, group.throughput, results.baseline_of(group)
     row = dict.fromkeys(COLUMNS, "")
     row |= {
         "strategy": group.label,
@@ -166,10 +137,10 @@ def _table_row(group: Group, single: Group | None, environment: dict, equivalenc
     if estimate:
         row["images/s"] = digits(estimate.value) + _bounds(estimate.low, estimate.high, digits)
         row["n"] = f"{count(estimate.num_runs, 'run')} [{count(estimate.num_windows, 'window')}]"
-        if single is not None and group is not single:
+        if single is not None:
             over = _over(group, single)
             row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
-    if use := use_of(group, environment):
+    if use := use_of(group, results.environment):
         row["TFLOP/s"] = f"{use.tflops:#.3g}"
         row["MFU %"] = "" if use.mfu is None else f"{100 * use.mfu:.1f}"
     means = {
@@ -182,41 +153,21 @@ def _table_row(group: Group, single: Group | None, environment: dict, equivalenc
         row[name] = _number(ok[column].mean())
     row["val images"] = "/".join(f"{value:,.0f}" for value in sorted(set(ok.val_samples.dropna())))
     row["memory MB"] = _number(ok.peak_memory_mb.max())
-    row["same update?"] = equivalence.get(group.strategy, NOT_VERIFIED if len(ok) else "")
-    if len(ok) and UNLIKE_PROOF & flags_in(ok.options.iloc[0]).keys():
-        row["same update?"] = "not verified with these flags"
+    row["same update?"] = proved(group, results.table("equivalence"))
     return row
 
 
 def _bounds(low: float | None, high: float | None, style) -> str:
-    return "" if low is None else f" [{style(low)}, {style(high)}]"
+    return f" {interval(low, high, style)}".rstrip()
 
 
 def _number(value: float) -> str:
     return digits(value) if numpy.isfinite(value) else ""
 
 
-def read_equivalence(path: Path) -> dict[str, str]:
-    """What equivalence.csv says of each strategy, in words; the last row of a strategy counts."""
-    return {row.strategy: _equivalence_words(row) for row in read_table(path, "equivalence").itertuples()}
-
-
-def _equivalence_words(row) -> str:
-    if row.verdict == "ok" and row.bit_identical == "yes":
-        return "yes: bit-identical"
-    compared = f"largest relative difference {row.max_relative_difference:.1e}, tolerance {row.tolerance:.1e}"
-    if row.verdict == "ok":
-        return f"yes: {compared}"
-    if numpy.isfinite(row.max_relative_difference):
-        return f"NO: {compared}; {row.reason}"
-    if row.verdict == "skipped":
-        return "skipped"  # the reason is said once, below the table
-    return f"{row.verdict or 'unknown'}: {row.reason}"
-
-
-def loader_rows(path: Path) -> tuple[str, list[list[str]]]:
+def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
     """The verdict on the loader, and rows of what was measured: name, images/s, images/s a core, windows."""
-    rows = read_table(path, "loader")
+    rows = results.table("loader")
     if rows.empty:
         return "", []
     cells = [
@@ -228,7 +179,7 @@ def loader_rows(path: Path) -> tuple[str, list[list[str]]]:
 
 def wall_rows(results: ResultSet) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the wall clock's account: mean seconds of each part over a strategy's ok runs."""
-    wall = read_table(results.path, "wall")
+    wall = results.table("wall")
     parts = list(dict.fromkeys(wall.part))
     rows = []
     for group in results.groups:

@@ -8,9 +8,9 @@ import pandas
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from benchmarks.common.results import read_table
 from scripts.analysis.sets import Group, ResultSet
-from scripts.report.figures import COLORS, LINES, MARKERS, clean, count, digits, footnote, make_figure
+from scripts.analysis.words import clean, count, digits
+from scripts.report.figures import COLORS, LINES, MARKERS, footnote, make_figure
 
 PHASES = ("data", "copy", "forward", "backward", "exposed_comm", "optimizer", "other")
 NAMES = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}
@@ -45,9 +45,8 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
     """Mean milliseconds of each part of a training step, stacked, a bar a strategy."""
     bars = []
     for results in sets:
-        steps = read_table(results.path, "steps")
         for group in results.groups:
-            parts = step_parts(group, steps)
+            parts = step_parts(group, results.table("steps"))
             if len(parts):
                 bars.append((_label(group, results, sets), parts, group))
     if not bars:
@@ -122,11 +121,10 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
 def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     """Utilisation, memory, power and network over the time of each ok run, a colour a strategy."""
     lines = [
-        (_label(group, results, sets), samples, group)
+        (_label(group, results, sets), results.table("telemetry"), group)
         for results in sets
-        for samples in [read_table(results.path, "telemetry")]
         for group in results.groups
-        if samples.run_id.isin(group.ok.run_id).any()
+        if results.table("telemetry").run_id.isin(group.ok.run_id).any()
     ]
     panels = [panel for panel in TELEMETRY if any(_series(samples, group, panel) for _, samples, group in lines)]
     if not panels:

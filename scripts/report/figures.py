@@ -19,7 +19,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from benchmarks.common.errors import UserError
-from scripts.analysis.sets import ResultSet, show
+from scripts.analysis.sets import ResultSet
+from scripts.analysis.words import clean, show
 
 matplotlib.rcParams.update(
     {
@@ -218,21 +219,6 @@ def troubles(results: ResultSet) -> list[str]:
             elif not group.samples:
                 sentences.append(f"{group.label} is ok but has neither windows nor images_per_s")
     return sentences
-
-
-def count(number: int, noun: str) -> str:
-    """1 run, 2 runs."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def digits(value: float) -> str:
-    """At least three significant digits, and no more decimals than a reader can use."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
-
-
-def clean(text: str) -> str:
-    """Without control characters, which an SVG may not hold."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _wrap(text: str, width: int) -> str:

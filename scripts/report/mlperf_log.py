@@ -9,7 +9,7 @@ The log is for the open division of the `resnet` benchmark, ruleset 4.0.0. What 
   evaluation (epochs.csv), and of the run (wall_s in runs.csv).
 - Moments are derived: started_at, to the second, plus these durations laid end to end. What lies between a
   training pass and the next (checkpoints, rows) moves the later moments together, up to run_stop.
-- Hyper-parameters are derived: read again from the row's configuration file and flags.
+- Hyper-parameters are those that the set recorded of the run: settings.csv.
 
 run_stop says success where the last top-1 accuracy reached --target-accuracy, else aborted. The caches were not
 dropped, and the log says so. Exit code: 1 where no run fits, 2 for a mistake. Needs mlperf-logging.
@@ -25,11 +25,11 @@ from typing import Literal
 import pandas
 import tyro
 
-from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import read_table, write_whole
-from scripts.report.figures import clean
-from scripts.suite.preflight import plain_options
+from benchmarks.common.results import write_whole
+from scripts.analysis.identity import Identity
+from scripts.analysis.sets import ResultSet, load_set
+from scripts.analysis.words import clean
 
 STARTUP_ENDS = ("warm-up", "training outside windows", "timed windows")  # parts of wall.csv from the first step on
 AFTER_TRAINING = ("summary", "step account", "shutdown")
@@ -87,7 +87,9 @@ def startup_s(wall: pandas.DataFrame) -> float:
     return total
 
 
-def log_text(options: Options, row: pandas.Series, epochs: pandas.DataFrame, wall: pandas.DataFrame) -> str:
+def log_text(
+    options: Options, row: pandas.Series, identity: Identity, epochs: pandas.DataFrame, wall: pandas.DataFrame
+) -> str:
     """The log of one run. epochs and wall: its rows. Raises UserError where mlperf_logging is missing."""
     try:
         from mlperf_logging.mllog import constants as keys
@@ -97,7 +99,6 @@ def log_text(options: Options, row: pandas.Series, epochs: pandas.DataFrame, wal
     lines, logger = _Lines(), logging.Logger("mlperf")
     logger.addHandler(lines)
     log = MLLogger(logger=logger, root_dir=str(Path(__file__).parents[2]))
-    config = config_of(row)
     now = began = moment_s(row)
     train_images, val_images = (epochs[epochs.phase == phase].images.max() for phase in ("train", "val"))
 
@@ -116,7 +117,7 @@ def log_text(options: Options, row: pandas.Series, epochs: pandas.DataFrame, wal
         keys.CACHE_CLEAR, False, metadata={"note": "caches of the operating system were not dropped"}, time_ms=at()
     )
     log.start(keys.INIT_START, time_ms=at())
-    for key, value in hyper_parameters(config, row).items():
+    for key, value in hyper_parameters(identity.asked, identity.met).items():
         log.event(key, value, time_ms=at())
     log.event(keys.TRAIN_SAMPLES, int(train_images), time_ms=at())
     log.event(keys.EVAL_SAMPLES, int(val_images), time_ms=at())
@@ -153,57 +154,52 @@ def moment_s(row: pandas.Series) -> float:
         ) from None
 
 
-def config_of(row: pandas.Series) -> Config:
-    """The configuration of a row, from its file and flags. Raises UserError where they no longer agree with it."""
-    flags = ["--config", row.config] if row.config else []
-    config = load_config([*flags, *plain_options(row.options).split()])
-    for name in ("arch", "image_size", "global_batch"):
-        if getattr(config, name) != row[name]:
-            raise UserError(
-                f"{row.config} now says {name} {getattr(config, name)}, but {row.run_id} ran with {row[name]}; "
-                f"git checkout {row.commit or 'its commit'}"
-            )
-    return config
+def settings_of(results: ResultSet, run_id: str) -> Identity:
+    """What a run was asked and met. Raises UserError where the set did not record it."""
+    (group,) = (group for group in results.groups if run_id in set(group.ok.run_id))
+    identity = group.identity
+    if not identity.recorded or not {"seed", "lr"} <= identity.asked.keys() or "num_shards" not in identity.met:
+        raise UserError(f"{results.path} does not tell with which settings {run_id} ran; log a run of a newer set")
+    return identity
 
 
-def hyper_parameters(config: Config, row: pandas.Series) -> dict[str, object]:
-    """What MLPerf's resnet benchmark logs of a training with SGD, by its keys, and the rest by our names."""
+def hyper_parameters(asked: dict, met: dict) -> dict[str, object]:
+    """What MLPerf's resnet benchmark logs of a training with SGD, by its keys, and the rest by our names.
+
+    asked, met: the settings of the run, as benchmarks.common.settings has them.
+    """
     from mlperf_logging.mllog import constants as keys
 
-    from scripts.proof.verify import shape_of
-
-    shape = shape_of(row.strategy, row, config)
-    together = config.global_batch // (shape.num_shards * shape.num_microbatches)
-    span = None if config.norm == "group" else min(together, config.split_size or together)
+    together = -(-asked["global_batch"] // (met["num_shards"] * met["num_microbatches"]))
     return {
-        keys.SEED: config.seed,
-        keys.GLOBAL_BATCH_SIZE: config.global_batch,
+        keys.SEED: asked["seed"],
+        keys.GLOBAL_BATCH_SIZE: asked["global_batch"],
         keys.GRADIENT_ACCUMULATION_STEPS: 1,
-        keys.MODEL_BN_SPAN: span,
+        keys.MODEL_BN_SPAN: None if asked["norm"] == "group" else together,
         keys.OPT_NAME: keys.SGD,
-        "sgd_opt_base_learning_rate": config.lr * config.global_batch / config.lr_batch,
-        "opt_learning_rate_warmup_epochs": config.lr_warmup_epochs,
-        "opt_learning_rate_schedule": config.lr_schedule,
-        "sgd_opt_momentum": config.momentum,
-        "sgd_opt_weight_decay": config.weight_decay,
-        "arch": config.arch,
-        "image_size": config.image_size,
-        "precision": row.precision,
-        "strategy": row.strategy,
-        "commit": row.commit,
+        "sgd_opt_base_learning_rate": asked["lr"] * asked["global_batch"] / asked["lr_batch"],
+        "opt_learning_rate_warmup_epochs": asked["lr_warmup_epochs"],
+        "opt_learning_rate_schedule": asked["lr_schedule"],
+        "sgd_opt_momentum": asked["momentum"],
+        "sgd_opt_weight_decay": asked["weight_decay"],
+        "arch": asked["arch"],
+        "image_size": asked["image_size"],
+        "precision": met.get("precision", asked["precision"]),
+        "strategy": asked["strategy"],
+        "commit": met.get("commit"),
     }
 
 
 def main(options: Options) -> int:
-    if not options.results.is_dir():
-        raise UserError(f"{options.results} is not a folder of results; `make bench-all` makes one")
-    runs, epochs, wall = (read_table(options.results, table) for table in ("runs", "epochs", "wall"))
+    results = load_set(options.results)
+    runs, epochs, wall = (results.table(name) for name in ("runs", "epochs", "wall"))
     epochs = epochs.dropna(subset=["epoch", "seconds", "images"])
     row = pick_run(runs, epochs, options.run_id)
     if row is None:
         print(f"error: no ok run in {options.results} was evaluated; run one with real images", file=sys.stderr)
         return 1
-    text = log_text(options, row, epochs[epochs.run_id == row.run_id], wall[wall.run_id == row.run_id])
+    identity = settings_of(results, row.run_id)
+    text = log_text(options, row, identity, epochs[epochs.run_id == row.run_id], wall[wall.run_id == row.run_id])
     path = options.output or options.results / "mlperf.log"
     try:
         write_whole(path, text)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.device_use import use_of
-from scripts.analysis.sets import Group, ResultSet, show
-from scripts.report.figures import clean
-from scripts.report.scaling import Point, scaling_points
-from scripts.report.sweep import sweep_points
-from scripts.suite.preflight import plain_options
+from scripts.analysis.recorded import read_halves
+from scripts.analysis.scaling import Point, scaling_points
+from scripts.analysis.sets import Group, ResultSet
+from scripts.analysis.sweep import sweep_points
+from scripts.analysis.words import clean, show
 
 
 def read_any_csv(path: Path) -> list[dict[str, str]]:
@@ -53,9 +53,9 @@ def _or_none(points_of, *arguments):
         return None
 
 
-def commands(results: ResultSet, environment: dict) -> list[str]:
+def commands(results: ResultSet) -> list[str]:
     """What makes a set like this one again, on a machine like this one."""
-    variables = environment.get("variables") if isinstance(environment.get("variables"), dict) else {}
+    variables = results.environment.get("variables", {})
     names = (
         "CONFIG",
         "DATA",
@@ -108,14 +108,15 @@ def launch_lines(results: ResultSet) -> list[tuple[str, str]]:
     return found
 
 
-def facts(results: ResultSet, environment: dict) -> list[tuple[str, str]]:
+def facts(results: ResultSet) -> list[tuple[str, str]]:
     """The environment as pairs of text for a table; the long text of collect_env is not among them."""
 
     def values(column: str) -> str:
-        texts = dict.fromkeys(plain_options(show(value)) for value in results.ok[column])
+        texts = dict.fromkeys(map(show, results.ok[column]))
         return ", ".join(text for text in texts if text != "unknown")
 
-    packages = environment.get("packages") if isinstance(environment.get("packages"), dict) else {}
+    environment = results.environment
+    packages = environment.get("packages", {})
     names = (
         "device_name",
         "world_size",
@@ -132,6 +133,9 @@ def facts(results: ResultSet, environment: dict) -> list[tuple[str, str]]:
         "options",
     )
     pairs = [(name, values(name)) for name in names]
+    settings, _ = read_halves(results.table("settings"))
+    changes = {show(identity.met.get("local_changes")) for identity in settings.values()} - {"unknown"}
+    pairs += [("local changes", ", ".join(sorted(changes)))]
     pairs += [(name, show(environment.get(name, ""))) for name in ("platform", "python", "num_cores", "memory_gb")]
     pairs += [("packages", ", ".join(f"{name} {version}" for name, version in packages.items() if version))]
     uses = [use.peak_from for group in results.groups if (use := use_of(group, environment))]

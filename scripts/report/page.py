@@ -20,21 +20,19 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import read_table, write_whole
+from benchmarks.common.results import write_whole
 from scripts.analysis.cautions import warnings_of
-from scripts.analysis.device_use import read_environment
 from scripts.analysis.sets import ResultSet, load_set
+from scripts.analysis.words import clean
 from scripts.report.content import (
     COLUMNS,
     EXPLAIN,
     headline,
     loader_rows,
-    read_equivalence,
     table_rows,
     wall_rows,
-    with_short_labels,
 )
-from scripts.report.figures import clean, describe, troubles
+from scripts.report.figures import describe, troubles
 from scripts.report.origin import commands, facts, launch_lines, scalings, sweeps
 from scripts.report.plot import CHARTS, DETAIL_CHARTS
 from scripts.report.scaling import scaling_chart
@@ -81,13 +79,10 @@ def inline_svg(figure: Figure, name: str) -> Markup:
 
 def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
     """(HTML, Markdown, charts) of a set."""
-    environment = read_environment(results.path)
-    telemetry = read_table(results.path, "telemetry")
-    equivalence = read_equivalence(results.path)
     drawn = figures_of(results)
-    rows = table_rows(results, environment, equivalence)
+    rows = table_rows(results)
     columns = [name for name in COLUMNS if any(row.get(name) for row in rows)]
-    loader_verdict, loader = loader_rows(results.path)
+    loader_verdict, loader = loader_rows(results)
     wall_header, wall = wall_rows(results)
     values = {
         "name": results.name,
@@ -95,17 +90,17 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
         "headline": headline(results),
         "columns": columns,
         "rows": rows,
-        "warnings": warnings_of(results, environment, telemetry),
+        "warnings": [*results.remarks, *warnings_of(results)],
         "troubles": troubles(results),
         "wall_header": wall_header,
         "wall": wall,
         "loader": loader,
         "loader_verdict": loader_verdict,
-        "commands": commands(results, environment),
+        "commands": commands(results),
         "launches": launch_lines(results),
-        "facts": facts(results, environment),
+        "facts": facts(results),
         "explain": EXPLAIN,
-        "collect_env": str(environment.get("collect_env", "")),
+        "collect_env": str(results.environment.get("collect_env", "")),
         "first_run": min(results.ok.started_at),
     }
     loading = jinja2.FileSystemLoader(TEMPLATES)
@@ -131,7 +126,7 @@ def escape_markdown(value: object) -> str:
 
 
 def main(options: Options) -> int:
-    results = with_short_labels(load_set(options.results))
+    results = load_set(options.results)
     if results.ok.empty:
         reasons = " ".join(clean(text) for text in troubles(results)[:3])
         print(

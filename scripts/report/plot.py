@@ -15,11 +15,10 @@ import numpy
 import tyro
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import read_table
 from scripts.analysis.cautions import warnings_of
-from scripts.analysis.device_use import read_environment
-from scripts.analysis.sets import Group, ResultSet, load_set, matched
+from scripts.analysis.sets import Group, ResultSet, load_set, matched, same_hash_other_settings
 from scripts.analysis.stats import ratio
+from scripts.analysis.words import clean, interval, text_table
 from scripts.report import charts, figures
 from scripts.report import detail_charts as report_charts
 
@@ -56,18 +55,11 @@ class Options:
 def summary_table(results: Path | ResultSet) -> str:
     """One line a strategy of a set, and below it why runs are missing. Raises UserError for a missing folder."""
     results = results if isinstance(results, ResultSet) else load_set(results)
-    single = charts.baseline(results)
-    lines = [COLUMNS, *(_line(group, single) for group in results.groups)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = {0, 1, len(COLUMNS) - 1}
-    table = [
-        "  ".join(
-            text.ljust(width) if place in left else text.rjust(width)
-            for place, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-    return "\n".join([f"{results.name}: {figures.describe([results])}", "", *table, *_remarks(results)])
+    lines = [COLUMNS, *(_line(group, results.baseline_of(group)) for group in results.groups)]
+    table = text_table(lines, left={0, 1, len(COLUMNS) - 1})
+    sentences = [clean(sentence) for sentence in figures.troubles(results)]
+    about = f"{results.name}: {figures.describe([results])}"
+    return "\n".join([about, "", table, *([""] if sentences else []), *sentences])
 
 
 def _line(group: Group, single: Group | None) -> tuple[str, ...]:
@@ -79,29 +71,15 @@ def _line(group: Group, single: Group | None) -> tuple[str, ...]:
         notes.append("one repeat: no interval")
     acc1 = group.ok.acc1[numpy.isfinite(group.ok.acc1)]
     estimate = group.throughput
-    speed = interval = n = times = times_interval = ""
+    speed = bounds = n = times = times_bounds = ""
     if estimate:
-        speed, interval = f"{estimate.value:,.1f}", _interval(estimate.low, estimate.high, ",.1f")
+        speed, bounds = f"{estimate.value:,.1f}", interval(estimate.low, estimate.high, "{:,.1f}".format)
         n = f"{estimate.num_runs} x {'/'.join(str(size) for size in sorted({len(run) for run in group.samples}))}"
-    if estimate and single and group is not single:
+    if estimate and single:
         over = ratio(group.samples, single.samples, paired=matched(group, single))
-        times, times_interval = f"{over.value:.2f}", _interval(over.low, over.high, ".2f")
+        times, times_bounds = f"{over.value:.2f}", interval(over.low, over.high, "{:.2f}".format)
     top1 = f"{acc1.mean():.1f}" if len(acc1) else ""
-    return (_plain(group.label), status, speed, interval, n, times, times_interval, top1, "; ".join(notes))
-
-
-def _interval(low: float | None, high: float | None, style: str) -> str:
-    return "" if low is None else f"[{low:{style}}, {high:{style}}]"
-
-
-def _plain(text: str) -> str:
-    """Without characters that could steer a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def _remarks(results: ResultSet) -> list[str]:
-    sentences = [_plain(sentence) for sentence in figures.troubles(results)]
-    return ["", *sentences] if sentences else []
+    return (clean(group.label), status, speed, bounds, n, times, times_bounds, top1, "; ".join(notes))
 
 
 def load_sets(paths: tuple[Path, ...]) -> list[ResultSet]:
@@ -125,12 +103,14 @@ def main(options: Options) -> int:
         names = " or ".join(str(results.path) for results in sets)
         print(f"error: no ok rows in {names}/runs.csv, so there is nothing to draw", file=sys.stderr)
         return 1
+    for sentence in same_hash_other_settings(sets):
+        print(f"warning: {sentence}", file=sys.stderr)
     for results in empty:
         print(f"warning: no ok rows in {results.path}; it is left out of the charts", file=sys.stderr)
     print()
     for results in sets:
-        for sentence in warnings_of(results, read_environment(results.path), read_table(results.path, "telemetry")):
-            print(f"warning: {_plain(sentence)}")
+        for sentence in warnings_of(results):
+            print(f"warning: {clean(sentence)}")
     folder = options.output or sets[0].path / "charts"
     if len(sets) > 1 and not options.output:
         folder /= "with-" + "-".join(results.path.resolve().name for results in sets[1:])

@@ -8,9 +8,7 @@ writes scaling.csv and charts/scaling_<strategy>.png and .svg. Exit code: 1 wher
 mistake. Needs no torch.
 """
 
-import csv
 import dataclasses
-import io
 import sys
 from pathlib import Path
 
@@ -19,26 +17,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import cell, write_whole
-from scripts.analysis.sets import Group, ResultSet, load_set, matched, show
-from scripts.analysis.stats import ratio, strategy_throughput
-from scripts.report.figures import COLORS, count, digits, footnote, make_figure, save_chart, troubles
-from scripts.suite.preflight import chosen
+from scripts.analysis.scaling import Point, rows_of, scaling_points, table, write_scaling_csv
+from scripts.analysis.sets import ResultSet, load_set
+from scripts.analysis.stats import strategy_throughput
+from scripts.analysis.words import count, digits, show
+from scripts.report.figures import COLORS, footnote, make_figure, save_chart, troubles
 
-COLUMNS = (
-    "strategy",
-    "mode",
-    "ranks",
-    "global_batch",
-    "images_per_s",
-    "ci_low",
-    "ci_high",
-    "efficiency",
-    "efficiency_ci_low",
-    "efficiency_ci_high",
-    "num_runs",
-    "oversubscribed",
-)
 MARKERS = {"strong": "s", "weak": "D"}
 
 
@@ -48,64 +32,6 @@ class Options:
 
     results: Path
     strategy: str
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Point:
-    """One number of ranks. Efficiency (1.0 is ideal) is over the fewest ranks of the same mode; its interval is
-    None there, and with one repeat."""
-
-    num_ranks: int
-    global_batch: int
-    group: Group
-    efficiency: float
-    low: float | None
-    high: float | None
-
-    @property
-    def oversubscribed(self) -> bool:
-        return bool((self.group.ok.oversubscribed == "yes").any())
-
-
-def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[Point]]:
-    """Points of the modes `strong` and `weak` that have two numbers of ranks or more, by ranks.
-
-    Raises UserError where one number of ranks and one batch come in several settings.
-    """
-    groups = [group for group in results.groups if group.strategy == strategy and group.samples]
-    groups = [group for group in groups if group.ok.world_size.iloc[0] > 0]
-    if len({group.ok.world_size.iloc[0] for group in groups}) < 2:
-        return {}
-    timed: dict[tuple[int, int], Group] = {}
-    for group in groups:
-        shape = int(group.ok.world_size.iloc[0]), int(group.ok.global_batch.iloc[0])
-        if shape in timed:
-            raise UserError(
-                f"{results.path} has {strategy} on {shape[0]} ranks in several settings: {timed[shape].label}, and "
-                f"{group.label}; measure scaling in a set of its own: RESULTS=results/new"
-            )
-        timed[shape] = group
-    # launchers/scaling.sh asks for no larger batch than the configured one, and for no fewer images a rank
-    # than the most ranks get of it
-    batch = max(batch for _, batch in timed)
-    per_rank = min(size / ranks for ranks, size in timed)
-    modes = {
-        "strong": [shape for shape in sorted(timed) if shape[1] == batch],
-        "weak": [shape for shape in sorted(timed) if shape[1] / shape[0] == per_rank],
-    }
-    return {
-        mode: [_point(shape, timed[shape], shapes[0], timed[shapes[0]]) for shape in shapes]
-        for mode, shapes in modes.items()
-        if len({ranks for ranks, _ in shapes}) > 1
-    }
-
-
-def _point(shape: tuple[int, int], group: Group, base_shape: tuple[int, int], base: Group) -> Point:
-    if group is base:
-        return Point(*shape, group, 1.0, None, None)
-    times, scale = ratio(group.samples, base.samples, paired=matched(group, base)), base_shape[0] / shape[0]
-    low, high = (None if bound is None else bound * scale for bound in (times.low, times.high))
-    return Point(*shape, group, times.value * scale, low, high)
 
 
 def scaling_chart(results: ResultSet, strategy: str, modes: dict[str, list[Point]]) -> Figure:
@@ -191,59 +117,8 @@ def _words(axes: Axes, x: float, y: float, words: str, above: bool = False) -> N
     axes.annotate(words, (x, y), textcoords="offset points", fontsize=7, **place)
 
 
-def rows_of(strategy: str, modes: dict[str, list[Point]]) -> list[dict]:
-    """The points as rows of scaling.csv."""
-    rows = []
-    for mode, points in modes.items():
-        for point in points:
-            estimate = point.group.throughput
-            values = (
-                strategy,
-                mode,
-                point.num_ranks,
-                point.global_batch,
-                estimate.value,
-                estimate.low,
-                estimate.high,
-                point.efficiency,
-                point.low,
-                point.high,
-                estimate.num_runs,
-                point.oversubscribed,
-            )
-            rows.append(dict(zip(COLUMNS, values, strict=True)))
-    return rows
-
-
-def table(rows: list[dict]) -> str:
-    """The rows as text."""
-    lines = [("mode", "ranks", "batch", "images/s", "95 % interval", "efficiency", "95 % interval", "n", "")]
-    for row in rows:
-        speed, efficiency = (
-            "" if row[low] is None else f"[{row[low]:,.{places}f}, {row[high]:,.{places}f}]"
-            for low, high, places in (("ci_low", "ci_high", 1), ("efficiency_ci_low", "efficiency_ci_high", 2))
-        )
-        lines.append(
-            (
-                row["mode"],
-                str(row["ranks"]),
-                str(row["global_batch"]),
-                f"{row['images_per_s']:,.1f}",
-                speed,
-                f"{row['efficiency']:.2f}",
-                efficiency,
-                count(row["num_runs"], "run"),
-                "oversubscribed" if row["oversubscribed"] else "",
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ((text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join("  ".join(line).rstrip() for line in padded)
-
-
 def main(options: Options) -> int:
-    results = load_set(options.results)
-    strategy = chosen(options.strategy)[0]
+    results, strategy = load_set(options.results), options.strategy
     modes = scaling_points(results, strategy)
     if not modes:
         reasons = "; ".join(troubles(results)) or "no such rows"
@@ -254,13 +129,9 @@ def main(options: Options) -> int:
         return 1
     rows = rows_of(strategy, modes)
     print(table(rows))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
-    write_whole(results.path / "scaling.csv", out.getvalue())
+    path = write_scaling_csv(results, rows)
     charts = save_chart(scaling_chart(results, strategy, modes), results.path / "charts", f"scaling_{strategy}")
-    print("\nwritten:", *(f"  {path}" for path in (results.path / "scaling.csv", *charts)), sep="\n")
+    print("\nwritten:", *(f"  {path}" for path in (path, *charts)), sep="\n")
     return 0
 
 

@@ -6,9 +6,7 @@ Prints a table, writes its lines to sweep.csv of the set (lines of other sweeps 
 charts/sweep_<strategy>_<key>.png and .svg. Exit code: 1 where no run is ok, 2 for a mistake. Needs no torch.
 """
 
-import csv
 import dataclasses
-import io
 import sys
 from pathlib import Path
 
@@ -16,14 +14,12 @@ import tyro
 from matplotlib.figure import Figure
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import cell, write_whole
-from scripts.analysis.sets import Group, ResultSet, load_set, matched
-from scripts.analysis.stats import ratio, strategy_throughput
-from scripts.report.figures import COLORS, count, digits, footnote, make_figure, save_chart, troubles
-from scripts.suite.plan import find_key, flags_in
-from scripts.suite.preflight import chosen
+from scripts.analysis.sets import Group, ResultSet, load_set
+from scripts.analysis.stats import strategy_throughput
+from scripts.analysis.sweep import find_key, number, sweep_points, table, write_sweep_csv
+from scripts.analysis.words import digits
+from scripts.report.figures import COLORS, footnote, make_figure, save_chart, troubles
 
-COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
 
 
@@ -35,29 +31,6 @@ class Options:
     strategy: str
     key: str
     """A field of the configuration, such as bucket_cap_mb."""
-
-
-def sweep_points(results: ResultSet, strategy: str, key: str) -> dict[str, Group]:
-    """The timed runs of each value, in the order of the values. Raises UserError for two settings of one value."""
-    points: dict[str, Group] = {}
-    for group in results.groups:
-        value = flags_in(group.ok.options.iloc[0]).get(key) if group.samples else None
-        if group.strategy != strategy or value is None:
-            continue
-        if value in points:
-            raise UserError(
-                f"{results.path} has {strategy} with {key} {value} in two settings: {points[value].label}, and "
-                f"{group.label}; sweep into a set of its own: RESULTS=results/new"
-            )
-        points[value] = group
-    return dict(sorted(points.items(), key=lambda item: (_number(item[0]) is None, _number(item[0]) or 0.0)))
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, Group]) -> Figure:
@@ -93,7 +66,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
             fontsize=7,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
         )
-    numbers = [_number(value) for value in points]
+    numbers = [number(value) for value in points]
     if None not in numbers and min(numbers) > 0 and max(numbers) >= LOG_FROM * min(numbers):
         axes.set_xscale("log")
         axes.minorticks_off()
@@ -116,59 +89,18 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
 
 def _places(values: list[str]) -> list[float]:
     """Where values stand on the axis: themselves where they are numbers that one scale can show, else 0, 1, 2 ..."""
-    numbers = [_number(value) for value in values]
+    numbers = [number(value) for value in values]
     if None in numbers or (min(numbers) <= 0 and max(numbers) > LOG_FROM):
         return [float(place) for place in range(len(values))]
     return numbers
 
 
-def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: dict[str, Group]) -> Path:
-    """The points as lines of sweep.csv, beside those of other sweeps."""
-    path = results.path / "sweep.csv"
-    rows = []
-    if path.exists():
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
-            rows = [row for row in csv.DictReader(file) if (row.get("strategy"), row.get("key")) != (strategy, key)]
-    for value, group in points.items():
-        estimate = group.throughput
-        numbers = (estimate.value, estimate.low, estimate.high, estimate.num_runs)
-        cells = [cell(_number(value) if _number(value) is not None else value), *map(cell, numbers)]
-        rows.append(dict(zip(COLUMNS, [cell(strategy), key, *cells], strict=True)))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(path, out.getvalue())
-    return path
-
-
-def table(key: str, points: dict[str, Group]) -> str:
-    """The points as text, each over the first."""
-    first_value, first = next(iter(points.items()))
-    lines = [(key, "images/s", "95 % interval", "n", f"over {key} {first_value}", "")]
-    for value, group in points.items():
-        estimate, over = group.throughput, ("", "")
-        interval = "" if estimate.low is None else f"[{estimate.low:,.1f}, {estimate.high:,.1f}]"
-        if group is not first:
-            times = ratio(group.samples, first.samples, paired=matched(group, first))
-            bounds = "" if times.low is None else f" [{times.low:.2f}, {times.high:.2f}]"
-            over = (f"{times.value:.2f}{bounds}", times.verdict)
-        lines.append((value, f"{estimate.value:,.1f}", interval, count(estimate.num_runs, "run"), *over))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ((text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join("  ".join(line).rstrip() for line in padded)
-
-
 def main(options: Options) -> int:
-    results, key = load_set(options.results), find_key(options.key)
-    (strategy,) = chosen(options.strategy)[:1]
+    results, key, strategy = load_set(options.results), find_key(options.key), options.strategy
     points = sweep_points(results, strategy, key)
     if not points:
-        print(
-            f"error: no ok row of {strategy} in {results.path}/runs.csv was started with {key}; its reasons: "
-            + ("; ".join(troubles(results)) or "no such rows"),
-            file=sys.stderr,
-        )
+        reasons = "; ".join(troubles(results)) or f"it has {', '.join(dict.fromkeys(results.ok.strategy)) or 'no runs'}"
+        print(f"error: no ok run of {strategy} in {results.path} has {key} in its settings; {reasons}", file=sys.stderr)
         return 1
     print(table(key, points))
     written = [write_sweep_csv(results, strategy, key, points)]

@@ -1,5 +1,6 @@
 """The comparison's words and exit codes: refused where it would mislead, silent on nothing, usable in CI."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
-from support import run_strategy
+from support import recorded, run_strategy
 
 from benchmarks.common.results import append_rows
 from scripts.analysis.compare import command
@@ -15,34 +16,29 @@ from scripts.analysis.compare import command
 ROOT = Path(__file__).parents[2]
 
 
-def write_set(folder, speeds, num_repeats=5, seed=0, **columns):
-    """A set with 1 % of noise between runs and between windows."""
+def write_set(folder, speeds, num_repeats=5, seed=0, old=False, **columns):
+    """A set with 1 % of noise between runs and between windows. old: without settings, as schema 1 had none."""
     folder.mkdir()
     rng = numpy.random.default_rng(seed)
     for repeat in range(1, num_repeats + 1):
         for strategy, speed in speeds.items():
             run_id = f"{repeat}-{strategy}"
             speed = speed * numpy.exp(0.01 * rng.normal())
-            append_rows(
-                folder,
-                "runs",
-                [
-                    {
-                        "run_id": run_id,
-                        "strategy": strategy,
-                        "status": "ok",
-                        "repeat": repeat,
-                        "arch": "resnet18",
-                        "image_size": 64,
-                        "global_batch": 32,
-                        "precision": "fp32",
-                        "loader": "folder",
-                        "device_name": "Test CPU",
-                        "world_size": 1 if strategy == "single" else 2,
-                        **columns,
-                    }
-                ],
-            )
+            row = {
+                "run_id": run_id,
+                "strategy": strategy,
+                "status": "ok",
+                "repeat": repeat,
+                "arch": "resnet18",
+                "image_size": 64,
+                "global_batch": 32,
+                "precision": "fp32",
+                "loader": "folder",
+                "device_name": "Test CPU",
+                "world_size": 1 if strategy == "single" else 2,
+                **columns,
+            }
+            append_rows(folder, "runs", [row if old else recorded(folder, row)])
             append_rows(
                 folder,
                 "windows",
@@ -121,20 +117,33 @@ def test_within_one_set(compare, base):
         ("loader", "synthetic"),
         ("threads_per_rank", 32),
         ("nodes", 2),
+        ("memory_format", "channels_last"),
     ],
 )
 def test_unlike_sets_are_refused_and_the_difference_named(compare, base, tmp_path, column, value):
     other = write_set(tmp_path / "other", {"ddp": 170}, num_repeats=2, **{column: value})
     done = compare("--a", base, "--b", other)
-    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("error: ddp: not alike in " + column)
-    assert str(value) in done.stderr and "--anyway" in done.stderr and done.stdout == ""
+    error = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and error.startswith("error: ddp: not alike in ") and done.stdout == ""
+    assert f"{column} (" in error and f"against {value})" in error and "--anyway" in error
     anyway = compare("--a", base, "--b", other, "--anyway")
-    assert anyway.returncode == 0 and f"warning: ddp: not alike in {column}" in anyway.stderr
+    assert anyway.returncode == 0 and re.search(rf"warning: ddp: not alike in .*{column} \(", anyway.stderr)
+    old = write_set(tmp_path / "old", {"ddp": 170}, num_repeats=2, old=True, **{column: value})
+    done = compare("--a", base, "--b", old)
+    assert done.returncode == 2 and "older schema" in done.stderr and f" {column} (" in done.stderr.splitlines()[-1]
+
+
+def test_a_set_of_an_older_schema_is_compared_by_its_columns(compare, base, tmp_path):
+    old = write_set(tmp_path / "old", {"ddp": 170}, num_repeats=2, old=True)
+    done = compare("--a", base, "--b", old)
+    assert done.returncode == 0 and "2 / 5" in line(done, "ddp ") and "older schema" in done.stderr
 
 
 def test_other_differences_are_told(compare, base, tmp_path):
-    other = write_set(tmp_path / "other", {"ddp": 170}, num_repeats=2, memory_format="channels_last")
-    assert "differ in memory_format (unknown against channels_last)" in compare("--a", base, "--b", other).stderr
+    other = write_set(tmp_path / "other", {"ddp": 170}, num_repeats=2, torch="2.16.0", commit="abc")
+    told = compare("--a", base, "--b", other)
+    assert told.returncode == 0
+    assert "differ in torch (unknown against 2.16.0), commit (unknown against abc)" in told.stderr
 
 
 def test_one_repeat_is_no_verdict(compare, base, tmp_path):

@@ -1,0 +1,123 @@
+"""Which runs are alike, and in what they differ: the one answer for groups, labels, comparisons, curves and proofs.
+
+    from scripts.analysis.identity import Identity, differing, comparable
+
+Everything that a run was asked and everything that it met counts, but for benchmarks.common.settings.NOT_COUNTED;
+SOURCE is named and separates nothing. What else may differ, and where, is said once, below.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Collection
+
+from benchmarks.common.settings import SOURCE, Shape, counted
+from scripts.analysis.words import show
+
+MET = " met"  # ends the name of a met field that was also asked: `precision` was asked, `precision met` came of it
+# On one machine these follow from what was asked, so that they tell no two runs apart that nothing else does.
+FOLLOWS = {"world_size", "backend", *(field.name for field in dataclasses.fields(Shape))}
+# What a strategy is: groups of one set that differ in these, and in nothing else, are what the suite compares.
+OF_THE_STRATEGY = {
+    **dict.fromkeys(("strategy", "ranks", "nodes", "threads_per_rank"), "how it divides the machine"),
+    **dict.fromkeys(FOLLOWS, "follows from that"),
+    **dict.fromkeys(("precision", "amp_dtype", "opt_level", "compression"), "what it computes and sends in"),
+    **dict.fromkeys(("bucket_cap_mb", "cut", "split_size", "copy_stream"), "an option that other strategies lack"),
+    **dict.fromkeys(("microbatches", "pipeline_schedule"), "the same"),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Identity:
+    """What a run was asked and what it met. recorded: False where that is told by columns of runs.csv alone."""
+
+    asked: dict
+    met: dict
+    recorded: bool = True
+
+    @functools.cached_property
+    def fields(self) -> dict[str, object]:
+        """Every field that counts; SOURCE is not among them, and a met field that was also asked ends in MET."""
+        asked, met = (
+            {name: value for name, value in counted(half).items() if name not in SOURCE}
+            for half in (self.asked, self.met)
+        )
+        if not self.recorded:  # the values in the file are not known, so that its name is all there is
+            asked |= {name: value for name, value in self.asked.items() if name == "config"}
+        return asked | {name + MET if name in asked else name: value for name, value in met.items()}
+
+    @functools.cached_property
+    def key(self) -> str:
+        return without(self, ())
+
+    @property
+    def met_something(self) -> bool:
+        return any(name not in SOURCE for name in self.met)
+
+
+def without(identity: Identity, names: Collection[str]) -> str:
+    """A key that is equal for identities that are alike in all fields but these."""
+    left = {name: value for name, value in identity.fields.items() if name not in names}
+    return _text([identity.recorded, left])
+
+
+def without_what_follows(identity: Identity, *names: str) -> str:
+    """A key that is equal for runs that were asked the same but for `names`, on the same hardware and software."""
+    follow = {name for name in identity.fields if name in FOLLOWS or name.endswith(MET)}
+    return without(identity, {*names, *follow})
+
+
+def differing(identities: list[Identity]) -> list[str]:
+    """The fields in which identities differ, in the order of the configuration."""
+    names = dict.fromkeys(name for each in identities for name in each.fields)
+    return [name for name in names if len({_text(each.fields.get(name)) for each in _telling(name, identities)}) > 1]
+
+
+def _telling(name: str, identities: list[Identity]) -> list[Identity]:
+    """Those that would have the field if it had been set: recorded ones may know fields that the others cannot."""
+    kinds = {each.recorded for each in identities if name in each.fields}
+    return [each for each in identities if each.recorded in kinds]
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def labels(strategy: str, identities: list[Identity]) -> list[str]:
+    """A name for each group of a strategy: the fields in which these differ.
+
+    What only follows from other fields is named where nothing else tells the groups apart.
+    """
+    names = differing(identities)
+    own = [name for name in names if name not in FOLLOWS and not name.endswith(MET)]
+    if len({without(each, each.fields.keys() - own) for each in identities}) == len(identities):
+        names = own
+    mixed = len({each.recorded for each in identities}) > 1
+    found = []
+    for each in identities:
+        words = [f"{name} {show(each.fields.get(name))}" for name in names if each in _telling(name, identities)]
+        words += ["settings not recorded"] if mixed and not each.recorded else []
+        found.append(", ".join([strategy or "(no name)", *words]))
+    return found
+
+
+def unlike(one: Identity, other: Identity) -> list[str]:
+    """The fields for which two groups of one set cannot be compared: those that are not their strategies' own.
+
+    A field that only one of them met, such as the version of a strategy's own library, is the strategy's.
+    """
+    own = OF_THE_STRATEGY.keys() | (one.met.keys() ^ other.met.keys())
+    return [name for name in differing([one, other]) if name.removesuffix(MET) not in own]
+
+
+def comparable(one: Identity, other: Identity) -> bool:
+    """Whether two groups of one set differ in nothing but their strategies, as far as both were recorded alike."""
+    return one.recorded == other.recorded and not unlike(one, other)
+
+
+def same_asked(row: Identity, group: Identity) -> bool:
+    """Whether a run that met nothing belongs to a group; where it was not recorded, by all that is known of it."""
+    if row.recorded and group.recorded:
+        return _text(counted(row.asked)) == _text(counted(group.asked))
+    known = {name: value for name, value in row.fields.items() if name in group.fields}
+    return not row.recorded and all(show(value) == show(group.fields[name]) for name, value in known.items())

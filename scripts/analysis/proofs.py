@@ -1,0 +1,77 @@
+"""What the proof of a strategy says of the runs that it is shown beside: the report's column `same update?`.
+
+    from scripts.analysis.proofs import proved
+
+A proof says yes of the settings that it ran with, and of nothing else.
+"""
+
+import numpy
+import pandas
+
+from scripts.analysis.identity import FOLLOWS, MET, Identity, differing
+from scripts.analysis.recorded import read_identity
+from scripts.analysis.sets import Group
+
+# What may differ between a proof and the runs that it speaks for, and what the cell calls it.
+MAY_DIFFER = {
+    **dict.fromkeys(("epochs", "steps", "warmup_steps", "windows", "window_steps", "account_steps"), "length"),
+    **dict.fromkeys(("lr", "lr_batch", "lr_warmup_epochs", "lr_schedule"), "learning rate"),
+    "augment": "augment",
+    "workers": "workers",
+    "threads_per_rank": "threads",
+    "skip_bad_files": "bad files",
+}
+NOT_YET = "not proved yet: make verify"
+UNKNOWN = "not proved: settings unknown"
+
+
+def proved(group: Group, equivalence: pandas.DataFrame) -> str:
+    """What equivalence.csv says of a group's own settings; the last proof that covers them counts.
+
+    "yes: ..." names what did differ and may; "not proved: ..." names what differs and may not.
+    """
+    rows = [(row, _identity(row)) for row in equivalence.itertuples() if row.strategy == group.strategy]
+    if not len(group.ok):
+        return "skipped" if rows and rows[-1][0].verdict == "skipped" else ""
+    if not rows:
+        return NOT_YET
+    known = [(row, identity) for row, identity in rows if identity] if group.identity.recorded else []
+    if not known:
+        return UNKNOWN
+    gaps = [(row, _differing(identity, group.identity)) for row, identity in known]
+    covering = [(row, names) for row, names in gaps if not _others(names)]
+    if not covering:
+        return f"not proved: {', '.join(_others(gaps[-1][1]))}"
+    row, names = covering[-1]
+    but = ", ".join(dict.fromkeys(MAY_DIFFER[name.removesuffix(MET)] for name in names))
+    return verdict(row) + (f"; but for {but}" if but and row.verdict == "ok" else "")
+
+
+def _identity(row) -> Identity | None:
+    """The proof's settings; None of a table that did not record them."""
+    return read_identity(row.asked, row.met) if row.asked else None
+
+
+def _differing(proof: Identity, group: Identity) -> list[str]:
+    """The fields in which a proof differs from a group; of a proof that met nothing, those that were asked."""
+    return differing([proof, group if proof.met_something else Identity(group.asked, {})])
+
+
+def _others(names: list[str]) -> list[str]:
+    """The fields that may not differ; what only follows from others is named where no others are."""
+    names = [name for name in names if name.removesuffix(MET) not in MAY_DIFFER]
+    return [name for name in names if name not in FOLLOWS and not name.endswith(MET)] or names
+
+
+def verdict(row) -> str:
+    """A row of equivalence.csv in words."""
+    if row.verdict == "ok" and row.bit_identical == "yes":
+        return "yes: bit-identical"
+    if row.verdict == "ok":
+        return f"yes: within {row.max_relative_difference:.1e} (tolerance {row.tolerance:.1e})"
+    if row.verdict == "skipped":
+        return "skipped"  # the reason is said once, below the table
+    if numpy.isfinite(row.max_relative_difference):
+        compared = f"relative difference {row.max_relative_difference:.1e}, tolerance {row.tolerance:.1e}"
+        return f"NO: {compared}; {row.reason}"
+    return f"{row.verdict or 'unknown'}: {row.reason}"

@@ -1,0 +1,134 @@
+"""Where the settings of runs are read from: the set's table, else the run's own file, else columns of runs.csv.
+
+    from scripts.analysis.recorded import identities
+
+No row is lost, whatever is missing: a sentence says what was, and what stands in for it.
+"""
+
+import json
+from pathlib import Path
+
+import pandas
+
+from benchmarks.common.settings import SCHEMA, counted
+from scripts.analysis.identity import Identity
+from scripts.analysis.words import count
+
+# Of sets made before settings were recorded (schema 1), and of rows whose settings were lost.
+ASKED_COLUMNS = ("arch", "image_size", "global_batch", "memory_format", "loader", "config")
+MET_COLUMNS = (
+    "precision", "device", "device_name", "world_size", "nodes", "threads_per_rank", "backend", "torch", "commit",
+)  # fmt: skip
+BY_COLUMNS = "they are told apart by the columns of runs.csv and the flags in them"
+
+
+def identities(path: Path, runs: pandas.DataFrame, table: pandas.DataFrame) -> tuple[list[Identity], list[str]]:
+    """The identity of each row of runs.csv, and a sentence for each way in which settings are missing.
+
+    path: the set. table: its settings.csv.
+    """
+    known, twice = read_halves(table)
+    found, troubled = [], {}
+    for row in runs.itertuples():
+        identity, trouble = known.get(row.settings), ""
+        if identity is None:
+            identity, trouble = _from_its_folder(path, row, row.settings in twice)
+        found.append(identity)
+        if trouble:
+            troubled.setdefault(trouble, []).append(row.run_id)
+    remarks = [f"{path}: {trouble} ({count(len(ids), 'run')}, such as {ids[0]})" for trouble, ids in troubled.items()]
+    return found, remarks
+
+
+def read_halves(table: pandas.DataFrame) -> tuple[dict[str, Identity], set[str]]:
+    """Identities of a settings.csv by hash, and the hashes that stand for different settings, which are not among
+    them. Rows that cannot be read are left out."""
+    known, twice = {}, set()
+    for row in table.itertuples():
+        identity = read_identity(row.asked, row.met)
+        if identity is None:
+            continue
+        before = known.setdefault(row.settings, identity)
+        if halves(before) != halves(identity):
+            twice.add(row.settings)
+    return {name: identity for name, identity in known.items() if name not in twice}, twice
+
+
+def halves(identity: Identity) -> str:
+    """What counts of both halves, as text that is equal for equal ones."""
+    return json.dumps([counted(identity.asked), counted(identity.met)], sort_keys=True)
+
+
+def read_identity(asked: str, met: str) -> Identity | None:
+    """Two cells of JSON as an identity; None where they hold no settings."""
+    try:
+        halves = json.loads(asked), json.loads(met or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return Identity(*halves) if all(isinstance(half, dict) for half in halves) else None
+
+
+def _from_its_folder(path: Path, row, twice: bool) -> tuple[Identity, str]:
+    """The identity of a row that settings.csv does not tell of, and what is wrong."""
+    if twice:
+        trouble = f"settings.csv has different settings under one hash, {row.settings}"
+    else:
+        trouble = f"settings.csv lacks the hash {row.settings}" if row.settings else ""
+    identity, problem = _read_file(path, row.run_id)
+    if identity:
+        return identity, trouble and f"{trouble}: taken from logs/<run_id>/settings.json"
+    if not trouble and not row.schema >= 2 and not problem:
+        trouble = "settings were not recorded, the set is of an older schema"
+    else:
+        trouble = ", and ".join(filter(None, [trouble, problem or "there is no logs/<run_id>/settings.json"]))
+    return by_columns(row), f"{trouble}: {BY_COLUMNS}"
+
+
+def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
+    """The settings in a run's folder, or what is wrong with them; neither where there are none."""
+    file = path / "logs" / run_id / "settings.json"
+    if Path(run_id).name != run_id:  # from a CSV of somebody else, it may not choose a folder
+        return None, ""
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(told["schema"], int) or told["schema"] > SCHEMA:
+            return None, f"a settings.json is of schema {told['schema']}, this suite reads up to {SCHEMA}: update it"
+        identity = Identity(dict(told["asked"]), dict(told.get("met") or {}))
+    except (FileNotFoundError, NotADirectoryError):
+        return None, ""
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None, "a settings.json cannot be read"
+    return identity, ""
+
+
+def by_columns(row) -> Identity:
+    """What columns of runs.csv and the flags in `options` tell. A row that is not ok is not said to have met
+    anything."""
+    flags = flags_in(row.options)
+    asked = {name: _value(getattr(row, name)) for name in ASKED_COLUMNS}
+    met = {name: _value(getattr(row, name)) for name in MET_COLUMNS} if row.status == "ok" else {}
+    asked, met = ({name: value for name, value in half.items() if value is not None} for half in (asked, met))
+    return Identity(asked | {name: text for name, text in flags.items() if name not in asked | met}, met, False)
+
+
+def _value(cell: object) -> str | int | float | None:
+    if isinstance(cell, str):
+        return cell or None
+    number = float(cell)
+    return None if number != number else int(number) if number.is_integer() and abs(number) < 1e15 else number
+
+
+def flags_in(options: str) -> dict[str, str]:
+    """Field and value of each flag of a runs.csv row, the last one of a field as on a command line; yes and no
+    for a boolean's --x and --no-x."""
+    words, found = options.split(), {}
+    for word, following in zip(words, [*words, "--"][1:], strict=True):
+        name, given, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if not given and following.startswith("--"):
+            name, value = (name[3:], "no") if name.startswith("no_") else (name, "yes")
+        elif not given:
+            value = following
+        if word.startswith("--"):
+            found[name] = value
+    return found

@@ -1,0 +1,138 @@
+"""Strong and weak scaling over ranks: which runs of a set are the points, and the lines of scaling.csv.
+
+    from scripts.analysis.scaling import scaling_points
+
+Strong: the configured global batch, cut into more and more pieces. Weak: the images a rank that the most ranks
+get, at every number of ranks. Efficiency is throughput a rank over that of the fewest ranks.
+scripts/report/scaling.py draws them.
+"""
+
+import csv
+import dataclasses
+import io
+from pathlib import Path
+
+from benchmarks.common.results import cell, write_whole
+from scripts.analysis.identity import without_what_follows
+from scripts.analysis.sets import Group, ResultSet, matched
+from scripts.analysis.stats import ratio
+from scripts.analysis.sweep import add_point, several_settings
+from scripts.analysis.words import count, interval, text_table
+
+COLUMNS = (
+    "strategy", "mode", "ranks", "global_batch", "images_per_s", "ci_low", "ci_high",
+    "efficiency", "efficiency_ci_low", "efficiency_ci_high", "num_runs", "oversubscribed",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Point:
+    """One number of ranks. Efficiency (1.0 is ideal) is over the fewest ranks of the same mode; its interval is
+    None there, and with one repeat."""
+
+    num_ranks: int
+    global_batch: int
+    group: Group
+    efficiency: float
+    low: float | None
+    high: float | None
+
+    @property
+    def oversubscribed(self) -> bool:
+        return bool((self.group.ok.oversubscribed == "yes").any())
+
+
+def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[Point]]:
+    """Points of the modes `strong` and `weak` that have two numbers of ranks or more, by ranks.
+
+    They are alike in all but ranks and batch. Raises UserError where several such families of runs are.
+    """
+    families: dict[str, dict[tuple[int, int], Group]] = {}
+    for group in results.timed(strategy):
+        num_ranks, global_batch = group.ok.world_size.iloc[0], group.ok.global_batch.iloc[0]
+        if num_ranks > 0 and global_batch > 0:
+            alike = without_what_follows(group.identity, "ranks", "nodes", "global_batch")
+            add_point(results, families.setdefault(alike, {}), (int(num_ranks), int(global_batch)), group)
+    found = [family for family in families.values() if len({ranks for ranks, _ in family}) > 1]
+    if not found:
+        return {}
+    if len(found) > 1:
+        raise several_settings(results, *(next(iter(family.values())) for family in found[:2]))
+    (timed,) = found
+    # `make scaling` asks for no larger batch than the configured one, and for no fewer images a rank
+    # than the most ranks get of it
+    batch = max(batch for _, batch in timed)
+    per_rank = min(size / ranks for ranks, size in timed)
+    modes = {
+        "strong": [shape for shape in sorted(timed) if shape[1] == batch],
+        "weak": [shape for shape in sorted(timed) if shape[1] / shape[0] == per_rank],
+    }
+    return {
+        mode: [_point(shape, timed[shape], shapes[0], timed[shapes[0]]) for shape in shapes]
+        for mode, shapes in modes.items()
+        if len({ranks for ranks, _ in shapes}) > 1
+    }
+
+
+def _point(shape: tuple[int, int], group: Group, base_shape: tuple[int, int], base: Group) -> Point:
+    if group is base:
+        return Point(*shape, group, 1.0, None, None)
+    times, scale = ratio(group.samples, base.samples, paired=matched(group, base)), base_shape[0] / shape[0]
+    low, high = (None if bound is None else bound * scale for bound in (times.low, times.high))
+    return Point(*shape, group, times.value * scale, low, high)
+
+
+def rows_of(strategy: str, modes: dict[str, list[Point]]) -> list[dict]:
+    """The points as rows of scaling.csv."""
+    rows = []
+    for mode, points in modes.items():
+        for point in points:
+            estimate = point.group.throughput
+            values = (
+                strategy,
+                mode,
+                point.num_ranks,
+                point.global_batch,
+                estimate.value,
+                estimate.low,
+                estimate.high,
+                point.efficiency,
+                point.low,
+                point.high,
+                estimate.num_runs,
+                point.oversubscribed,
+            )
+            rows.append(dict(zip(COLUMNS, values, strict=True)))
+    return rows
+
+
+def write_scaling_csv(results: ResultSet, rows: list[dict]) -> Path:
+    """The rows as scaling.csv of the set."""
+    out, path = io.StringIO(), results.path / "scaling.csv"
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    write_whole(path, out.getvalue())
+    return path
+
+
+def table(rows: list[dict]) -> str:
+    """The rows as text."""
+    lines = [("mode", "ranks", "batch", "images/s", "95 % interval", "efficiency", "95 % interval", "n", "")]
+    for row in rows:
+        speed = interval(row["ci_low"], row["ci_high"], "{:,.1f}".format)
+        efficiency = interval(row["efficiency_ci_low"], row["efficiency_ci_high"], "{:,.2f}".format)
+        lines.append(
+            (
+                row["mode"],
+                str(row["ranks"]),
+                str(row["global_batch"]),
+                f"{row['images_per_s']:,.1f}",
+                speed,
+                f"{row['efficiency']:.2f}",
+                efficiency,
+                count(row["num_runs"], "run"),
+                "oversubscribed" if row["oversubscribed"] else "",
+            )
+        )
+    return text_table(lines, left=())

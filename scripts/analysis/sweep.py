@@ -1,0 +1,100 @@
+"""One option of one strategy at several values: which runs of a set are the points, and the lines of sweep.csv.
+
+    from scripts.analysis.sweep import sweep_points
+
+scripts/report/sweep.py draws them.
+"""
+
+import csv
+import difflib
+import io
+from pathlib import Path
+
+from benchmarks.common.config import FIELDS
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import cell, write_whole
+from scripts.analysis.identity import without_what_follows
+from scripts.analysis.sets import Group, ResultSet, matched
+from scripts.analysis.stats import ratio
+from scripts.analysis.words import count, interval, show, text_table
+
+COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
+
+
+def find_key(text: str) -> str:
+    """The configuration field that `text` names, with - or _. Raises UserError with the nearest name."""
+    key = text.strip().lstrip("-").replace("-", "_")
+    if key in FIELDS:
+        return key
+    near = difflib.get_close_matches(key, FIELDS, n=1, cutoff=0.5)
+    raise UserError(f"no option {text!r}; {f'did you mean {near[0]}?' if near else '`make flags` lists them'}")
+
+
+def sweep_points(results: ResultSet, strategy: str, key: str) -> dict[str, Group]:
+    """The timed runs of each value, in the order of the values: those that are alike in all but `key` and what comes
+    of it, and of several such families the one with most values. Raises UserError where two have as many."""
+    families: dict[str, dict[str, Group]] = {}
+    for group in results.timed(strategy):
+        if key in group.settings:
+            family = families.setdefault(without_what_follows(group.identity, key), {})
+            add_point(results, family, show(group.settings[key]), group)
+    points = max(families.values(), key=len, default={})
+    rivals = [family for family in families.values() if len(family) == len(points)]
+    if len(rivals) > 1:
+        raise several_settings(results, *(next(iter(family.values())) for family in rivals[:2]))
+    return dict(sorted(points.items(), key=lambda item: (number(item[0]) is None, number(item[0]) or 0.0)))
+
+
+def add_point(results: ResultSet, points: dict, place: object, group: Group) -> None:
+    """Add a group to the points of a curve. Raises UserError where another one stands at that place."""
+    if points.setdefault(place, group) is not group:
+        raise several_settings(results, points[place], group)
+
+
+def several_settings(results: ResultSet, first: Group, second: Group) -> UserError:
+    """Why two groups cannot be on one curve, nor one of them be chosen."""
+    return UserError(
+        f"{results.path} has such runs in several settings: {first.label}, and {second.label}; measure into a set of "
+        "its own: RESULTS=results/new"
+    )
+
+
+def number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: dict[str, Group]) -> Path:
+    """The points as lines of sweep.csv, beside those of other sweeps."""
+    path = results.path / "sweep.csv"
+    rows = []
+    if path.exists():
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+            rows = [row for row in csv.DictReader(file) if (row.get("strategy"), row.get("key")) != (strategy, key)]
+    for value, group in points.items():
+        estimate = group.throughput
+        numbers = (estimate.value, estimate.low, estimate.high, estimate.num_runs)
+        cells = [cell(number(value) if number(value) is not None else value), *map(cell, numbers)]
+        rows.append(dict(zip(COLUMNS, [cell(strategy), key, *cells], strict=True)))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, out.getvalue())
+    return path
+
+
+def table(key: str, points: dict[str, Group]) -> str:
+    """The points as text, each over the first."""
+    first_value, first = next(iter(points.items()))
+    lines = [(key, "images/s", "95 % interval", "n", f"over {key} {first_value}", "")]
+    for value, group in points.items():
+        estimate, over = group.throughput, ("", "")
+        if group is not first:
+            times = ratio(group.samples, first.samples, paired=matched(group, first))
+            over = (f"{times.value:.2f} {interval(times.low, times.high, '{:.2f}'.format)}".rstrip(), times.verdict)
+        bounds = interval(estimate.low, estimate.high, "{:,.1f}".format)
+        lines.append((value, f"{estimate.value:,.1f}", bounds, count(estimate.num_runs, "run"), *over))
+    return text_table(lines, left=())

@@ -1,0 +1,48 @@
+"""The words of numbers, and text tables, so that every answer of the suite says a thing in the same way."""
+
+import json
+from collections.abc import Callable, Collection, Sequence
+
+
+def count(number: int, noun: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def digits(value: float) -> str:
+    """At least three significant digits, and no more decimals than a reader can use."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def show(value: object) -> str:
+    """A setting for a label: 64 for 64.0, yes for True, `unknown` for an empty cell."""
+    if value is None or value == "" or value != value:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (dict, list)):
+        return json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def clean(text: str) -> str:
+    """Without control characters, which could steer a terminal and which an SVG may not hold."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def interval(low: float | None, high: float | None, style: Callable[[float], str]) -> str:
+    """[low, high], or nothing where one sample says nothing of the spread."""
+    return "" if low is None else f"[{style(low)}, {style(high)}]"
+
+
+def text_table(lines: Sequence[Sequence[str]], left: Collection[int]) -> str:
+    """Lines of cells as columns of text; those whose numbers are in `left` begin at their left edge."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = (
+        [
+            text.ljust(width) if place in left else text.rjust(width)
+            for place, (text, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        for line in lines
+    )
+    return "\n".join("  ".join(line).rstrip() for line in padded)
