@@ -25,9 +25,10 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.outcome import boot_id, timed_out
 from benchmarks.common.results import SCHEMA, append_rows
+from benchmarks.common.run_folder import RunFolder
 from scripts.suite import processes
 from scripts.suite.telemetry import Sampler
-from scripts.suite.verdict import first_cause, notes_of
+from scripts.suite.verdict import first_cause
 
 POLL_S, GRACE_S, LOG_TAIL_LINES = 0.1, 5.0, 12
 PR_SET_PDEATHSIG = 1
@@ -216,7 +217,7 @@ def follow(
                 child.wait(POLL_S)
             if queued.exists():
                 limit_from = time.monotonic()
-            if ended.stopped is None and (notes := notes_of(run_dir)):
+            if ended.stopped is None and (notes := RunFolder(run_dir).notes()):
                 ended.stopped = processes.wake_stopped(run_dir)
                 if timed_out(notes[0]["reason"]):
                     processes.write_stacks(run_dir, log)
@@ -250,7 +251,7 @@ def judge(ended: Ended, run_dir: Path, limit_s: float, sampler: Sampler) -> dict
     if ended.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
         return measured | {"status": "ok"}
     log = (run_dir / "run.log").read_bytes().decode(errors="replace")
-    status, reason = first_cause(notes_of(run_dir), log, ended.exit_code, ended.stopped or [], num_ranks())
+    status, reason = first_cause(RunFolder(run_dir).notes(), log, ended.exit_code, ended.stopped or [], num_ranks())
     return {"status": status, "reason": reason}
 
 

@@ -1,9 +1,7 @@
 """The first cause of a failed run, from the notes its ranks left and the log of what started them."""
 
-import json
 import re
 import signal
-from pathlib import Path
 
 from benchmarks.common.outcome import timed_out
 
@@ -33,17 +31,6 @@ SLURM_ENDED = {
 }
 RAISED = re.compile(r"^(?:\[\S+<std\w+>:\s*)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)", re.MULTILINE)
 SOURCE_LINE = re.compile(r"\[\S+\.(cc|cpp|h):\d+\] ")  # of a library's source, in its messages
-
-
-def notes_of(run_dir: Path) -> list[dict]:
-    """The notes that the run's processes left (outcome.note), the earliest first."""
-    notes = []
-    for path in run_dir.glob("cause-*.json"):
-        try:
-            notes.append(json.loads(path.read_text()))
-        except (OSError, ValueError) as error:
-            print(f"warning: {path} cannot be read: {error}")
-    return sorted(notes, key=lambda note: note["at"])
 
 
 def killed_rank(log: str) -> str | None:
