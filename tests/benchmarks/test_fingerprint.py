@@ -43,7 +43,9 @@ CHANGES = {
     "an added file": lambda images: (images / "train/a/4.JPEG").write_bytes(b"x"),
     "a removed file": lambda images: (images / "val/a/2.JPEG").unlink(),
     "a renamed file": lambda images: (images / "train/a/2.JPEG").rename(images / "train/a/22.JPEG"),
-    "a renamed class": lambda images: [(images / split / "b").rename(images / split / "c") for split in ("train", "val")],
+    "a renamed class": lambda images: [
+        (images / split / "b").rename(images / split / "c") for split in ("train", "val")
+    ],
     "a file in another class": lambda images: (images / "train/a/3.JPEG").rename(images / "train/b/3.JPEG"),
     "a file in another split": lambda images: (images / "train/a/3.JPEG").rename(images / "val/a/33.JPEG"),
     "the size of the first file": lambda images: (images / "val/a/1.JPEG").write_bytes(b"longer than it was before"),
