@@ -3,9 +3,9 @@
     python -m scripts.probe.loader --config configs/smoke.yaml --results results/latest
 
 Every other flag is a configuration field, as of benchmarks.single, whose step, loader and threads are timed: one
-rank's. Without such flags Make's variables count. Training alone repeats one batch that is on the device already. With --results the rates go to the set's
-loader.csv, in place of those that were there. Images a second a core: over the CPU seconds that this process and
-its loader workers spent.
+rank's. Without such flags Make's variables count. Training alone repeats one batch that is on the device already.
+With --results the rates go to the set's loader.csv, in place of those that were there. Images a second a core: over
+the CPU seconds that this process and its loader workers spent.
 """
 
 import dataclasses

@@ -87,7 +87,7 @@ def test_an_unfit_data_set(refuse, own_data, spoil, words):
     [
         ({"STRATEGIES": "single dpp"}, ["no strategy 'dpp'; did you mean ddp?"]),
         ({"STRATEGIES": "quantum"}, ["no strategy 'quantum'; there are single, dataparallel, ddp"]),
-        ({"ARGS": "--global-batch 9"}, ["global_batch 9 does not divide by 2 ranks; try --global-batch 8, or another NPROC"]),
+        ({"ARGS": "--global-batch 9"}, ["global_batch 9 does not divide by 2 ranks; try --global-batch 8"]),
         ({"NUM_GPUS": 1, "NPROC": 2}, ["NPROC asks for 2 ranks, but only 1 GPUs can be seen; lower NPROC"]),
         ({"REPEATS": 0}, ["REPEATS is 0, but must be at least 1"]),
         ({"RETRY": "filed"}, ["RETRY is 'filed'; it takes ok, failed"]),
