@@ -33,6 +33,7 @@ from scripts.report.content import (
     wall_rows,
 )
 from scripts.report.figures import describe, troubles
+from scripts.report.measure import measure
 from scripts.report.origin import commands, facts, launch_lines, scalings, sweeps
 from scripts.report.plot import CHARTS, DETAIL_CHARTS
 from scripts.report.scaling import scaling_chart
@@ -46,6 +47,8 @@ class Options:
     """Write report.html and report.md of a result set."""
 
     results: Path = Path("results/latest")
+    measure: bool = False
+    """Measure first what the set lacks; some minutes."""
 
 
 def figures_of(results: ResultSet) -> dict[str, Figure]:
@@ -126,6 +129,9 @@ def escape_markdown(value: object) -> str:
 
 
 def main(options: Options) -> int:
+    failed = measure(options.results) if options.measure else 0
+    if failed > 1:  # a signal
+        return failed
     results = load_set(options.results)
     if results.ok.empty:
         reasons = " ".join(clean(text) for text in troubles(results)[:3])
@@ -142,7 +148,7 @@ def main(options: Options) -> int:
         raise UserError(f"cannot write the report in {results.path}: {error.strerror}") from None
     print("\n".join(headline(results)))
     print(f"\nwritten:\n  {results.path / 'report.html'}\n  {results.path / 'report.md'}")
-    return 0
+    return failed
 
 
 if __name__ == "__main__":
