@@ -1,16 +1,7 @@
 #!/usr/bin/env bash
-# Runs STRATEGIES, interleaved: round 1 of all, round 2 of all, ... REPEATS times. Goes on after a failure.
-# Exit code: 0 when every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run.
-source "$(dirname "$0")/lib.sh"
-
-# Checks everything that can be checked without a run, and prints what is left to run: "repeat strategy" lines.
-todo=$("$PYTHON" -m scripts.suite.preflight --results "$RESULTS" --strategies "${STRATEGIES:-}" --repeats "${REPEATS:-3}" \
-  --retry "${RETRY:-}" -- "${OPTIONS[@]}") || refuse
-start() { REPEAT=$1 exec "launchers/$2.sh"; }
-
-claim_results
-run_each start "$todo"
-# With nothing but skipped runs there is nothing to draw, and that is no failure.
-"$PYTHON" -m scripts.report.plot --results "$RESULTS" 9>&- ||
-  ! grep -q '^[^,]*,[^,]*,[^,]*,ok,' "$RESULTS/runs.csv" || failed=1
-end_suite
+# Not a strategy: runs many, through the one loop. `all.sh` is make bench-all; `all.sh sweep` and `all.sh scaling` the others.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PYTHON=${PYTHON:-.venv/bin/python}
+command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
+exec "$PYTHON" -m scripts.suite.bench "$@"

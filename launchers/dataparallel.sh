@@ -6,4 +6,4 @@ if [ "$NUM_GPUS" -gt "$NPROC" ]; then
   export CUDA_VISIBLE_DEVICES
 fi
 export NPROC=1
-attempt dataparallel "$PYTHON" -m benchmarks.dataparallel "${OPTIONS[@]}"
+attempt "$PYTHON" -m benchmarks.dataparallel "${OPTIONS[@]}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # torchrun and automatic mixed precision, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
-torchrun
-attempt ddp_amp "${TORCHRUN[@]}" -m benchmarks.ddp_amp "${OPTIONS[@]}"
+words_of_torchrun
+attempt "${TORCHRUN[@]}" -m benchmarks.ddp_amp "${OPTIONS[@]}"

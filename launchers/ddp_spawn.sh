@@ -2,4 +2,4 @@
 # torch.multiprocessing starts one process a GPU; the script reads NPROC.
 source "$(dirname "$0")/lib.sh"
 over_loopback
-attempt ddp_spawn "$PYTHON" -m benchmarks.ddp_spawn "${OPTIONS[@]}"
+attempt "$PYTHON" -m benchmarks.ddp_spawn "${OPTIONS[@]}"

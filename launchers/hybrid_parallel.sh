@@ -2,7 +2,7 @@
 # torchrun starts one process for every two GPUs; on a CPU, NPROC of them.
 source "$(dirname "$0")/lib.sh"
 [ "$NUM_GPUS" != 1 ] ||
-  skip hybrid_parallel "a rank needs two GPUs, and there is one; model_parallel runs on one"
+  skip "a rank needs two GPUs, and there is one; model_parallel runs on one"
 [ "$NUM_GPUS" = 0 ] || NPROC=$((NPROC > 1 ? NPROC / 2 : 1))
-torchrun
-attempt hybrid_parallel "${TORCHRUN[@]}" -m benchmarks.hybrid_parallel "${OPTIONS[@]}"
+words_of_torchrun
+attempt "${TORCHRUN[@]}" -m benchmarks.hybrid_parallel "${OPTIONS[@]}"

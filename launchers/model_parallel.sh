@@ -2,4 +2,4 @@
 # One process drives two GPUs, half of the layers on each.
 source "$(dirname "$0")/lib.sh"
 export NPROC=1
-attempt model_parallel "$PYTHON" -m benchmarks.model_parallel "${OPTIONS[@]}"
+attempt "$PYTHON" -m benchmarks.model_parallel "${OPTIONS[@]}"

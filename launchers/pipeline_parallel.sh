@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # torchrun starts one process a stage, each on a GPU of its own, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
-torchrun
-attempt pipeline_parallel "${TORCHRUN[@]}" -m benchmarks.pipeline_parallel "${OPTIONS[@]}"
+words_of_torchrun
+attempt "${TORCHRUN[@]}" -m benchmarks.pipeline_parallel "${OPTIONS[@]}"

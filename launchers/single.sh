@@ -2,4 +2,4 @@
 # One process on one device: the baseline.
 source "$(dirname "$0")/lib.sh"
 export NPROC=1
-attempt single "$PYTHON" -m benchmarks.single "${OPTIONS[@]}"
+attempt "$PYTHON" -m benchmarks.single "${OPTIONS[@]}"

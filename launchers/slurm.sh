@@ -6,11 +6,11 @@ source "$(dirname "$0")/lib.sh"
 # sinfo without a configuration would look for one in the DNS; a local cluster's is where slurm_local.sh put it.
 if [ -z "${SLURM_CONF:-}" ] && [ ! -e /etc/slurm/slurm.conf ]; then
   local_conf=${SLURM_LOCAL_DIR:-/run/slurm-local}/slurm.conf
-  [ -e "$local_conf" ] || skip slurm "no Slurm cluster here; run it on a cluster, or: scripts/setup/slurm_local.sh start"
+  [ -e "$local_conf" ] || skip "no Slurm cluster here; run it on a cluster, or: scripts/setup/slurm_local.sh start"
   export SLURM_CONF=$local_conf
 fi
 timeout 20 sinfo >/dev/null 2>&1 ||
-  skip slurm "no Slurm cluster answers sinfo; run it on a cluster, or: scripts/setup/slurm_local.sh start"
+  skip "no Slurm cluster answers sinfo; run it on a cluster, or: scripts/setup/slurm_local.sh start"
 
 WHERE=(${PARTITION:+--partition "$PARTITION"})
 NODES=${NODES:-${SLURM_JOB_NUM_NODES:-$(sinfo -h -o %D "${WHERE[@]}" | awk '{ n += $1 } END { print n == 1 ? 1 : 2 }')}}
@@ -37,6 +37,6 @@ SHAPE=(--nodes "$NODES" --ntasks-per-node "$TASKS_PER_NODE" --cpus-per-task "$CP
 SRUN=(srun --nodes "$NODES" --ntasks-per-node "$TASKS_PER_NODE" --kill-on-bad-exit=1
   "$PYTHON" -m benchmarks.slurm "${OPTIONS[@]}")
 if [ -n "${SLURM_JOB_ID:-}" ]; then
-  attempt slurm "${SRUN[@]}"
+  attempt "${SRUN[@]}"
 fi
-attempt slurm scripts/suite/slurm_submit.sh "${SHAPE[@]}" -- "${SRUN[@]}"
+attempt scripts/suite/slurm_submit.sh "${SHAPE[@]}" -- "${SRUN[@]}"

@@ -15,16 +15,10 @@ from pathlib import Path
 
 from benchmarks.common.errors import Diverged, Stopped, Unavailable, UserError
 from benchmarks.common.ranks import find_place
-from benchmarks.common.results import write_json
+from benchmarks.common.run_folder import RunFolder
 
 STACKS_S = 2.0  # for the launcher to read the stacks of the rank that the others waited for
 EXIT_FAILED, EXIT_USAGE, EXIT_INVALID, EXIT_UNAVAILABLE = 1, 2, 3, 77  # 77: automake's code for "skipped"
-
-
-def run_dir() -> Path | None:
-    """The folder of this run's log and notes, or None where no launcher started it."""
-    path = os.environ.get("RUN_DIR")
-    return Path(path) if path else None
 
 
 def boot_id() -> str:
@@ -66,14 +60,14 @@ def guarded(main: Callable[[], None], rank: int | None = None) -> None:
     note(status, text, rank)
     sys.stdout.flush()
     sys.stderr.flush()
-    if timed_out(text) and run_dir():
+    if timed_out(text) and RunFolder.current():
         time.sleep(STACKS_S)
     os._exit(code)
 
 
 def note(status: str, reason: str, rank: int | None = None) -> None:
-    """Leave `status` and `reason` for the launcher, with the moment on the clock that processes share."""
-    folder = run_dir()
+    """Leave `status` and `reason` for the launcher, where one started this process."""
+    folder = RunFolder.current()
     if folder is None:
         return
     if rank is None:
@@ -81,9 +75,4 @@ def note(status: str, reason: str, rank: int | None = None) -> None:
             rank = find_place().rank
         except UserError:
             rank = 0
-    moment = time.monotonic()
-    cause = {"at": moment, "status": status, "reason": reason, "rank": rank, "pid": os.getpid()}
-    try:
-        write_json(folder / f"cause-{os.getpid()}.json", cause)
-    except OSError as error:
-        print(f"warning: the cause could not be noted in {folder}: {error}", file=sys.stderr)
+    folder.note(status, reason, rank)

@@ -10,8 +10,9 @@ import torch
 from benchmarks.common.config import Config
 from benchmarks.common.devices import Worker, device_name
 from benchmarks.common.meters import Totals
-from benchmarks.common.outcome import boot_id, run_dir
-from benchmarks.common.results import append_rows, write_json
+from benchmarks.common.outcome import boot_id
+from benchmarks.common.results import append_rows
+from benchmarks.common.run_folder import RunFolder
 
 IMPORTED_AT = time.monotonic()
 
@@ -21,9 +22,7 @@ class Record:
 
     def __init__(self, config: Config, worker: Worker, num_steps: int):
         self.config, self.worker, self.num_steps = config, worker, num_steps
-        self.folder = run_dir() if worker.reports else None
-        self.results = self.folder.parent.parent if self.folder else None
-        self.run_id = self.folder.name if self.folder else ""
+        self.folder = RunFolder.current() if worker.reports else None
         self.parts: dict[str, float] = {}
         self.started_at = _process_start()
         self.marked_at = self.started_at
@@ -39,8 +38,8 @@ class Record:
 
     def rows(self, table: str, rows: list[dict]) -> None:
         """Add rows of this run to a table of the result set."""
-        if self.results:
-            append_rows(self.results, table, [{"run_id": self.run_id, **row} for row in rows])
+        if self.folder:
+            append_rows(self.folder.results, table, [{"run_id": self.folder.run_id, **row} for row in rows])
 
     def window(self, number: int, images: int, seconds: float, step_ms: list[float], first_step: int) -> None:
         """One timed window and the steps in it."""
@@ -82,7 +81,7 @@ class Record:
     def progress(self, steps_done: int) -> None:
         """Tell the launcher's progress bar how far training is."""
         if self.folder:
-            (self.folder / "progress").write_text(f"{steps_done} {self.num_steps}")
+            self.folder.write_progress(steps_done, self.num_steps)
 
     def finish(self, summary: dict) -> None:
         """Hand the launcher what only the run knows; without a launcher, print the throughput."""
@@ -102,7 +101,7 @@ class Record:
         if self.folder:
             moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.marked_at}
             wall = moments | {"parts": self.parts}
-            write_json(self.folder / "summary.json", {"row": self.summary, "wall": wall})
+            self.folder.write_summary({"row": self.summary, "wall": wall})
         elif worker.reports and summary.get("images_per_s"):
             print(f"{summary['images_per_s']:.1f} images/s", flush=True)
 

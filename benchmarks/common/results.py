@@ -16,121 +16,54 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.settings import settings_hash
 
-SCHEMA = 1
+SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
 TABLES = {
     # one row an attempt, whatever became of it
     "runs": (
-        "schema",
-        "run_id",
-        "strategy",
-        "status",
-        "reason",
-        "exit_code",
-        "repeat",
-        "started_at",
-        "wall_s",
-        "config",
-        "arch",
-        "image_size",
-        "global_batch",
-        "precision",
-        "memory_format",
-        "loader",
-        "device",
-        "device_name",
-        "world_size",
-        "nodes",
-        "backend",
-        "threads_per_rank",
-        "oversubscribed",
-        "parallel",
-        "torch",
-        "commit",
-        "dirty",
-        "images_per_s",
-        "images_per_s_ci_low",
-        "images_per_s_ci_high",
-        "step_ms_p50",
-        "step_ms_p95",
-        "exposed_comm_ms",
-        "comm_ms",
-        "overlap_pct",
-        "epoch_s",
-        "train_loss",
-        "val_loss",
-        "acc1",
-        "acc5",
-        "val_samples",
-        "peak_memory_mb",
-        "energy_j_per_image",
-        "flops_per_image",
-        "skipped_files",
-        "load_average",
-        "governor",
-        "options",
-        "log_path",
+        "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "started_at", "wall_s",
+        "config", "arch", "image_size", "global_batch", "precision", "memory_format", "loader",
+        "device", "device_name", "world_size", "nodes", "backend", "threads_per_rank", "oversubscribed", "parallel",
+        "torch", "commit", "dirty",
+        "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "step_ms_p50", "step_ms_p95",
+        "exposed_comm_ms", "comm_ms", "overlap_pct", "epoch_s", "train_loss", "val_loss", "acc1", "acc5", "val_samples",
+        "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files",
+        "load_average", "governor", "options", "log_path",
     ),
+    # what the column `settings` of runs stands for: a row a hash; both halves are JSON, met is empty where nothing was
+    "settings": ("settings", "asked_hash", "asked", "met"),
     # the samples behind a run's throughput
     "windows": ("run_id", "window", "images", "seconds", "images_per_s"),
     "epochs": ("run_id", "epoch", "phase", "seconds", "images", "loss", "acc1", "acc5"),
     # every step of the timed windows has step_ms; the phases come from the accounted steps after them
     "steps": (
-        "run_id",
-        "rank",
-        "step",
-        "step_ms",
-        "data_ms",
-        "copy_ms",
-        "forward_ms",
-        "backward_ms",
-        "optimizer_ms",
-        "other_ms",
-        "exposed_comm_ms",
+        "run_id", "rank", "step", "step_ms", "data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms",
+        "other_ms", "exposed_comm_ms",
     ),
     # where the wall clock of a run went; the parts of a run sum to its wall_s
     "wall": ("run_id", "part", "seconds"),
     "telemetry": (
-        "run_id",
-        "t_s",
-        "device",
-        "util_pct",
-        "memory_used_mb",
-        "power_w",
-        "temperature_c",
-        "network_mb_per_s",
+        "run_id", "t_s", "device", "util_pct", "memory_used_mb", "power_w", "temperature_c", "network_mb_per_s",
         "throttle",
     ),
     # what scripts.probe.loader measured of one rank: the loader alone, training alone, both together
     "loader": (
-        "run_id",
-        "what",
-        "images_per_s",
-        "images_per_s_per_core",
-        "num_windows",
-        "images",
-        "seconds",
-        "arch",
-        "image_size",
-        "global_batch",
-        "workers",
-        "verdict",
+        "run_id", "what", "images_per_s", "images_per_s_per_core", "num_windows", "images", "seconds", "arch",
+        "image_size", "global_batch", "workers", "verdict",
     ),
-    # what `make verify` found of the runs in the set's verify/; the last row of a strategy counts
+    # what `make verify` found of the runs in the set's verify/; asked and met: the settings of the proof, as above
     "equivalence": (
-        "run_id",
-        "strategy",
-        "started_at",
-        "steps",
-        "world_size",
-        "max_relative_difference",
-        "bit_identical",
-        "tolerance",
-        "verdict",
-        "reason",
+        "run_id", "strategy", "started_at", "steps", "world_size", "max_relative_difference", "bit_identical",
+        "tolerance", "verdict", "reason", "asked", "met",
     ),
-}
+}  # fmt: skip
+TEXT_COLUMNS = frozenset(
+    "run_id settings asked_hash asked met strategy status reason started_at config arch precision memory_format loader "
+    "device device_name backend oversubscribed parallel torch commit dirty governor options log_path phase part "
+    "throttle bit_identical verdict what".split()
+)
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -138,21 +71,23 @@ def append_rows(results: Path, table: str, rows: Iterable[dict]) -> None:
     """Add rows to `results/<table>.csv`, whole or not at all.
 
     The file is rewritten beside itself and renamed, so that a kill or a full disk leaves the earlier rows.
-    A last line that something else left half written is dropped. Raises KeyError for an unknown column and
-    UserError where the folder cannot be written or the file is not one of ours.
+    A last line that something else left half written is dropped. A file of an older schema gets the columns that it
+    lacks, empty in its rows. Raises KeyError for an unknown column and UserError where the folder cannot be written
+    or the file is not one of ours.
     """
     columns = TABLES[table]
     path = results / f"{table}.csv"
     with _writing(results):
         old = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
-        kept, new_line, _ = old.rpartition("\n")
-        out = io.StringIO()
-        header = _cells(kept.split("\n", 1)[0]) if kept else list(columns)
-        if "run_id" not in header:
+        lines = old.split("\n")[:-1]
+        header = _cells(lines[0]) if lines else list(columns)
+        if ("run_id" if "run_id" in columns else columns[0]) not in header:
             raise UserError(f"{path} does not start with a line of column names; move it away")
-        out.write(kept + new_line)
-        writer = csv.DictWriter(out, header, restval="", extrasaction="ignore", lineterminator="\n")
-        if not kept:
+        out = io.StringIO()
+        lacking = [name for name in columns if name not in header]
+        out.writelines(line + "\n" for line in (_widened(lines, header, lacking) if lacking else lines))
+        writer = csv.DictWriter(out, header + lacking, restval="", extrasaction="ignore", lineterminator="\n")
+        if not lines:
             writer.writeheader()
         for row in rows:
             unknown = set(row) - set(columns)
@@ -160,6 +95,28 @@ def append_rows(results: Path, table: str, rows: Iterable[dict]) -> None:
                 raise KeyError(f"{table}.csv has no column {sorted(unknown)}")
             writer.writerow({name: cell(value) for name, value in row.items()})
         write_whole(path, out.getvalue())
+
+
+def _widened(lines: list[str], header: list[str], lacking: list[str]) -> Iterator[str]:
+    """The lines of a table with more columns: their names in the first, empty cells in every whole row."""
+    yield ",".join([lines[0], *lacking])
+    for line in lines[1:]:
+        yield line + "," * len(lacking) if len(_cells(line)) == len(header) else line
+
+
+def add_settings(results: Path, asked: dict, met: dict | None = None) -> str:
+    """Add what a run is to settings.csv, unless it is there; returns its hash, for the column of runs.csv."""
+    name, path = settings_hash(asked, met), results / "settings.csv"
+    known = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    if not any(line.startswith(f"{name},") for line in known):
+        halves = {"asked": json_cell(asked), "met": json_cell(met) if met else None}
+        append_rows(results, "settings", [{"settings": name, "asked_hash": settings_hash(asked), **halves}])
+    return name
+
+
+def json_cell(value: object) -> str:
+    """`value` as JSON that `cell` leaves as it is: on one line, and never with two spaces in a row."""
+    return json.dumps(value, separators=(",", ":")).replace("  ", " \\u0020")
 
 
 def cell(value: object) -> str:
@@ -172,7 +129,17 @@ def cell(value: object) -> str:
         return f"{value:.9g}"
     text = str(value).encode(errors="backslashreplace").decode()  # a file name need not be UTF-8
     text = " ".join(text.replace("\0", "").split())
-    return "'" + text if isinstance(value, str) and text.startswith(FORMULA_STARTS) else text
+    return "'" + text if isinstance(value, str) and _is_formula(text) else text
+
+
+def plain(text: str) -> str:
+    """The text that `cell` guarded, without the mark that keeps a spreadsheet from running it."""
+    return text[1:] if text.startswith("'") and _is_formula(text) else text
+
+
+def _is_formula(text: str) -> bool:
+    """Whether a spreadsheet would run it, or would once marks like ours are taken away."""
+    return text.lstrip("'").startswith(FORMULA_STARTS)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -209,8 +176,9 @@ def _writing(results: Path) -> Iterator[None]:
 def read_table(results: Path, table: str):
     """`results/<table>.csv` as a pandas DataFrame with every column of the schema, empty where missing.
 
-    Numbers are numbers, other columns text ('' where empty). A line that is not whole is skipped with a
-    warning on stderr; sets of older schemas lack columns and still read. A missing file is an empty table.
+    Numbers are numbers; other columns are text as it was before `cell` guarded it, '' where empty. A line that is
+    not whole is skipped with a warning on stderr; sets of older schemas lack columns and still read. A missing file
+    is an empty table.
     """
     import pandas
 
@@ -232,7 +200,7 @@ def read_table(results: Path, table: str):
     frame = pandas.DataFrame(rows, columns=list(dict.fromkeys(columns)), dtype=object)
     for name in columns:
         if name in TEXT_COLUMNS:
-            frame[name] = frame[name].fillna("").astype(str)
+            frame[name] = frame[name].fillna("").astype(str).map(plain)
         else:
             frame[name] = pandas.to_numeric(frame[name], errors="coerce")
     return frame
@@ -248,10 +216,3 @@ def _cells(line: str) -> list[str]:
 
 def _warn(path: Path, line: int) -> None:
     print(f"warning: {path}, line {line} is not a whole row and is skipped", file=sys.stderr)
-
-
-TEXT_COLUMNS = frozenset(
-    "run_id strategy status reason started_at config arch precision memory_format loader device device_name backend "
-    "oversubscribed parallel torch commit dirty governor options log_path phase part throttle bit_identical verdict "
-    "what".split()
-)

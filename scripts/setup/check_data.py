@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import tyro
 from tqdm import tqdm
 
-# torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
-IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+from benchmarks.common.fingerprint import IMG_EXTENSIONS
+
 LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
 
 

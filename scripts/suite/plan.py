@@ -1,187 +1,259 @@
-"""Checks a sweep or a scaling study before its first run, and prints the runs that are left to do.
+"""The plan: from Make's variables to a list of runs, each with its settings resolved, and nothing started.
 
-    python -m scripts.suite.plan sweep --results results/x --strategy ddp --key split_size --values "2 4" -- ...
-    python -m scripts.suite.plan scaling --results results/x --strategy ddp --ranks "1 2 4" -- --config ...
+    python -m scripts.suite.plan ddp      # makes the folder of one run, prints what launchers/ddp.sh needs to know
 
-launchers/sweep.sh and launchers/scaling.sh call it. A line a run, round by round: "repeat flags" for a sweep,
-"repeat ranks threads flags" for scaling. A run that has an ok row in the set is left out. Exit code 2 and one
-line for a mistake. Needs no torch.
+Every suite is such a list: round 1 of all its runs, then round 2, so that a slow spell of the machine hits all. What
+is resolved here travels as it is: into the run's folder (config.yaml, settings.json), and to its launcher in a few
+variables. Needs no torch where nobody has to count GPUs.
 """
 
 import dataclasses
-import difflib
-import math
+import functools
 import os
 import sys
-import typing
 from pathlib import Path
 
-import tyro
-
-from benchmarks.common.config import FIELDS, TYPES, load_config
+from benchmarks.common import machine
+from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import read_table
-from scripts.setup.check_data import check_image_folder
-from scripts.suite.preflight import check_ranks, check_rendezvous, check_results, chosen, plain_options
-
-BOOLEANS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+from benchmarks.common.fingerprint import fingerprint
+from benchmarks.common.results import STATUSES, read_table
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.settings import ask, settings_hash
+from scripts.suite import preflight
+from scripts.suite.options import find_key, value_flags
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep:
-    """One strategy with several values of one option."""
+class Given:
+    """What the user set in Make's variables, and the machine's word for what was not."""
 
-    results: Path
+    flags: list[str]
+    """Of the configuration: the file, the data, then the user's own, which win."""
+    args: str
+    """The user's own, as typed."""
+    results: Path | None
+    """None: a new set."""
+    ranks_here: int
+    """On this machine."""
+    repeats: int
+    repeat: int
+    """The round of a launcher that is started by hand."""
+    limit_s: float | None
+    """None: the configuration's."""
+    retry: str
+    strategies: str
     strategy: str
     key: str
-    """A field of the configuration, such as bucket_cap_mb."""
     values: str
-    """Values with spaces between."""
-    repeats: int = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Scaling:
-    """One strategy on several numbers of ranks."""
-
-    results: Path
-    strategy: str
     ranks: str
-    """Numbers of ranks with spaces between."""
-    repeats: int = 3
-    threads_per_rank: int = 0
-    """0: cores // the most ranks."""
+    """For scaling."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of a round: what its launcher is told, and by what its row is known."""
+    """One run of a round."""
 
-    flags: str
-    shape: str = ""
-    """Ranks and threads a rank, where the launcher is told."""
-    world_size: int | None = None
+    strategy: str
+    round: int
+    config: Config
+    asked: dict
+    variables: dict[str, str]
+    """What its launcher is told besides: ranks, threads."""
+    flags: str = ""
+    """What people typed for it beside the file."""
 
-
-def sweep_runs(options: Sweep, flags: list[str]) -> list[Run]:
-    """One run a value. Raises UserError for an unknown key or a bad value."""
-    example = 'STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
-    for name in ("strategy", "key", "values"):
-        if not getattr(options, name).strip():
-            raise UserError(f"{name.upper()} is not set; for example: make sweep {example}")
-    key = find_key(options.key)
-    runs = [value_flags(key, text) for text in dict.fromkeys(options.values.split())]
-    configs = [load_config([*flags, *run]) for run in runs]
-    for config in {config.global_batch: config for config in configs}.values():
-        check_ranks(config)
-    return [Run(" ".join(run)) for run in runs]
+    @functools.cached_property
+    def key(self) -> tuple[str, int]:
+        """By what its row is known: the hash of what was asked, and the round."""
+        return settings_hash(self.asked), self.round
 
 
-def find_key(text: str) -> str:
-    """The configuration field that `text` names, with - or _. Raises UserError with the nearest name."""
-    key = text.strip().lstrip("-").replace("-", "_")
-    if key in FIELDS:
-        return key
-    near = difflib.get_close_matches(key, FIELDS, n=1, cutoff=0.5)
-    raise UserError(f"no option {text!r}; {f'did you mean {near[0]}?' if near else '`make flags` lists them'}")
-
-
-def value_flags(key: str, text: str) -> list[str]:
-    """The flags that give field `key` the value `text`. Raises UserError where it is not of the field's type."""
-    flag, wanted = f"--{key.replace('_', '-')}", TYPES[key]
-    if wanted is bool:
-        if text.lower() not in BOOLEANS:
-            raise UserError(f"VALUES: {key} takes yes and no, not {text!r}")
-        return [flag if BOOLEANS[text.lower()] else f"--no-{flag[2:]}"]
-    if typing.get_origin(wanted) is typing.Literal:
-        choices = typing.get_args(wanted)
-        if text not in choices:
-            near = difflib.get_close_matches(text, choices, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"VALUES: {key} is {text!r}; {hint}It takes {', '.join(choices)}")
-    elif wanted in (int, float):
-        try:
-            wanted(text)
-        except ValueError:
-            kind = "whole number" if wanted is int else "number"
-            raise UserError(f"VALUES: {key} is {text!r}, but must be a {kind}") from None
-    return [flag, text]
-
-
-def scaling_runs(options: Scaling, flags: list[str]) -> list[Run]:
-    """Strong and weak runs of every number of ranks. Raises UserError where a batch does not divide."""
-    if not options.strategy.strip() or not options.ranks.strip():
-        raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
-    words = options.ranks.split()
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise UserError(f"RANKS is {options.ranks!r}, but must be numbers of ranks, such as 1 2 4")
-    ranks = sorted({int(word) for word in words})
-    if len(ranks) < 2:
-        raise UserError(f"RANKS is {options.ranks!r}: one number of ranks shows no scaling; give two or more")
-    batch, most, num_cores = load_config(flags).global_batch, ranks[-1], len(os.sched_getaffinity(0))
-    uneven = [number for number in ranks if batch % number]
-    if uneven:
-        step = math.lcm(*ranks)
-        better = batch // step * step or step
-        raise UserError(f"global_batch {batch} does not divide by {uneven[0]} ranks; try --global-batch {better}")
-    num_gpus = int(os.environ.get("NUM_GPUS") or 0)
-    if 0 < num_gpus < most:
-        raise UserError(f"RANKS asks for {most}, but only {num_gpus} GPUs can be seen; lower RANKS")
-    if not num_gpus and most > num_cores:
-        print(f"warning: {most} ranks share {num_cores} cores; such rows are marked oversubscribed", file=sys.stderr)
-    threads = options.threads_per_rank or max(1, num_cores // most)
-    # with the most ranks, strong and weak scaling are the same run
-    shapes = dict.fromkeys(
-        [(number, batch) for number in ranks] + [(number, batch // most * number) for number in ranks]
+def read_variables() -> Given:
+    """The one reader of Make's variables. Raises UserError for a number that is none, or an unknown status."""
+    text = {name: os.environ.get(name, "").strip() for name in ("ARGS", "DATA", "RESULTS", "RETRY", "STRATEGIES")}
+    text |= {name: os.environ.get(name, "").strip() for name in ("STRATEGY", "KEY", "VALUES", "RANKS")}
+    if text["RETRY"] and text["RETRY"] not in STATUSES:
+        raise UserError(f"RETRY is {text['RETRY']!r}; it takes {', '.join(STATUSES)}")
+    flags = ["--config", os.environ.get("CONFIG") or default_config()]
+    flags += ["--data", os.environ["DATA"]] if text["DATA"] else []
+    results = Path(os.environ["RESULTS"]) if text["RESULTS"] else None
+    if results and results.is_symlink():  # results/latest is about to be linked anew
+        results = Path(os.path.relpath(results.resolve()))
+    return Given(
+        flags=[*flags, *text["ARGS"].split()],
+        args=text["ARGS"],
+        results=results,
+        ranks_here=machine.num_ranks(),
+        repeats=_at_least_one("REPEATS", 3),
+        repeat=_at_least_one("REPEAT", 1),
+        limit_s=_limit_s(),
+        retry=text["RETRY"],
+        strategies=text["STRATEGIES"],
+        strategy=text["STRATEGY"],
+        key=text["KEY"],
+        values=text["VALUES"],
+        ranks=text["RANKS"],
     )
-    return [Run(f"--global-batch {size}", f"{number} {threads}", number) for number, size in shapes]
 
 
-def is_done(run: Run, repeat: int, ok_rows) -> bool:
-    """Whether `ok_rows` (a DataFrame of the strategy's) hold this run of this round."""
-    text = plain_options(f"{os.environ.get('ARGS', '')} {run.flags}")
-    same = (ok_rows.repeat == repeat) & (ok_rows.options.map(plain_options) == text)
-    return bool((same & (ok_rows.world_size == run.world_size) if run.world_size else same).any())
+def default_config() -> str:
+    """A smoke test where neither this machine nor a job's nodes have GPUs."""
+    has_gpus = machine.number("GPUS_PER_NODE", "a number of GPUs", least=0) or machine.num_gpus()
+    return "configs/imagenet-bench.yaml" if has_gpus else "configs/smoke.yaml"
 
 
-def flags_in(options_cell: str) -> dict[str, str]:
-    """Field and value of each flag of a runs.csv row, the last one of a field as on a command line; yes and no
-    for a boolean's --x and --no-x."""
-    words, found = plain_options(options_cell).split(), {}
-    for word, following in zip(words, [*words, "--"][1:], strict=True):
-        name, given, value = word[2:].partition("=")
-        name = name.replace("-", "_")
-        if not given and following.startswith("--"):
-            name, value = (name[3:], "no") if name.startswith("no_") else (name, "yes")
-        elif not given:
-            value = following
-        if word.startswith("--"):
-            found[name] = value
-    return found
+def _at_least_one(name: str, default: int) -> int:
+    text = os.environ.get(name) or str(default)
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise UserError(f"{name} is {text}, but must be at least 1")
+    return int(text)
 
 
-def main(options: Sweep | Scaling, flags: list[str]) -> None:
-    if options.repeats < 1:
-        raise UserError(f"REPEATS is {options.repeats}, but must be at least 1")
-    runs = sweep_runs(options, flags) if isinstance(options, Sweep) else scaling_runs(options, flags)
-    chosen(options.strategy)
-    check_rendezvous()
-    config = load_config(flags)
-    if config.loader == "folder":
-        check_image_folder(config.data)
-    check_results(options.results)
-    rows = read_table(options.results, "runs")
-    ok_rows = rows[(rows.status == "ok") & (rows.strategy == options.strategy)]
-    for repeat in range(1, options.repeats + 1):
-        for run in runs:
-            if not is_done(run, repeat, ok_rows):
-                print(repeat, run.shape, run.flags)
+def _limit_s() -> float | None:
+    text = os.environ.get("TIMEOUT") or "nan"
+    try:
+        limit_s = float(text)
+    except ValueError:
+        limit_s = -1.0
+    if limit_s < 0:
+        raise UserError(f"TIMEOUT is {text!r}, but must be seconds, 0 or more; 0 is no limit")
+    return None if limit_s != limit_s else limit_s
+
+
+def make_run(
+    given: Given, strategy: str, number: int, config: Config, *, ranks_here: int = 0, threads: int = 0, flags: str = ""
+) -> Run:
+    """A run of round `number`; ranks on this machine, and threads of each, are the machine's where they are 0."""
+    ranks_here = ranks_here or given.ranks_here
+    threads = threads or machine.threads_per_rank(ranks_here)
+    if given.limit_s is not None:
+        config = dataclasses.replace(config, limit_s=given.limit_s)
+    data = _fingerprint(config.data) if config.loader == "folder" else ""
+    asked = ask(config, strategy, *machine.all_ranks(ranks_here), threads, data)
+    told = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
+    told |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": threads}
+    return Run(strategy, number, config, asked, {name: str(value) for name, value in told.items()}, flags)
+
+
+@functools.cache
+def _fingerprint(data: str) -> str:
+    preflight.check_data(data)
+    return fingerprint(Path(data))
+
+
+def bench(given: Given) -> list[Run]:
+    """STRATEGIES in their order (all, where none is named), REPEATS times."""
+    config, strategies = load_config(given.flags), preflight.chosen(given.strategies)
+    preflight.check_ranks([config], [given.ranks_here])
+    numbers = range(1, given.repeats + 1)
+    return [make_run(given, name, number, config, flags=given.args) for number in numbers for name in strategies]
+
+
+def sweep(given: Given) -> list[Run]:
+    """STRATEGY with each of VALUES of the field KEY. Raises UserError for any value that is none."""
+    for name in ("strategy", "key", "values"):
+        if not getattr(given, name):
+            example = 'STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
+            raise UserError(f"{name.upper()} is not set; for example: make sweep {example}")
+    strategy, key = preflight.only(given.strategy), find_key(given.key)
+    own = [value_flags(key, text) for text in dict.fromkeys(given.values.split())]
+    points = [(load_config([*given.flags, *flags]), " ".join([given.args, *flags]).strip()) for flags in own]
+    preflight.check_ranks([config for config, _ in points], [given.ranks_here])
+    numbers = range(1, given.repeats + 1)
+    return [make_run(given, strategy, number, config, flags=text) for number in numbers for config, text in points]
+
+
+def scaling(given: Given) -> list[Run]:
+    """STRATEGY on each of RANKS: with the configured batch (strong), and with as many images a rank as the most
+    ranks get of it (weak); every rank has the threads that it has among the most."""
+    if not given.strategy or not given.ranks:
+        raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
+    if not all(word.isdecimal() and int(word) > 0 for word in given.ranks.split()):
+        raise UserError(f"RANKS is {given.ranks!r}, but must be numbers of ranks, such as 1 2 4")
+    strategy, ranks = preflight.only(given.strategy), sorted({int(word) for word in given.ranks.split()})
+    if len(ranks) < 2:
+        raise UserError(f"RANKS is {given.ranks!r}: one number of ranks shows no scaling; give two or more")
+    config, most = load_config(given.flags), ranks[-1]
+    preflight.check_ranks([config], ranks, "RANKS")
+    batch, threads = config.global_batch, machine.threads_per_rank(most)
+    # with the most ranks, strong and weak scaling are the same run
+    shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
+    runs = []
+    for number in range(1, given.repeats + 1):
+        for num_ranks, size in shapes:
+            own, flags = dataclasses.replace(config, global_batch=size), f"{given.args} --global-batch {size}".strip()
+            where = {"ranks_here": num_ranks, "threads": threads}
+            runs.append(make_run(given, strategy, number, own, **where, flags=flags))
+    return runs
+
+
+def proofs(given: Given, pairs: list[tuple[str, Config]]) -> list[Run]:
+    """One run for each (strategy, configuration), with one thread a rank: other threads, other sums."""
+    runs = [make_run(given, strategy, 1, config, threads=1) for strategy, config in pairs]
+    return [dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"}) for run in runs]
+
+
+def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
+    """The runs that have no row in the set yet, or whose last one is interrupted or has status `retry`."""
+    if results is None or not (results / "runs.csv").exists():
+        return runs
+    last = last_statuses(results)
+    return [run for run in runs if last.get(run.key, "interrupted") in ("interrupted", retry)]
+
+
+def last_statuses(results: Path) -> dict[tuple[str, int], str]:
+    """Status of the last row of each run, by Run.key: the one answer to "is it done already?"."""
+    rows, settings = read_table(results, "runs"), read_table(results, "settings")
+    asked = dict(zip(settings.settings, settings.asked_hash, strict=True))
+    unknown = [row.run_id for row in rows.itertuples() if row.settings not in asked]
+    if unknown:
+        print(
+            f"warning: {results} does not say what {len(unknown)} of its {len(rows)} runs were asked, such as "
+            f"{unknown[0]}: an older suite wrote them; their rows stay, and count as none of this suite's runs",
+            file=sys.stderr,
+        )
+    whole = rows[rows.settings.isin(asked) & rows.repeat.notna()]
+    return {(asked[row.settings], int(row.repeat)): row.status for row in whole.itertuples()}
+
+
+def python() -> str:
+    """The interpreter that launchers get, by a path that holds in every folder; not resolved, or a venv is lost."""
+    name = os.environ.get("PYTHON") or sys.executable
+    return os.path.abspath(name) if os.sep in name else name
+
+
+def begin(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str, str]]:
+    """Make the run's folder in the set; returns it and the variables that its launcher is started with.
+
+    They are the interface between commits: a launcher of any checkout can be started with them.
+    """
+    folder = RunFolder.create(results, run.strategy, run.round)
+    folder.write_asked(run.config, run.asked, run.flags)
+    told = {
+        "RUN_ID": folder.run_id,
+        "RESULTS": str(folder.results),
+        "CONFIG": str(folder.config),
+        "ARGS": "",  # CONFIG has them
+        "DATA": run.config.data,
+        "PYTHON": python(),
+        "REPEAT": str(run.round),
+        "LABEL": label,
+    }
+    return folder, told | run.variables
+
+
+def main(strategy: str) -> None:
+    """The run of a launcher that a person starts by hand: its variables, a line each."""
+    given = read_variables()
+    run = make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)
+    _, told = begin(run, preflight.open_set(given.results), os.environ.get("LABEL", ""))
+    print("\n".join(f"{name}={value}" for name, value in told.items()))
 
 
 if __name__ == "__main__":
-    split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     try:
-        main(tyro.cli(Sweep | Scaling, args=sys.argv[1:split]), sys.argv[split + 1 :])
+        main(*sys.argv[1:])
     except (UserError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

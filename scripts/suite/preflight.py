@@ -1,56 +1,22 @@
-"""Everything that can be refused before a run is started, and the list of runs that are left to do.
+"""Everything that can be refused before a run is started, and the strategies that there are. Needs no torch."""
 
-    python -m scripts.suite.preflight --results results/x --strategies "single ddp" --repeats 3 -- ...
-
-Prints one "repeat strategy" line a run, round by round. Exit code 2 and one line for a mistake. Needs no torch.
-"""
-
-import csv
-import dataclasses
 import difflib
+import itertools
+import math
 import os
 import socket
 import sys
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
-import tyro
-
-from benchmarks.common.config import Config, load_config
+from benchmarks.common import machine
+from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import STATUSES
 from scripts.setup.check_data import check_image_folder
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 FIRST = ["single", "dataparallel", "ddp", "ddp_spawn"]  # the order of the story; others follow by name
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    results: Path
-    strategies: str = ""
-    """Names with spaces between; empty: all of them."""
-    repeats: int = 3
-    retry: str = ""
-    """A status, such as failed, whose runs are to be done again."""
-
-
-def main(options: Options, flags: list[str]) -> None:
-    config = load_config(flags)
-    strategies = chosen(options.strategies)
-    if options.repeats < 1:
-        raise UserError(f"REPEATS is {options.repeats}, but must be at least 1")
-    if options.retry and options.retry not in STATUSES:
-        raise UserError(f"RETRY is {options.retry!r}; it takes {', '.join(STATUSES)}")
-    check_ranks(config)
-    check_rendezvous()
-    if config.loader == "folder":
-        check_image_folder(config.data)
-    check_results(options.results)
-    done = done_already(options.results, options.retry, config.config, os.environ.get("ARGS", ""))
-    for repeat in range(1, options.repeats + 1):
-        for strategy in strategies:
-            if (strategy, repeat) not in done:
-                print(repeat, strategy)
 
 
 def all_strategies() -> list[str]:
@@ -70,24 +36,44 @@ def chosen(text: str) -> list[str]:
     return list(dict.fromkeys(text.split())) or known
 
 
-def check_ranks(config: Config) -> None:
-    """Refuse a batch that does not divide, or more ranks than GPUs; warn of more ranks than cores."""
-    text = os.environ.get("NPROC", "1")
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"NPROC is {text!r}, but must be a number of ranks, 1 or more")
-    num_ranks, num_gpus, num_cores = int(text), int(os.environ.get("NUM_GPUS") or 0), len(os.sched_getaffinity(0))
-    if config.global_batch % num_ranks:
-        raise UserError(
-            f"global_batch {config.global_batch} does not divide by NPROC={num_ranks} ranks; "
-            f"try --global-batch {config.global_batch // num_ranks * num_ranks or num_ranks}"
-        )
-    if 0 < num_gpus < num_ranks:
-        raise UserError(f"NPROC={num_ranks}, but only {num_gpus} GPUs can be seen; lower NPROC")
-    if not num_gpus and num_ranks > num_cores:
+def only(text: str) -> str:
+    """The one strategy that `text` names. Raises UserError for several, or an unknown one."""
+    names = chosen(text)
+    if len(names) > 1:
+        raise UserError(f"one strategy is needed, not {text!r}; there are {', '.join(all_strategies())}")
+    return names[0]
+
+
+def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str = "NPROC") -> None:
+    """Refuse a batch that does not divide by every number of ranks, or more ranks than GPUs; warn of more than cores.
+
+    variable: what the user would change.
+    """
+    num_gpus, num_cores, most = machine.num_gpus(), machine.num_cores(), max(ranks)
+    total = [machine.all_ranks(number)[0] for number in ranks]
+    for batch, number in itertools.product(dict.fromkeys(config.global_batch for config in configs), total):
+        if batch % number:
+            step = math.lcm(*total)
+            better = batch // step * step or step
+            uneven = f"global_batch {batch} does not divide by {number} ranks"
+            raise UserError(f"{uneven}; try --global-batch {better}, or another {variable}")
+    if 0 < num_gpus < most:
+        raise UserError(f"{variable} asks for {most} ranks, but only {num_gpus} GPUs can be seen; lower {variable}")
+    if not num_gpus and most > num_cores:
         print(
-            f"warning: {num_ranks} ranks share {num_cores} cores; the rows are marked oversubscribed, lower NPROC",
+            f"warning: {most} ranks share {num_cores} cores; such rows are marked oversubscribed, lower {variable}",
             file=sys.stderr,
         )
+
+
+def check_data(folder: str) -> None:
+    """Refuse a folder without images. Raises UserError."""
+    try:
+        check_image_folder(folder)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename!r}: {error.strerror}; mend its permissions or mount") from None
 
 
 def check_rendezvous() -> None:
@@ -104,6 +90,26 @@ def check_rendezvous() -> None:
         raise UserError(f"the port of RDZV_ENDPOINT={endpoint} is taken ({error.strerror}); choose another") from None
 
 
+def open_set(results: Path | None) -> Path:
+    """The folder of a set, made where it is missing; None: a new one. Raises UserError where it cannot be written."""
+    if results is None:
+        return _new_set()
+    check_results(results)
+    return results
+
+
+def _new_set() -> Path:
+    """A folder that no other suite has made, even in the same second."""
+    base = f"results/{datetime.now():%Y%m%d-%H%M%S}"
+    for path in map(Path, (base, *(f"{base}-{n}" for n in range(2, 1000)))):
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+    raise AssertionError("a thousand suites in one second")
+
+
 def check_results(results: Path) -> None:
     """Create the result folder; refuse one that cannot be written."""
     try:
@@ -115,32 +121,6 @@ def check_results(results: Path) -> None:
         raise UserError(f"RESULTS={results} cannot be written: {error.strerror}; choose another folder") from None
 
 
-def done_already(results: Path, retry: str, config: str, flags: str) -> set[tuple[str, int]]:
-    """(strategy, repeat) of the runs that have a row, unless that row's status is to be tried again.
-
-    Runs with another file or other flags (CONFIG, ARGS) were other runs.
-    """
-    path = results / "runs.csv"
-    if not path.exists():
-        return set()
-    whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")  # a half line is no row
-    rows = [row for row in csv.DictReader(whole.splitlines()) if None not in row.values()]
-    rows = [row for row in rows if row.get("repeat", "").isdecimal()]
-    wanted = config, plain_options(flags)
-    same = [row for row in rows if (row.get("config", ""), plain_options(row.get("options", ""))) == wanted]
-    last = {(row["strategy"], int(row["repeat"])): row["status"] for row in same}
-    return {key for key, status in last.items() if status not in (retry, "interrupted")}
-
-
 def plain_options(cell: str) -> str:
     """The flags of a runs.csv row, without the mark that keeps a spreadsheet from running them."""
     return " ".join(cell.removeprefix("'").split())
-
-
-if __name__ == "__main__":
-    split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    try:
-        main(tyro.cli(Options, args=sys.argv[1:split]), sys.argv[split + 1 :])
-    except (UserError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -1,11 +1,13 @@
-"""The first cause of a failed run, from the notes its ranks left and the log of what started them."""
+"""What became of a run: its status, and the first cause where it failed, from its ranks' notes and its log."""
 
-import json
+import dataclasses
+import os
 import re
 import signal
-from pathlib import Path
 
-from benchmarks.common.outcome import timed_out
+from benchmarks.common.outcome import boot_id, timed_out
+from benchmarks.common.run_folder import RunFolder
+from scripts.suite.telemetry import Sampler
 
 # What a rank says when another one has left it: true, but not the cause.
 VICTIM = re.compile(
@@ -35,15 +37,53 @@ RAISED = re.compile(r"^(?:\[\S+<std\w+>:\s*)?((?:\w+\.)*\w*(?:Error|Exception)\b
 SOURCE_LINE = re.compile(r"\[\S+\.(cc|cpp|h):\d+\] ")  # of a library's source, in its messages
 
 
-def notes_of(run_dir: Path) -> list[dict]:
-    """The notes that the run's processes left (outcome.note), the earliest first."""
-    notes = []
-    for path in run_dir.glob("cause-*.json"):
-        try:
-            notes.append(json.loads(path.read_text()))
-        except (OSError, ValueError) as error:
-            print(f"warning: {path} cannot be read: {error}")
-    return sorted(notes, key=lambda note: note["at"])
+@dataclasses.dataclass
+class Ended:
+    """How a run came to its end, before anybody asked why."""
+
+    exit_code: int
+    wall_s: float
+    began: float
+    limit_s: float = 0.0
+    num_ranks: int = 1
+    is_rank: bool = False
+    """The process that was started is the one rank, and starts no others."""
+    timed_out_after_s: float = 0.0
+    stopped: list[str] | None = None
+    signum: int = 0
+
+
+def judge(ended: Ended, folder: RunFolder, sampler: Sampler) -> dict:
+    """The status, its reason, and what the run measured: nothing on nodes but the first."""
+    measured = measured_by(folder, sampler)
+    if ended.signum:
+        return {"status": "interrupted", "reason": f"{signal.Signals(ended.signum).name} to the launcher"}
+    if ended.timed_out_after_s:
+        hung = f"; {' and '.join(ended.stopped)} was stopped by a signal" if ended.stopped else ""
+        slow = "; the stacks are in the log; raise TIMEOUT if it only is slow"
+        return {"status": "timeout", "reason": f"not done after {ended.limit_s:g} s{hung}{slow}"}
+    if ended.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
+        return measured | {"status": "ok"}
+    log = folder.log.read_bytes().decode(errors="replace")
+    stopped = ended.stopped or []
+    status, reason = first_cause(folder.notes(), log, ended.exit_code, stopped, ended.num_ranks, ended.is_rank)
+    return {"status": status, "reason": reason}
+
+
+def measured_by(folder: RunFolder, sampler: Sampler) -> dict:
+    """Columns of the row that the reporting rank has measured, with the interval and the energy of its windows."""
+    told = folder.summary()
+    if not told:
+        return {}
+    measured = told["row"]
+    if windows := measured.pop("windows", []):
+        from scripts.analysis.stats import run_interval  # scipy, which nothing needs while the run is timed
+
+        interval = run_interval([(images, seconds) for images, seconds, _ in windows])
+        measured |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}
+        if told["wall"]["boot_id"] == boot_id():  # else another node's clock and power
+            measured["energy_j_per_image"] = sampler.energy_j_per_image(windows, measured)
+    return measured
 
 
 def killed_rank(log: str) -> str | None:
@@ -56,9 +96,12 @@ def killed_rank(log: str) -> str | None:
         signum = int(said.get("signum") or SIGNALS.get(said.get("word"), max(0, code - 128)))
         if signum in (0, signal.SIGTERM) or (signum == signal.SIGKILL and BY_TORCHRUN in log):
             continue
-        hint = ", possibly out of memory" if signum == signal.SIGKILL else ""
-        return f"rank {said['rank']}: signal {signum}{hint}"
+        return killed(said["rank"], signum)
     return None
+
+
+def killed(rank: object, signum: int) -> str:
+    return f"rank {rank}: signal {signum}{', possibly out of memory' if signum == signal.SIGKILL else ''}"
 
 
 def ended_by_slurm(log: str) -> tuple[str, str] | None:
@@ -70,10 +113,12 @@ def ended_by_slurm(log: str) -> tuple[str, str] | None:
     return status, f"Slurm job {number}: {state}, {why}"
 
 
-def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int) -> tuple[str, str]:
+def first_cause(
+    notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int, is_rank: bool = False
+) -> tuple[str, str]:
     """(status, reason) of a run of `num_ranks` that ended with `exit_code` and did not finish.
 
-    stopped: the ranks that did not answer when the first note was left.
+    stopped: the ranks that did not answer when the first note was left. is_rank: the exit code is a rank's own.
     """
     if ended := ended_by_slurm(log):
         return ended
@@ -85,12 +130,14 @@ def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str],
         return "timeout", f"{' and '.join(stopped)} was stopped by a signal and did not answer{waited}"
     if waited := {int(rank) for rank in NCCL_WAITED.findall(log)}:
         return "timeout", f"rank {min(waited)}: a collective timed out{missing(waited, num_ranks)}"
-    if killed := killed_rank(log):
-        return "failed", killed
+    if victim := killed_rank(log):
+        return "failed", victim
     if notes:
         if not timed_out(notes[0]["reason"]):
             return notes[0]["status"], text_of(notes[0])
         return "timeout", text_of(notes[0]) + missing({note["rank"] for note in notes}, num_ranks)
+    if exit_code < 0 and is_rank:
+        return "failed", killed(0, -exit_code)
     if exit_code < 0:
         return "failed", f"{signal.Signals(-exit_code).name} ended the launcher; its workers were swept"
     if exit_code == 0:

@@ -1,0 +1,67 @@
+"""How many GPUs, cores, ranks and threads a run has, where its environment does not say: the one place that decides.
+
+Imports torch only where there may be GPUs and nobody has counted them.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from benchmarks.common.errors import UserError
+
+
+def number(name: str, what: str, least: int = 1) -> int | None:
+    """The whole number in environment variable `name`, None where it is not set.
+
+    Raises UserError, which says that it must be `what`, for other text.
+    """
+    text = os.environ.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal()) or int(text) < least:
+        raise UserError(f"{name} is {text!r}, but must be {what}, {least} or more")
+    return int(text)
+
+
+def num_gpus() -> int:
+    """NUM_GPUS, else as torch sees them: it alone knows what MIG and CUDA_VISIBLE_DEVICES come to."""
+    given = number("NUM_GPUS", "a number of GPUs", least=0)
+    if given is not None:
+        return given
+    if not (shutil.which("nvidia-smi") or Path("/dev/nvidiactl").exists()):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def num_ranks() -> int:
+    """Ranks on this machine: NPROC, else one a GPU, else 2."""
+    return number("NPROC", "a number of ranks") or num_gpus() or 2
+
+
+def threads_per_rank(ranks: int) -> int:
+    """THREADS_PER_RANK, else an equal share of the cores.
+
+    On a CPU one rank stands for one device: every strategy gets the share of one rank, `single` too, so that it is
+    to two ranks what one GPU is to two.
+    """
+    return number("THREADS_PER_RANK", "a number of threads") or max(1, num_cores() // ranks)
+
+
+def all_ranks(ranks_here: int) -> tuple[int, int]:
+    """(ranks, nodes) in all, where every machine has `ranks_here`: of HOSTS, of a Slurm job's NODES, or of NNODES."""
+    if hosts := [host.partition(":")[2] for host in os.environ.get("HOSTS", "").split(",") if host]:
+        if not all(slots.isdecimal() for slots in hosts):
+            raise UserError(f"HOSTS is {os.environ['HOSTS']!r}, but must be hosts and their ranks, such as a:4,b:4")
+        return sum(map(int, hosts)), len(hosts)
+    nodes, tasks = number("NODES", "a number of nodes"), number("TASKS_PER_NODE", "a number of ranks a node")
+    if nodes or tasks:
+        return (nodes or 1) * tasks if tasks else ranks_here, nodes or 1
+    nodes = number("NNODES", "a number of nodes") or 1
+    return ranks_here * nodes, nodes

@@ -1,0 +1,123 @@
+"""The folder of one run, RESULTS/logs/<run_id>/: the names of what lies in it, and who reads and writes what.
+
+    settings.json      what was asked (the plan), and what the run met (its launcher); see benchmarks.common.settings
+    config.yaml        the resolved configuration, as differences from the defaults: what the script reads
+    run.log            everything that the run's processes print
+    progress           "steps done, steps in all", for the bar
+    queued             is there while a batch job waits (slurm_submit.sh makes and removes it)
+    summary.json       what the reporting rank measured, met, and where its time went
+    cause-<pid>.json   why a process ended before its end, with the moment: the earliest is the first cause
+
+A launcher names the folder to its processes in RUN_DIR. Needs no torch.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import write_json, write_whole
+from benchmarks.common.settings import SCHEMA
+
+VARIABLE = "RUN_DIR"
+
+
+class RunFolder:
+    """One run's folder. Writers replace whole files; readers of what is not there say None or nothing."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self.run_id = self.path.name
+        self.results = self.path.parent.parent
+        self.log = self.path / "run.log"
+        self.config = self.path / "config.yaml"
+        self.queued = self.path / "queued"
+
+    @classmethod
+    def current(cls) -> "RunFolder | None":
+        """The folder of the run that this process belongs to; None where no launcher started it."""
+        path = os.environ.get(VARIABLE)
+        return cls(path) if path else None
+
+    @classmethod
+    def create(cls, results: Path, strategy: str, repeat: int) -> "RunFolder":
+        """A new folder in a result set, by an absolute path; its name is the run_id, which no other run has."""
+        now = datetime.datetime.now().strftime("%H%M%S")
+        for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
+            path = (results / "logs" / f"{strategy}-{repeat}-{now}{suffix}").resolve()
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(parents=True)
+                return cls(path)
+        raise AssertionError("a thousand runs in one second")
+
+    def write_asked(self, config: Config, asked: dict, flags: str = "") -> None:
+        """Leave the configuration for the script, and the asked half of the settings for everybody.
+
+        flags: what the user typed beside the file, for people to read.
+        """
+        write_json(self.path / "settings.json", {"schema": SCHEMA, "flags": flags, "asked": asked})
+        defaults = vars(Config(config=config.config))  # a file cannot name itself
+        differences = {name: value for name, value in vars(config).items() if value != defaults[name]}
+        write_whole(self.config, yaml.safe_dump(differences, sort_keys=False))
+
+    def settings(self) -> dict:
+        """settings.json, with `asked` and, once the run has added it, `met`.
+
+        Raises UserError where it is missing, no JSON, or of a newer schema.
+        """
+        path = self.path / "settings.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            schema, _ = found["schema"], found["asked"].items()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"{path} is missing or spoilt, so that nobody knows what this run was asked") from None
+        if not isinstance(schema, int) or schema > SCHEMA:
+            raise UserError(f"{path} is of schema {schema}, and this suite reads up to {SCHEMA}; use the newer one")
+        return found
+
+    def add_met(self, met: dict) -> None:
+        """Add the half that only the run knew. Raises UserError as `settings` does."""
+        write_json(self.path / "settings.json", self.settings() | {"met": met})
+
+    def write_progress(self, steps_done: int, num_steps: int) -> None:
+        (self.path / "progress").write_text(f"{steps_done} {num_steps}")
+
+    def progress(self) -> tuple[int, int] | None:
+        """(steps done, steps in all)."""
+        with contextlib.suppress(OSError, ValueError):
+            done, total = (int(word) for word in (self.path / "progress").read_text().split())
+            return done, total
+        return None
+
+    def write_summary(self, summary: dict) -> None:
+        """What the reporting rank hands over: `row`, `met` and `wall`."""
+        write_json(self.path / "summary.json", summary)
+
+    def summary(self) -> dict | None:
+        path = self.path / "summary.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def note(self, status: str, reason: str, rank: int) -> None:
+        """Leave why this process ends, with the moment on the clock that processes share."""
+        cause = {"at": time.monotonic(), "status": status, "reason": reason, "rank": rank, "pid": os.getpid()}
+        try:
+            write_json(self.path / f"cause-{os.getpid()}.json", cause)
+        except OSError as error:
+            print(f"warning: the cause could not be noted in {self.path}: {error}", file=sys.stderr)
+
+    def notes(self) -> list[dict]:
+        """The notes that the run's processes left, the earliest first."""
+        notes = []
+        for path in self.path.glob("cause-*.json"):
+            try:
+                notes.append(json.loads(path.read_text()))
+            except (OSError, ValueError) as error:
+                print(f"warning: {path} cannot be read: {error}")
+        return sorted(notes, key=lambda note: note["at"])

@@ -1,0 +1,33 @@
+"""The row of an attempt as far as it is known before the start, whatever becomes of the run."""
+
+import datetime
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.common.results import SCHEMA
+from benchmarks.common.run_folder import RunFolder
+from scripts.suite import source
+
+ASKED = ("config", "arch", "image_size", "global_batch", "precision", "memory_format", "loader")
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def known_before(folder: RunFolder, strategy: str, repeat: int, asked: dict, told: Mapping[str, str]) -> dict:
+    """Columns of runs.csv. told: the launcher's variables (NPROC, NUM_CORES, NUM_GPUS)."""
+    ranks, cores, gpus = (int(told.get(name) or 0) for name in ("NPROC", "NUM_CORES", "NUM_GPUS"))
+    commit = source.commit()
+    return {
+        "schema": SCHEMA,
+        "run_id": folder.run_id,
+        "strategy": strategy,
+        "repeat": repeat,
+        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **{name: asked.get(name) for name in ASKED},
+        "oversubscribed": ranks > cores and not gpus,
+        "commit": commit,
+        "dirty": bool(source.local_changes()) if commit else None,
+        "load_average": os.getloadavg()[0],
+        "governor": GOVERNOR.read_text() if GOVERNOR.exists() else None,
+        "log_path": str(folder.log.relative_to(folder.results)),
+    }

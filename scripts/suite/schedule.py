@@ -1,0 +1,137 @@
+"""The one loop: starts the launchers of a plan, one after the other, and goes on after a failure.
+
+bench-all, bench-<strategy>, sweeps and scaling studies are `suite`; the proof hands its own runs to `run_each`.
+"""
+
+import contextlib
+import datetime
+import fcntl
+import itertools
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.relay import Relay, relay
+from benchmarks.common.results import add_settings, append_rows, read_table
+from benchmarks.common.run_folder import RunFolder
+from scripts.suite import processes
+from scripts.suite.plan import Run, begin, python
+from scripts.suite.row import known_before
+
+ROOT = Path(__file__).resolve().parents[2]
+GRACE_S = 5.0
+
+
+def suite(runs: Sequence[Run], results: Path, report: Sequence[str]) -> int:
+    """Run the plan in a set, which becomes results/latest, and draw its charts after every round.
+
+    report: the module, and its words after --results, that draws them. Returns the exit code: 0 where every run is
+    ok or skipped, 1 otherwise, 129, 130 or 143 after a signal. Raises UserError where the set is in use.
+    """
+    draw = [python(), "-m", report[0], "--results", results, *report[1:]]
+    all_ok = True
+    with claimed(results), relay() as children:
+        describe(results, runs, children)
+        began, num_done = time.monotonic(), 0
+        for number, of_round in itertools.groupby(runs, lambda run: run.round):
+            if children.signum:
+                break
+            of_round = list(of_round)
+            all_ok &= run_each(of_round, results, children, first=num_done + 1, total=len(runs))
+            num_done += len(of_round)
+            if num_done < len(runs) and not children.signum:
+                silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # it is said at the end
+                drawn = children.run(draw, cwd=ROOT, **silent) == 0
+                each_s = (time.monotonic() - began) / num_done
+                print(progress_line(number, drawn, each_s * (len(runs) - num_done), results), flush=True)
+        print(flush=True)
+        if (results / "runs.csv").exists():  # not on the second of two machines, whose rows are the first one's
+            failed = children.run(draw, cwd=ROOT) != 0
+            all_ok &= not (failed and (read_table(results, "runs").status == "ok").any())
+    return 128 + children.signum if children.signum else int(not all_ok)
+
+
+def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str:
+    """What is said between two rounds: when the suite will end, and where the first picture is."""
+    end = datetime.datetime.now() + datetime.timedelta(seconds=left_s)
+    minutes = f"{left_s / 60:.0f} minutes" if left_s >= 90 else f"{left_s:.0f} s"
+    charts = f"; charts so far: {results}/charts" if drawn else ""
+    return f"round {number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
+
+
+def run_each(
+    runs: Sequence[Run],
+    results: Path,
+    children: Relay,
+    after_run: Callable[[Run, RunFolder], None] | None = None,
+    *,
+    first: int = 1,
+    total: int = 0,
+    stdout: int | None = None,
+) -> bool:
+    """Start the launcher of every run, until a signal; returns whether all ended ok or skipped.
+
+    after_run: called with each run and its folder, whose row is in the set then. first, total: for the labels.
+    stdout: of the launchers, as subprocess takes it.
+    """
+    all_ok = True
+    for number, run in enumerate(runs, first):
+        if children.signum:
+            break
+        folder, told = begin(run, results, f"{number}/{total or len(runs)}")
+        launcher = ROOT / "launchers" / f"{run.strategy}.sh"
+        code = children.run([launcher], cwd=ROOT, env=os.environ | told, stdout=stdout)
+        if code < 0:
+            bury(run, folder, -code, told, children.signum)
+        all_ok &= code == 0
+        if after_run:
+            after_run(run, folder)
+    return all_ok
+
+
+def bury(run: Run, folder: RunFolder, signum: int, told: dict[str, str], heard: int) -> None:
+    """End what is left of a run whose attempt was killed, and write its row, unless it has done so itself."""
+    processes.end_all(folder.path, GRACE_S)
+    if (read_table(folder.results, "runs").run_id == folder.run_id).any():
+        return
+    name = signal.Signals(signum).name
+    row = known_before(folder, run.strategy, run.round, run.asked, told)
+    row |= {"status": "failed", "reason": f"{name} ended the attempt; its processes were ended, and nothing is known"}
+    if heard:
+        row |= {"status": "interrupted", "reason": f"{signal.Signals(heard).name} to the suite, before the run began"}
+    row |= {"settings": add_settings(folder.results, run.asked), "options": run.flags}
+    append_rows(folder.results, "runs", [row])
+    print(
+        f"{told['LABEL']:>7} {run.strategy:<18} #{run.round}  {row['status']:<11}            {row['reason']}",
+        flush=True,
+    )
+
+
+@contextlib.contextmanager
+def claimed(results: Path) -> Iterator[None]:
+    """One suite at a time in a set. Raises UserError, which names the process that has it."""
+    with open(results / ".suite", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with contextlib.suppress(OSError):
+                holder = (results / ".holder").read_text().strip()
+            raise UserError(f"{results} is in use by process {holder}; choose another RESULTS=") from None
+        (results / ".holder").write_text(f"{os.getpid()}\n")
+        yield
+
+
+def describe(results: Path, runs: Sequence[Run], children: Relay) -> None:
+    """Make the set results/latest, where it lies in results/, and say what its numbers depend on."""
+    folder = ROOT / "results"
+    if results.resolve().parent == folder.resolve():
+        link = folder / f".latest-{os.getpid()}"
+        link.symlink_to(results.resolve().name)
+        link.replace(folder / "latest")
+    if runs and not (results / "environment.json").exists():
+        told = os.environ | runs[0].variables | {"CONFIG": runs[0].config.config}
+        children.run([python(), "-m", "scripts.suite.environment", "--results", results], cwd=ROOT, env=told)

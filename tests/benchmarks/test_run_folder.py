@@ -1,0 +1,98 @@
+"""The run's folder: what one process writes another reads, and what is spoilt is said.
+
+.venv/bin/python -m pytest tests/benchmarks/test_run_folder.py
+"""
+
+import dataclasses
+import json
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.common.config import AT_LEAST, TYPES, Config, load_config
+from benchmarks.common.errors import UserError
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.settings import ask
+
+ASKED = ask(Config(), "ddp", 2, 1, 1, "")
+TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
+
+
+def values_of(name: str):
+    """Values that the configuration takes for a field."""
+    kind, least = TYPES[name], AT_LEAST.get(name, 0)
+    if typing.get_origin(kind) is typing.Literal:
+        return st.sampled_from(typing.get_args(kind))
+    of_kind = {
+        bool: st.booleans(),
+        int: st.integers(least, 10**9),
+        float: st.floats(least, 1e12, allow_nan=False),
+        str: TEXT,
+    }
+    return of_kind[kind]
+
+
+@given(st.fixed_dictionaries({}, optional={name: values_of(name) for name in TYPES if name != "config"}))
+def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path_factory, values):
+    """Protects the way in: whatever was resolved at the plan is what the script trains, to the last bit."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("a set"), "ddp", 1)
+    config = Config(**values, config="my own.yaml")
+    folder.write_asked(config, ASKED)
+    read = load_config(["--config", str(folder.config)])
+    assert dataclasses.replace(read, config="my own.yaml") == config
+
+
+def test_two_runs_of_one_second_have_two_folders(tmp_path):
+    """Protects two suites on one set's folder, and rows from being joined by one run_id."""
+    first, second = (RunFolder.create(tmp_path, "ddp", 1) for _ in range(2))
+    assert first.run_id != second.run_id and first.results == tmp_path == second.results
+
+
+def test_what_was_asked_stays_when_what_was_met_is_added(tmp_path):
+    """Protects the first half: it is what resuming asks."""
+    folder = RunFolder.create(tmp_path, "ddp", 1)
+    folder.write_asked(Config(), ASKED, "--lr 0.2")
+    assert "met" not in folder.settings()
+    folder.add_met({"torch": "2.15"})
+    assert folder.settings() == {"schema": 1, "flags": "--lr 0.2", "asked": ASKED, "met": {"torch": "2.15"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "is missing or spoilt"),
+        ("{", "is missing or spoilt"),
+        ("[]", "is missing or spoilt"),
+        ('{"schema": 1}', "is missing or spoilt"),
+        (json.dumps({"schema": 2, "asked": {}}), "is of schema 2"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_a_sentence(tmp_path, text, words):
+    """Protects the reader from a traceback, and from half of a run that a newer suite wrote."""
+    folder = RunFolder.create(tmp_path, "ddp", 1)
+    if text is not None:
+        (folder.path / "settings.json").write_text(text)
+    with pytest.raises(UserError, match=words):
+        folder.settings()
+
+
+def test_notes_come_in_the_order_of_their_moments(tmp_path, monkeypatch, capsys):
+    """Protects the first cause."""
+    folder = RunFolder.create(tmp_path, "ddp", 1)
+    for pid, at in ((7, 2.0), (8, 1.0)):
+        (folder.path / f"cause-{pid}.json").write_text(json.dumps({"at": at, "rank": pid}))
+    (folder.path / "cause-9.json").write_text("{")
+    assert [note["rank"] for note in folder.notes()] == [8, 7]
+    assert "cause-9.json cannot be read" in capsys.readouterr().out
+
+
+def test_progress_is_whole_or_nothing(tmp_path):
+    """Protects the bar from a file that is being written."""
+    folder = RunFolder.create(tmp_path, "ddp", 1)
+    assert folder.progress() is None and folder.summary() is None
+    folder.write_progress(3, 8)
+    assert folder.progress() == (3, 8)
+    (folder.path / "progress").write_text("3")
+    assert folder.progress() is None
