@@ -38,9 +38,9 @@ class Shape:
 
     num_shards: equal parts of a global batch whose gradients are averaged; BatchNorm sees one at a time.
     num_stages: consecutive parts of the model that different devices or ranks hold.
-    num_microbatches: equal parts of a shard that pass one after the other, each with a loss of its own; BatchNorm sees
-        one of these at a time.
-    split_size: images of a part that BatchNorm sees at a time, where the loss is of all parts; 0: all at once.
+    num_microbatches: parts of a shard that pass one after the other; BatchNorm sees one at a time.
+    split_size: images of such a part, the last may have fewer, and one loss is of all of them; 0: equal parts, each
+        with a loss of its own.
     compression: what gradients travel as.
     exact: whether the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
     """

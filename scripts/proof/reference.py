@@ -74,24 +74,21 @@ def average_gradients(net: nn.Module, pixels, target, shape: Shape, autocast, sc
     They are added after the backward passes, then divided. DDP divides first: for two shards that is the same to the
     last bit, since halving is exact. fp16 compression adds and divides in fp16.
     """
-    sync = any(isinstance(module, nn.SyncBatchNorm) for module in net.modules())
-    num_shards = 1 if sync else shape.num_shards  # statistics, and so gradients, are of the whole batch
+    num_shards, num_losses = shape.num_shards, 1 if shape.split_size else shape.num_microbatches
     travels_as = TRAVELS_AS[shape.compression] if num_shards > 1 else torch.float32
     sums = [torch.zeros_like(parameter, dtype=travels_as) for parameter in net.parameters()]
     for shard in range(num_shards):
         statistics = [buffer.clone() for buffer in net.buffers()]
         net.zero_grad()
-        mine = pixels.tensor_split(num_shards)[shard], target.tensor_split(num_shards)[shard]
-        for part_pixels, part_target in zip(
-            *(tensor.tensor_split(shape.num_microbatches) for tensor in mine), strict=True
-        ):
+        mine = (tensor.tensor_split(num_shards)[shard].tensor_split(num_losses) for tensor in (pixels, target))
+        for part_pixels, part_target in zip(*mine, strict=True):
             with torch.autocast(pixels.device.type, autocast, enabled=autocast is not None):
                 # one loss of all scores: the mean of the splits' means would weigh the images of a short one more
                 scores = [net(split) for split in part_pixels.split(shape.split_size or len(part_pixels))]
                 loss = cross_entropy(torch.cat(scores), part_target)
             scaler.scale(loss).backward()
         for total, parameter in zip(sums, net.parameters(), strict=True):
-            total += (parameter.grad / shape.num_microbatches).to(travels_as)
+            total += (parameter.grad / num_losses).to(travels_as)
         if shard > 0:
             for buffer, of_shard_0 in zip(net.buffers(), statistics, strict=True):
                 buffer.copy_(of_shard_0)
