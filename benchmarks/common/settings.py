@@ -38,13 +38,18 @@ class Shape:
 
     num_shards: equal parts of a global batch whose gradients are averaged; BatchNorm sees one at a time.
     num_stages: consecutive parts of the model that different devices or ranks hold.
-    num_microbatches: equal parts of a shard that pass one after the other; BatchNorm sees one of these at a time.
+    num_microbatches: parts of a shard that pass one after the other; BatchNorm sees one at a time.
+    split_size: images of such a part, the last may have fewer, and one loss is of all of them; 0: equal parts, each
+        with a loss of its own.
+    compression: what gradients travel as.
     exact: whether the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
     """
 
     num_shards: int = 1
     num_stages: int = 1
     num_microbatches: int = 1
+    split_size: int = 0
+    compression: str = "none"
     exact: bool = True
 
 

@@ -6,7 +6,8 @@ It deals the images, cuts the shards and averages the gradients itself, so that 
 not repeated here. Only the initial weights and the learning rate are the suite's own.
 """
 
-import dataclasses
+import concurrent.futures
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,30 +21,26 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, learning_rate
+from benchmarks.common.settings import Shape
 
 IMAGENET_MEAN_AND_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as torchvision documents for its models
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """What of a strategy changes the arithmetic of its update.
-
-    num_shards: equal parts of a global batch whose gradients are averaged; BatchNorm sees one at a time.
-    num_microbatches: equal parts of a shard that pass one after the other; BatchNorm sees one of these at a time.
-    autocast: the type that torch.autocast computes in, or None.
-    """
-
-    num_shards: int = 1
-    num_microbatches: int = 1
-    autocast: torch.dtype | None = None
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "apex-O1": torch.float16}
+PLAIN = ("fp32", "tf32", "apex-O0")  # no autocast; what else a run may compute in has no reference
+TRAVELS_AS = {"none": torch.float32, "fp16": torch.float16}
 
 
-def train_reference(config: Config, shape: Shape, device: torch.device, noise: float = 0.0) -> dict[str, torch.Tensor]:
+def train_reference(
+    config: Config, shape: Shape, precision: str, device: torch.device, noise: float = 0.0
+) -> dict[str, torch.Tensor]:
     """The state_dict, on the CPU, after config.epochs x config.steps optimizer steps in this process.
 
-    Running statistics are those of shard 0, as on rank 0. noise: add to every element of every averaged gradient
-    an error, uniform up to this fraction of the tensor's largest element. Uses torch's current number of threads.
+    precision: what the run computed in, of PLAIN or AUTOCAST. Running statistics are those of shard 0, as on rank 0.
+    noise: add to every element of every averaged gradient an error, uniform up to this fraction of the tensor's
+    largest element. Uses torch's current number of threads. Raises UserError where an image cannot be read.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     images = labelled_images(Path(config.data) / "train")
@@ -51,16 +48,17 @@ def train_reference(config: Config, shape: Shape, device: torch.device, noise: f
     optimizer = torch.optim.SGD(
         net.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
-    scaler = torch.amp.GradScaler(device.type, enabled=shape.autocast == torch.float16)
+    autocast = AUTOCAST.get(precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=autocast == torch.float16)
     noise_source = torch.Generator(device).manual_seed(1)
     bar = tqdm(total=config.epochs * config.steps, desc="reference", unit="step", disable=None, leave=False)
     with bar:
         for epoch in range(config.epochs):
             for step, batch in enumerate(global_batches(config, len(images), epoch)):
-                pixels, target = decode(config, [images[index] for index in batch], device)
+                pixels, target = decode(config, images, batch, device)
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(config, epoch + step / config.steps)
-                average_gradients(net, pixels, target, shape, scaler)
+                average_gradients(net, pixels, target, shape, autocast, scaler)
                 for parameter in net.parameters() if noise else ():
                     error = torch.rand(parameter.shape, generator=noise_source, device=device) * 2 - 1
                     parameter.grad += error * noise * parameter.grad.abs().max()
@@ -70,35 +68,35 @@ def train_reference(config: Config, shape: Shape, device: torch.device, noise: f
     return {name: tensor.detach().cpu() for name, tensor in net.state_dict().items()}
 
 
-def average_gradients(net: nn.Module, pixels, target, shape: Shape, scaler: torch.amp.GradScaler) -> None:
+def average_gradients(net: nn.Module, pixels, target, shape: Shape, autocast, scaler: torch.amp.GradScaler) -> None:
     """Leave in each parameter's .grad the mean of the shards' gradients.
 
-    The gradients are averaged after the backward passes, each divided before they are added, as DDP does it: for
-    two shards that is the same to the last bit as adding first, since halving is exact.
+    They are added after the backward passes, then divided. DDP divides first: for two shards that is the same to the
+    last bit, since halving is exact. fp16 compression adds and divides in fp16.
     """
-    averages = [torch.zeros_like(parameter) for parameter in net.parameters()]
-    for shard in range(shape.num_shards):
+    num_shards, num_losses = shape.num_shards, 1 if shape.split_size else shape.num_microbatches
+    travels_as = TRAVELS_AS[shape.compression] if num_shards > 1 else torch.float32
+    sums = [torch.zeros_like(parameter, dtype=travels_as) for parameter in net.parameters()]
+    for shard in range(num_shards):
         statistics = [buffer.clone() for buffer in net.buffers()]
         net.zero_grad()
-        parts = zip(*(part(tensor, shard, shape) for tensor in (pixels, target)), strict=True)
-        for part_pixels, part_target in parts:
-            with torch.autocast(pixels.device.type, shape.autocast, enabled=shape.autocast is not None):
-                loss = cross_entropy(net(part_pixels), part_target)
+        mine = (tensor.tensor_split(num_shards)[shard].tensor_split(num_losses) for tensor in (pixels, target))
+        for part_pixels, part_target in zip(*mine, strict=True):
+            with torch.autocast(pixels.device.type, autocast, enabled=autocast is not None):
+                # one loss of all scores: the mean of the splits' means would weigh the images of a short one more
+                scores = [net(split) for split in part_pixels.split(shape.split_size or len(part_pixels))]
+                loss = cross_entropy(torch.cat(scores), part_target)
             scaler.scale(loss).backward()
-        for average, parameter in zip(averages, net.parameters(), strict=True):
-            average += parameter.grad / (shape.num_shards * shape.num_microbatches)
+        for total, parameter in zip(sums, net.parameters(), strict=True):
+            total += (parameter.grad / num_losses).to(travels_as)
         if shard > 0:
             for buffer, of_shard_0 in zip(net.buffers(), statistics, strict=True):
                 buffer.copy_(of_shard_0)
-    for average, parameter in zip(averages, net.parameters(), strict=True):
-        parameter.grad = average
+    for total, parameter in zip(sums, net.parameters(), strict=True):
+        parameter.grad = (total / num_shards).to(parameter.dtype)
 
 
-def part(tensor: torch.Tensor, shard: int, shape: Shape) -> tuple[torch.Tensor, ...]:
-    """The micro-batches of one shard of a global batch, along the first dimension."""
-    return tensor.tensor_split(shape.num_shards)[shard].tensor_split(shape.num_microbatches)
-
-
+@functools.cache
 def labelled_images(folder: Path) -> list[tuple[Path, int]]:
     """(path, class number) of every image, classes and files in the order of their names."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
@@ -128,15 +126,28 @@ def global_batches(config: Config, num_images: int, epoch: int) -> Iterator[list
         yield order[first : first + config.global_batch]
 
 
-def decode(config: Config, images: list[tuple[Path, int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Centre crops, float32 (N, 3, image_size, image_size), normalised, and int64 targets (N,)."""
-    size = config.image_size
-    crop = v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size), v2.PILToTensor()])
-    crops = []
-    for path, _ in images:
-        with Image.open(path) as image:
-            crops.append(crop(image.convert("RGB")))
+def decode(config: Config, images: list, batch: list[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Centre crops, float32 (N, 3, image_size, image_size), normalised, and int64 targets (N,).
+
+    Raises UserError for an image that cannot be read; with config.skip_bad_files, the next one takes its place.
+    """
+    with concurrent.futures.ThreadPoolExecutor() as threads:  # no rank runs beside it: all cores are free
+        read = list(threads.map(lambda index: read_image(config, images, index), batch))
     mean, std = (torch.tensor(values, device=device).mul(255).view(1, 3, 1, 1) for values in IMAGENET_MEAN_AND_STD)
     layout = torch.channels_last if config.memory_format == "channels_last" else torch.contiguous_format
-    pixels = torch.stack(crops).to(device).float().sub(mean).div(std).contiguous(memory_format=layout)
-    return pixels, torch.tensor([target for _, target in images], device=device)
+    pixels = torch.stack([crop for crop, _ in read]).to(device).float().sub(mean).div(std)
+    return pixels.contiguous(memory_format=layout), torch.tensor([target for _, target in read], device=device)
+
+
+def read_image(config: Config, images: list[tuple[Path, int]], index: int) -> tuple[torch.Tensor, int]:
+    """The centre crop, uint8 (3, image_size, image_size), and the class number of one image."""
+    size = config.image_size
+    crop = v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size), v2.PILToTensor()])
+    path, target = images[index]
+    try:
+        with Image.open(path) as image:
+            return crop(image.convert("RGB")), target
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        if config.skip_bad_files:
+            return read_image(config, images, (index + 1) % len(images))
+        raise UserError(f"{str(path)!r} is not a readable image ({error}); mend or remove it") from None
