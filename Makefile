@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup data bench-all plot report compare verify sweep scaling mlperf loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup data bench-all plot report readme compare verify sweep scaling mlperf loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -84,6 +84,9 @@ compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; with
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
 	@RESULTS="$(or $(RESULTS),results/latest)" launchers/report.sh
 
+readme: setup ## the figures in the READMEs again, from the committed results
+	@$(PYTHON) -m scripts.report.readme
+
 verify: setup data ## prove that the strategies compute the same update; STRATEGIES="ddp horovod_ddp" for some
 	@$(PYTHON) -m scripts.proof.verify $(if $(STRATEGIES),--strategies "$(STRATEGIES)") $(if $(RESULTS),--results "$(RESULTS)")
 
@@ -116,5 +119,5 @@ lint: setup ## ruff and shellcheck
 	@$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*/*.sh .ci/run
 
 clean: ## remove results that are not published, and caches
-	@find results -mindepth 1 -maxdepth 1 ! -name published -exec rm -rf {} +
+	@find results -mindepth 1 -maxdepth 1 ! -name published ! -name README.md -exec rm -rf {} +
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
