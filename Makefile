@@ -23,6 +23,7 @@ help: ## this text
 #: REPEATS     rounds of bench-all and bench-<strategy>; default 3
 #: NPROC       ranks; default: the GPUs, else 2
 #: RESULTS     result set; default: results/<date>-<time>; given again, only what is missing is run
+#: PLAN        yes: print the runs and start none
 #: RETRY       a status, such as failed: run those attempts again
 #: TIMEOUT     seconds that one run may take; default: the configuration's limit_s
 #: STRATEGY    for sweep and scaling
