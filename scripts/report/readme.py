@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pandas
+import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table, write_whole
@@ -31,6 +32,7 @@ FIGURE = re.compile(r"<!--([\w.]+)-->.*?<!--/-->", re.DOTALL)
 
 
 def main() -> None:
+    """Make the figures of every README anew."""
     made = figures(SET, MEASURED)
     for path in READMES:
         before = path.read_text()
@@ -200,7 +202,7 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 if __name__ == "__main__":
     try:
-        main()
+        tyro.cli(main, description=__doc__)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
