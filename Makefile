@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup data bench-all plot report compare verify sweep scaling mlperf loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup data bench-all plot report readme compare verify sweep scaling mlperf loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -23,6 +23,7 @@ help: ## this text
 #: REPEATS     rounds of bench-all and bench-<strategy>; default 3
 #: NPROC       ranks; default: the GPUs, else 2
 #: RESULTS     result set; default: results/<date>-<time>; given again, only what is missing is run
+#: PLAN        yes: print the runs and start none
 #: RETRY       a status, such as failed: run those attempts again
 #: TIMEOUT     seconds that one run may take; default: the configuration's limit_s
 #: STRATEGY    for sweep and scaling
@@ -85,6 +86,9 @@ compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; with
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
 	@$(PYTHON) -m scripts.report.page --results "$(or $(RESULTS),results/latest)" $(if $(filter no,$(MEASURE)),,--measure)
 
+readme: setup ## the figures in the READMEs again, from the committed results
+	@$(PYTHON) -m scripts.report.readme
+
 verify: setup data ## prove that the strategies compute the same update; STRATEGIES="ddp horovod_ddp" for some
 	@$(PYTHON) -m scripts.proof.verify $(if $(STRATEGIES),--strategies "$(STRATEGIES)") $(if $(RESULTS),--results "$(RESULTS)")
 
@@ -117,5 +121,5 @@ lint: setup ## ruff and shellcheck
 	@$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*/*.sh .ci/run
 
 clean: ## remove results that are not published, and caches
-	@find results -mindepth 1 -maxdepth 1 ! -name published -exec rm -rf {} +
+	@find results -mindepth 1 -maxdepth 1 ! -name published ! -name README.md -exec rm -rf {} +
 	@rm -rf .pytest_cache .ruff_cache .hypothesis

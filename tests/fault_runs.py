@@ -12,6 +12,7 @@ import pytest
 from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.results import read_table
+from scripts.probe.measured import MEASURED, add_rows
 
 FAULTS = ROOT / "tests" / "faults"  # its sitecustomize.py reads FAULT
 LONGEST_S = 400  # every process of these tests ends before; a fault that hangs ends by the suite's own limits
@@ -149,6 +150,11 @@ class Matrix:
     def pytest_terminal_summary(self, terminalreporter) -> None:
         terminalreporter.write_sep("=", "faults; seconds from the fault to the end of the run")
         terminalreporter.write(self.markdown())
-        if {number for number, *_ in self.lines} == set(range(1, NUM_ROWS + 1)):
-            (ROOT / "results").mkdir(exist_ok=True)
-            (ROOT / "results" / "faults.md").write_text(self.markdown())
+        self.save(MEASURED / "faults.csv")
+
+    def save(self, path: Path) -> None:
+        """Write the matrix in place of the one before, once all rows were tested."""
+        lines = sorted(self.lines, key=lambda line: line[0])
+        if {number for number, *_ in lines} == set(range(1, NUM_ROWS + 1)):
+            path.unlink(missing_ok=True)
+            add_rows(path, [dict(zip(("number", "fault", "ended", "seconds"), line, strict=True)) for line in lines])

@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
+from scripts.probe.measured import add_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
@@ -46,6 +47,8 @@ class Options:
     config: str = "configs/smoke.yaml"
     data: str = ""
     """Default: the configuration's."""
+    output: Path | None = None
+    """CSV file to add the ratios to, such as results/published/measured/overhead.csv."""
     fail_under: float = 0.0
     """Exit with 1 where the ratio of the wall clock lies below."""
 
@@ -56,10 +59,15 @@ def main(options: Options) -> int:
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]
     loop = options.what == "loop"
     ratios = compare_loops(options.pairs, flags) if loop else compare_windows(options.pairs // 3, flags)
+    rows = []
     for name, values in ratios.items():
         value, low, high = interval(values)
+        rows.append({"what": options.what, "quantity": name, "ratio": value, "ci_low": low, "ci_high": high})
+        rows[-1]["num_pairs"] = len(values)
         spread = f"from {min(values):.4f} to {max(values):.4f}, standard deviation {statistics.stdev(values):.4f}"
         print(f"{name}: {value:.4f} [{low:.4f}, {high:.4f}] (95 %, n={len(values)}); {spread}")
+    if options.output:
+        add_rows(options.output, rows)
     return int(interval(next(iter(ratios.values())))[0] < options.fail_under)
 
 

@@ -21,6 +21,7 @@ from support import environment
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table
+from scripts.probe.measured import MEASURED, add_rows
 from scripts.proof.reference import Shape, global_batches, train_reference
 from scripts.proof.verify import Options, largest_difference, main
 
@@ -105,6 +106,9 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tmp_path):
     assert code == 1 and "FAILED: not the reference's weights" in output
     assert rows[strategy]["verdict"] == "failed" and rows[strategy]["bit_identical"] == "no"
     assert rows[strategy]["max_relative_difference"] > 1e-4
+    size = {"ranks": int(rows[strategy]["world_size"]), "steps": int(rows[strategy]["steps"])}
+    size["max_relative_difference"] = rows[strategy]["max_relative_difference"]
+    add_rows(MEASURED / "planted.csv", [{"fault": fault, "strategy": strategy, **size}])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fault_runs import finish, start, until_planted
 from support import ONE_PROCESS, ROOT, RUNNABLE
 
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-# Who listens on all addresses, and what with. README.md explains them.
+# Who listens on all addresses, and what with. launchers/README.md explains them.
 EXPLAINED = {"torch.distributed.run": "torchrun's two TCPStores: torch gives no choice of the address"}
 
 

@@ -1,0 +1,208 @@
+"""Puts measured figures into the READMEs, from committed files.
+
+    python -m scripts.report.readme            # or: make readme
+
+A README marks where a figure stands: <!--images_per_s.ddp-->199<!--/-->. What is between the marks is made from the
+published set and from results/published/measured/, and a test fails where it is not. A name that nothing makes is
+an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch.
+"""
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas
+import tyro
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import read_table, write_whole
+from scripts.analysis.device_use import read_environment
+from scripts.analysis.sets import Group, ResultSet, load_set, matched
+from scripts.analysis.stats import RatioEstimate, ratio
+from scripts.report.charts import baseline
+from scripts.report.detail_charts import step_parts
+from scripts.report.figures import describe, digits
+
+ROOT = Path(__file__).resolve().parents[2]
+SET = ROOT / "results/published/cpu2-epyc_torch2.15_202611"
+MEASURED = ROOT / "results/published/measured"
+READMES = tuple(ROOT / folder / "README.md" for folder in (".", "configs", "launchers", "results", "tests/faults"))
+FIGURE = re.compile(r"<!--([\w.]+)-->.*?<!--/-->", re.DOTALL)
+
+
+def main() -> None:
+    """Make the figures of every README anew."""
+    made = figures(SET, MEASURED)
+    for path in READMES:
+        before = path.read_text()
+        after = fill(before, made)
+        if after != before:
+            write_whole(path, after)
+            print(f"{path.relative_to(ROOT)} has new figures")
+
+
+def fill(text: str, made: dict[str, str]) -> str:
+    """`text` with what is between its marks made anew. Raises UserError for a name that is not in `made`."""
+
+    def figure(found: re.Match) -> str:
+        name = found[1]
+        if name not in made:
+            raise UserError(f"no figure is named {name!r}; there are {', '.join(made)}")
+        return f"<!--{name}-->{made[name]}<!--/-->"
+
+    return FIGURE.sub(figure, text)
+
+
+def figures(path: Path, measured: Path) -> dict[str, str]:
+    """Every figure by its name, as Markdown: of the result set in `path`, and of the CSV files in `measured`."""
+    return of_runs(load_set(path)) | of_sweeps(path / "sweeps") | of_proofs(path, measured) | of_measured(measured)
+
+
+def of_runs(results: ResultSet) -> dict[str, str]:
+    """What the runs of the set say: the table of strategies, the hardware, and single figures."""
+    single, steps = baseline(results), read_table(results.path, "steps")
+    if single is None or min(len(group.samples) for group in results.groups if group.samples) < 2:
+        raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
+    timed = [group for group in results.groups if group.throughput]
+    over = {group: ratio(group.samples, single.samples, paired=matched(group, single)) for group in timed}
+    exposed = {group: step_parts(group, steps).exposed_comm_ms.mean() for group in timed}  # as step_account.png has it
+    header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", "exposed comm., ms a step", "top-1 %")
+    rows = [_strategy_row(group, over[group] if group is not single else None, exposed[group]) for group in timed]
+    images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
+    least = pandas.Series([each.smallest_difference for group, each in over.items() if group is not single]).median()
+    runs = read_table(results.path, "runs")
+    return {
+        "strategies": _table(header, rows),
+        "hardware": _hardware(results),
+        "evaluated": f"{images} images in each of {len(results.ok)} runs",
+        "smallest_difference": f"{100 * least:.0f} %",
+        "minutes": f"{runs.wall_s.sum() / 60:.0f} minutes",
+        **{f"images_per_s.{group.strategy}": f"{group.throughput.value:,.0f}" for group in timed},
+        **{f"exposed_comm_ms.{group.strategy}": f"{ms:.0f} ms" for group, ms in exposed.items() if ms == ms},
+    }
+
+
+def _strategy_row(group: Group, over: RatioEstimate | None, exposed_ms: float) -> tuple[str, ...]:
+    speed = group.throughput
+    return (
+        f"`{group.label}`" + ("" if group.parallel else " (not parallel)"),
+        f"{group.ok.world_size.max():.0f}",
+        f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
+        "1" if over is None else f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]",
+        "" if exposed_ms != exposed_ms else f"{exposed_ms:.0f}",
+        f"{group.ok.acc1.mean():.1f}",
+    )
+
+
+def _hardware(results: ResultSet) -> str:
+    environment = read_environment(results.path)
+    torch = "/".join(sorted({version.split("+")[0] for version in results.ok.torch}))
+    backends = ", ".join(sorted({*results.ok.backend} - {"none"}))
+    threads = "/".join(f"{value:.0f}" for value in sorted({*results.ok.threads_per_rank}))
+    cores = f"{environment['num_cores']} cores, {threads} to a rank"
+    timed = max((group.throughput for group in results.groups if group.throughput), key=lambda speed: speed.num_windows)
+    length = f"{timed.num_runs} runs of {timed.num_windows // timed.num_runs} windows"
+    return f"{describe([results])}, {cores}; torch {torch}, {backends}; {length} a strategy"
+
+
+def of_sweeps(path: Path) -> dict[str, str]:
+    """Images/s at each value of each option that was swept."""
+    rows = _read(path / "sweep.csv", ("strategy", "key", "value", "images_per_s"))
+    made = {}
+    for (strategy, key), points in rows.groupby(["strategy", "key"]):
+        speeds = [
+            f"{value}: {float(speed):.0f}" for value, speed in zip(points.value, points.images_per_s, strict=True)
+        ]
+        made[f"sweep.{strategy}.{key}"] = ", ".join(speeds)
+    return made
+
+
+def of_proofs(path: Path, measured: Path) -> dict[str, str]:
+    """What `make verify` found for the set, and for other settings in the folders of `measured`."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for folder in (path, *sorted(found.parent for found in measured.glob("*/equivalence.csv"))):
+        for row in _last_proofs(folder).itertuples():
+            difference = digits(row.max_relative_difference) if row.max_relative_difference else "0: bit-identical"
+            cells = f"{row.world_size:.0f}", f"{row.steps:.0f}", difference, digits(row.tolerance), row.verdict
+            where = "the published set" if folder == path else folder.name
+            alike.setdefault((where, *cells), []).append(f"`{row.strategy}`")
+    header = ("strategies", "settings of", "ranks", "steps", "largest relative difference", "tolerance", "verdict")
+    lines = [(", ".join(names), *cells) for cells, names in alike.items()]
+    proven = _last_proofs(path).bit_identical == "yes"
+    return {"proof": f"{proven.sum()} of {len(proven)}", "proofs": _table(header, lines)}
+
+
+def _last_proofs(path: Path) -> pandas.DataFrame:
+    """The last row of each strategy in a set's equivalence.csv, but for those that could not run."""
+    rows = read_table(path, "equivalence").drop_duplicates("strategy", keep="last")
+    return rows[rows.verdict != "skipped"]
+
+
+def of_measured(measured: Path) -> dict[str, str]:
+    """What belongs to no result set. What has not been measured yet names the command that does it."""
+    overhead = _read(measured / "overhead.csv", ("what", "quantity", "ratio", "ci_low", "ci_high"))
+    by_the_wall = overhead[~overhead.quantity.str.contains("CPU")]
+    planted = _read(measured / "planted.csv", ("fault", "strategy", "ranks", "steps", "max_relative_difference"))
+    faults = _read(measured / "faults.csv", ("number", "fault", "ended", "seconds"))
+    made = {
+        "overhead.loop": _ratios(by_the_wall[by_the_wall.what == "loop"]),
+        "overhead.instrumentation": _ratios(by_the_wall[by_the_wall.what == "instrumentation"]),
+        "planted": _table(
+            ("planted fault", "in", "ranks", "steps", "largest relative difference"),
+            [
+                (row.fault, f"`{row.strategy}`", row.ranks, row.steps, f"{float(row.max_relative_difference):.2g}")
+                for row in planted.drop_duplicates("fault", keep="last").itertuples()
+            ],
+        ),
+        "faults": _table(
+            ("#", "fault", "ends with", "seconds"),
+            [(row.number, row.fault, row.ended, row.seconds) for row in faults.itertuples()],
+        ),
+        "planted.origin": _origin(planted),
+        "faults.origin": _origin(faults),
+    }
+    commands = {
+        "overhead": "python -m scripts.probe.overhead",
+        "planted": "make test-all",
+        "faults": "make test-faults",
+    }
+    return {name: text or f"(not measured yet: `{commands[name.split('.')[0]]}`)" for name, text in made.items()}
+
+
+def _ratios(rows: pandas.DataFrame) -> str:
+    shown = [f"{float(row.ratio):.3f} [{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]" for row in rows.itertuples()]
+    return ", ".join(shown)
+
+
+def _origin(rows: pandas.DataFrame) -> str:
+    """Where and when rows were measured."""
+    places = dict.fromkeys(f"{row.machine}, {row.date}, commit {row.commit}" for row in rows.itertuples())
+    return "; ".join(places)
+
+
+def _read(path: Path, columns: Iterable[str]) -> pandas.DataFrame:
+    """A small CSV file, every cell as text; without rows where it is missing. Raises UserError for missing columns."""
+    columns = [*columns]
+    if not path.exists():
+        return pandas.DataFrame(columns=columns, dtype=str)
+    rows = pandas.read_csv(path, dtype=str, keep_default_na=False)
+    if missing := [name for name in columns if name not in rows]:
+        raise UserError(f"{path} lacks the columns {', '.join(missing)}")
+    return rows
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table on lines of its own; '' without rows."""
+    header, rows = [*header], [*rows]
+    lines = [f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |\n" for line in (header, *rows)]
+    lines.insert(1, "|---" * len(header) + "|\n")
+    return f"\n\n{''.join(lines)}" if rows else ""
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main, description=__doc__)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

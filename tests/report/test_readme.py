@@ -1,0 +1,170 @@
+"""The READMEs: short, every figure from a committed file, and nothing named that is not there.
+
+.venv/bin/python -m pytest tests/report/test_readme.py
+"""
+
+import dataclasses
+import importlib.util
+import itertools
+import re
+import shutil
+
+import pytest
+from fault_runs import NUM_ROWS, Matrix
+from support import ROOT
+
+from benchmarks.common.config import FIELDS
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import TABLES
+from scripts.analysis.sets import load_set
+from scripts.probe import overhead
+from scripts.probe.measured import add_rows
+from scripts.report.detail_charts import step_chart
+from scripts.report.readme import MEASURED, READMES, SET, figures, fill, of_measured
+
+TEXTS = {path: path.read_text() for path in READMES}
+MADE = figures(SET, MEASURED)
+MAKEFILE = (ROOT / "Makefile").read_text()
+MARKED = re.compile(r"<!--[\w.]+-->.*?<!--/-->", re.DOTALL)
+CODE = re.compile(r"```\w*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+OURS = ("benchmarks", "configs", "launchers", "scripts", "tests")
+each_readme = pytest.mark.parametrize("path", READMES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def code_of(path) -> list[str]:
+    """The lines of code blocks and the spans of code outside of what is generated, variables' values on one line."""
+    found = [block or span for block, span in CODE.findall(MARKED.sub("", TEXTS[path]))]
+    return [line for text in found for line in text.splitlines()]
+
+
+def test_a_newcomer_finishes_the_readme():
+    assert len(TEXTS[ROOT / "README.md"].split()) <= 1300  # as wc -w counts
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
+@each_readme
+def test_every_figure_is_the_one_in_its_file(path):
+    """Protects the reader from figures that somebody typed, or that a new set has left behind: run `make readme`."""
+    assert fill(TEXTS[path], MADE) == TEXTS[path]
+
+
+@each_readme
+def test_no_figure_stands_outside_the_marks(path):
+    """Protects the rule itself: a measured figure without a file behind it is how the old ones came about."""
+    prose = CODE.sub("", MARKED.sub("", TEXTS[path]))
+    typed = re.findall(r"\b\d[\d.,]*(?: ?(?:%|ms|images/s|seconds|minutes)|x\b|e-\d+)", prose)
+    assert set(typed) <= {"95 %"}  # of an interval, by definition
+
+
+@each_readme
+def test_marks_do_not_hide_text(path):
+    """Markdown takes a line that begins with a comment for HTML; a mark without its end would swallow the page."""
+    opened = re.findall(r"<!--[\w.]+-->", TEXTS[path])
+    assert len(opened) == TEXTS[path].count("<!--/-->") == len(MARKED.findall(TEXTS[path]))
+    begins = [line for line in TEXTS[path].splitlines() if line.lstrip().startswith("<!--")]
+    assert all(re.fullmatch(r"<!--[\w./]+-->", line) or "(not measured yet" in line for line in begins)
+
+
+def test_a_figure_that_nothing_makes_is_named():
+    with pytest.raises(UserError, match=r"'speed.of.light'; there are strategies, "):
+        fill("<!--speed.of.light-->3<!--/-->", MADE)
+
+
+def test_figures_follow_their_files(tmp_path):
+    """Protects the test above from figures that come from nowhere: other files, other figures."""
+    for name in ("runs.csv", "windows.csv", "steps.csv", "environment.json", "equivalence.csv"):
+        shutil.copy(SET / name, tmp_path)
+    (tmp_path / "windows.csv").write_text(
+        re.sub(r"(?m)^(ddp-.*?,.*?,)128,", r"\g<1>256,", (SET / "windows.csv").read_text())
+    )
+    proofs = (SET / "equivalence.csv").read_text()
+    (tmp_path / "equivalence.csv").write_text(proofs.replace("2,0,yes,0,ok", "2,0.25,no,0,failed", 1))
+    made = figures(tmp_path, tmp_path)
+    assert float(made["images_per_s.ddp"]) == pytest.approx(2 * float(MADE["images_per_s.ddp"]), abs=2)
+    assert made["images_per_s.single"] == MADE["images_per_s.single"]
+    assert made["proof"] == "9 of 10" and MADE["proof"] == "10 of 10"
+    assert "| `ddp` | the published set | 2 | 20 | 0.25 | 0 | failed |" in made["proofs"]
+
+
+def test_the_readme_says_what_its_chart_says():
+    """The exposed communication of the table is the red part of step_account.png, not another statistic of it."""
+    (axes, _) = step_chart([load_set(SET)]).axes
+    ddp = [label.get_text() for label in axes.get_yticklabels()].index("ddp")
+    drawn = {
+        round(float(text.get_text())) for text in axes.texts if text.get_position()[1] == ddp and text.get_bbox_patch()
+    }
+    assert int(MADE["exposed_comm_ms.ddp"].removesuffix(" ms")) in drawn
+
+
+def test_the_fault_matrix_becomes_a_table(tmp_path):
+    """Protects the way of a fault's seconds: written once all rows were tested, with where and when."""
+    matrix = Matrix()
+    for number in range(2, NUM_ROWS + 1):
+        matrix.add(number, f"fault {number}", "failed; a | b", 0.25)
+    matrix.save(tmp_path / "faults.csv")
+    assert "make test-faults" in of_measured(tmp_path)["faults"], "a matrix with gaps is not kept"
+    matrix.add(1, "=fault 1", "ok")
+    for _ in range(2):  # the second takes the first one's place
+        matrix.save(tmp_path / "faults.csv")
+    made = of_measured(tmp_path)
+    lines = made["faults"].strip().splitlines()
+    assert len(lines) == 2 + NUM_ROWS
+    assert lines[2] == "| 1 | '=fault 1 | ok |  |" and lines[3] == "| 2 | fault 2 | failed; a / b | 0.2 |"
+    assert re.fullmatch(r".+, \d+ cores, \d{4}-\d\d-\d\d, commit [0-9a-f]*(-dirty)?", made["faults.origin"])
+
+
+def test_measured_rows_are_added_and_never_mixed(tmp_path, monkeypatch):
+    """Protects the files behind the figures: each run of a program adds to them, and columns never shift."""
+    path = tmp_path / "new folder" / "overhead.csv"
+    for ratio in (0.5, 0.75):
+        ratios = {"images per second": [ratio] * 6, "images per CPU second": [2.0] * 6}
+        monkeypatch.setattr(overhead, "compare_loops", lambda pairs, flags, ratios=ratios: ratios)
+        assert overhead.main(overhead.Options(output=path)) == 0
+    assert of_measured(path.parent)["overhead.loop"] == "0.500 [0.500, 0.500], 0.750 [0.750, 0.750]"
+    with pytest.raises(UserError, match="has other columns than what, commit, date, machine; move it away"):
+        add_rows(path, [{"what": "loop"}])
+    path.write_text("what\nloop\n")
+    with pytest.raises(UserError, match=r"overhead\.csv lacks the columns quantity, ratio"):
+        of_measured(path.parent)
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+@each_readme
+def test_every_link_leads_somewhere(path):
+    text = TEXTS[path]
+    defined = dict(re.findall(r"(?m)^\[([^\]]+)\]: (\S+)$", text))
+    used = set(re.findall(r"\]\[([^\]]+)\]", text))
+    assert used == defined.keys()
+    for target in [*re.findall(r"\]\(([^)]+)\)", text), *defined.values()]:
+        assert (path.parent / target).exists(), target
+
+
+@each_readme
+def test_every_file_and_command_is_there(path):
+    """Protects the newcomer who types what is written."""
+    targets = {*re.findall(r"(?m)^([a-z-]+):", MAKEFILE)} | {
+        f"bench-{file.stem}" for file in ROOT.glob("benchmarks/*.py")
+    }
+    for line in code_of(path):
+        for name in re.findall(rf"(?:{'|'.join(OURS)})/[\w./<>-]*", line):
+            assert [*ROOT.glob(re.sub(r"<\w+>", "*", name))], name
+        for module in re.findall(r"-m ([\w.]+)", line):
+            assert importlib.util.find_spec(module), module
+        for command in re.findall(r"\bmake ([^#;]+)", line):
+            names = itertools.takewhile(re.compile(r"[a-z_<>-]+").fullmatch, command.split())
+            assert {name for name in names if "<" not in name} <= targets, line
+            assert all(re.search(rf"\b{name}\b", MAKEFILE) for name in re.findall(r"([A-Z_]+)=", command)), line
+        for flag in re.findall(r"(?<![\w-])--([a-z][\w-]+)", line):
+            known = {*FIELDS, *(field.name for field in dataclasses.fields(overhead.Options))}
+            assert flag.replace("-", "_") in known, flag
+
+
+def test_every_column_is_explained():
+    text = TEXTS[ROOT / "results" / "README.md"]
+    named = {*re.findall(r"`([^`\n]+)`", text)}
+    for table, columns in TABLES.items():
+        assert f"{table}.csv" in named and named >= {*columns}, {*columns} - named
