@@ -1,0 +1,210 @@
+"""What one training step must compute and move, layer by layer, and the roof that this sets on GPUs not at hand.
+
+    python -m scripts.probe.roof --arch resnet50 --image-size 224 --batch 256 [--layers] [--results results/x]
+
+The step is traced with tensors that have shapes and no data (FakeTensorMode), in seconds and without a GPU. Bytes are
+what each operation reads and writes; `fused` leaves out what need not travel where every elementwise operation runs
+inside its neighbour's kernel. A layer takes the longer of computing and moving; the roof is the sum over layers.
+"""
+
+import collections
+import dataclasses
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torchvision
+import tyro
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from benchmarks.common.errors import UserError
+from scripts.analysis.roofs import Layer, forecast_rows, forecast_table
+
+DTYPES = {"fp32": None, "bf16": torch.bfloat16}  # of autocast; tf32 moves fp32's bytes, fp16 those of bf16
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """FLOPs and bytes of a training step, and the roof that they set on each GPU."""
+
+    arch: str = "resnet50"
+    image_size: int = 224
+    batch: int = 256
+    layers: bool = False
+    """Print every layer, too."""
+    results: Path | None = None
+    """Result set that gets roof.csv, for its report."""
+
+
+@dataclasses.dataclass
+class Operation:
+    """One operation of the step. Tensors are known by (storage, how often it was written before)."""
+
+    layer: str
+    flops: int
+    pointwise: bool
+    in_optimizer: bool
+    reads: dict[tuple[int, int], int]
+    """Bytes of each tensor read."""
+    writes: dict[tuple[int, int], int]
+
+
+class Trace(TorchDispatchMode):
+    """Notes every operation that runs under it, but views, which move nothing."""
+
+    def __init__(self, net: torch.nn.Module):
+        super().__init__()
+        self.operations: list[Operation] = []
+        self.kept: list[torch.Tensor] = []  # so that no two storages of a step share an address
+        self.versions: collections.Counter[int] = collections.Counter()
+        self.in_optimizer = False
+        self.inside: list[tuple[str, int]] = []  # modules at work in the forward pass, and their first autograd node
+        self.nodes: dict[int, str] = {}  # which module made which autograd node, the innermost
+        for name, module in net.named_modules():
+            module.register_forward_pre_hook(lambda *_, name=name: self._enter(name))
+            module.register_forward_hook(lambda *_: self._leave())
+
+    def _enter(self, name: str) -> None:
+        self.inside.append((name, torch.autograd._get_sequence_nr()))
+
+    def _leave(self) -> None:
+        name, first = self.inside.pop()
+        for node in range(first, torch.autograd._get_sequence_nr()):
+            self.nodes.setdefault(node, name)  # inner modules leave first
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        before, outputs = _tensors((args, kwargs)), [*_written(func, args), *_tensors(result)]
+        if func.is_view or func._schema.name == "aten::detach" or not outputs:
+            return result
+        reads = {self._key(tensor): _bytes(tensor) for tensor in before}
+        for key in {tensor.untyped_storage()._cdata for tensor in outputs}:
+            self.versions[key] += 1
+        writes = {self._key(tensor): _bytes(tensor) for tensor in outputs}
+        count = flop_registry.get(func.overloadpacket)
+        flops = count(*args, **(kwargs or {}), out_val=result) if count else 0
+        pointwise = torch.Tag.pointwise in func.tags
+        self.operations.append(Operation(self._layer(), flops, pointwise, self.in_optimizer, reads, writes))
+        self.kept += [*before, *outputs]
+        return result
+
+    def _key(self, tensor: torch.Tensor) -> tuple[int, int]:
+        storage = tensor.untyped_storage()._cdata
+        return storage, self.versions[storage]
+
+    def _layer(self) -> str:
+        """The innermost module at work, or whose backward pass it is; else the loss or the optimizer."""
+        node = torch._C._current_autograd_node()
+        made_by = self.nodes.get(node._sequence_nr()) if node else self.inside[-1][0] if self.inside else None
+        return made_by or "loss and optimizer"
+
+
+def _tensors(tree) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _written(func, args) -> list[torch.Tensor]:
+    """Arguments that an operation writes in place."""
+    named = zip(func._schema.arguments, args, strict=False)
+    return [value for argument, value in named if argument.is_write and isinstance(value, torch.Tensor)]
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def trace_step(make_net, batch: int, image_size: int, autocast: torch.dtype | None = None) -> list[Operation]:
+    """Every operation of forward, backward and SGD's step with momentum of `make_net()`, without running any.
+
+    make_net: builds a classifier of images (N, 3, image_size, image_size); called where tensors hold no data.
+    """
+    with FakeTensorMode():
+        net = make_net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, foreach=False)
+        for parameter in net.parameters():  # a step that is not the first: momentum buffers are there
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        images, target = torch.empty(batch, 3, image_size, image_size), torch.zeros(batch, dtype=torch.int64)
+        with Trace(net) as trace:
+            with torch.autocast("cpu", autocast, enabled=autocast is not None):
+                scores = net(images)
+            cross_entropy(scores.float(), target).backward()
+            trace.in_optimizer = True
+            optimizer.step()
+    return trace.operations
+
+
+def layers_of(operations: list[Operation]) -> list[Layer]:
+    """FLOPs and bytes of each layer, unfused and fused, in the order of first use."""
+    fused = dict(enumerate(_fused_bytes(operations)))
+    layers: dict[str, list[int]] = {}
+    for number, operation in enumerate(operations):
+        sums = layers.setdefault(operation.layer, [0, 0, 0])
+        moved = sum(operation.reads.values()) + sum(operation.writes.values())
+        for place, value in enumerate((operation.flops, moved, fused[number])):
+            sums[place] += value
+    return [Layer(name, *sums) for name, sums in layers.items()]
+
+
+def _fused_bytes(operations: list[Operation]) -> Iterator[int]:
+    """Bytes of each operation where each elementwise one runs in the kernel that made its largest input.
+
+    It need not read that input, and where it is the only one to read it, nobody need write it. An optimizer's step
+    stays apart from the backward pass.
+    """
+    made_by = {key: number for number, operation in enumerate(operations) for key in operation.writes}
+    readers = collections.Counter(key for operation in operations for key in operation.reads)
+    not_read: dict[int, tuple[int, int]] = {}
+    not_written = set()
+    for number, operation in enumerate(operations):
+        made = [key for key in operation.reads if _side(operations, made_by.get(key)) == operation.in_optimizer]
+        if operation.pointwise and made:
+            not_read[number] = max(made, key=operation.reads.__getitem__)
+            if readers[not_read[number]] == 1:
+                not_written.add(not_read[number])
+    for number, operation in enumerate(operations):
+        read = sum(size for key, size in operation.reads.items() if key != not_read.get(number))
+        written = sum(size for key, size in operation.writes.items() if key not in not_written)
+        yield read + written
+
+
+def _side(operations: list[Operation], number: int | None) -> bool | None:
+    """Whether the operation of this number is the optimizer's; None for what was there before the step."""
+    return None if number is None else operations[number].in_optimizer
+
+
+def main(options: Options) -> int:
+    if options.arch not in torchvision.models.list_models():
+        raise UserError(f"torchvision has no model {options.arch!r}; `make flags` lists those of this suite")
+    make_net = functools.partial(torchvision.models.get_model, options.arch)
+    layers = {
+        name: layers_of(trace_step(make_net, options.batch, options.image_size, dtype))
+        for name, dtype in DTYPES.items()
+    }
+    if options.layers:
+        for name, found in layers.items():
+            print(f"{name}: {'layer':<28} {'GFLOP':>10} {'MB':>10} {'MB fused':>10}")
+            for layer in found:
+                moved = f"{layer.moved_bytes / 1e6:>10,.1f} {layer.fused_bytes / 1e6:>10,.1f}"
+                print(f"{'':{len(name) + 1}} {layer.name:<28} {layer.flops / 1e9:>10,.2f} {moved}")
+    rows = forecast_rows(layers, options.arch, options.image_size, options.batch)
+    print(forecast_table(rows))
+    if options.results:
+        from benchmarks.common.results import append_rows
+
+        (options.results / "roof.csv").unlink(missing_ok=True)
+        append_rows(options.results, "roof", rows)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Options, description=__doc__)))
+    except UserError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)
