@@ -13,41 +13,18 @@ import os
 import sys
 from pathlib import Path
 
+import tyro
+
 from benchmarks.common import machine
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.fingerprint import fingerprint
-from benchmarks.common.results import STATUSES, read_table
+from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import ask, settings_hash
 from scripts.suite import preflight
 from scripts.suite.options import find_key, value_flags
-
-
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """What the user set in Make's variables, and the machine's word for what was not."""
-
-    flags: list[str]
-    """Of the configuration: the file, the data, then the user's own, which win."""
-    args: str
-    """The user's own, as typed."""
-    results: Path | None
-    """None: a new set."""
-    ranks_here: int
-    """On this machine."""
-    repeats: int
-    repeat: int
-    """The round of a launcher that is started by hand."""
-    limit_s: float | None
-    """None: the configuration's."""
-    retry: str
-    strategies: str
-    strategy: str
-    key: str
-    values: str
-    ranks: str
-    """For scaling."""
+from scripts.suite.variables import Given, read_variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,58 +44,6 @@ class Run:
     def key(self) -> tuple[str, int]:
         """By what its row is known: the hash of what was asked, and the round."""
         return settings_hash(self.asked), self.round
-
-
-def read_variables() -> Given:
-    """The one reader of Make's variables. Raises UserError for a number that is none, or an unknown status."""
-    text = {name: os.environ.get(name, "").strip() for name in ("ARGS", "DATA", "RESULTS", "RETRY", "STRATEGIES")}
-    text |= {name: os.environ.get(name, "").strip() for name in ("STRATEGY", "KEY", "VALUES", "RANKS")}
-    if text["RETRY"] and text["RETRY"] not in STATUSES:
-        raise UserError(f"RETRY is {text['RETRY']!r}; it takes {', '.join(STATUSES)}")
-    flags = ["--config", os.environ.get("CONFIG") or default_config()]
-    flags += ["--data", os.environ["DATA"]] if text["DATA"] else []
-    results = Path(os.environ["RESULTS"]) if text["RESULTS"] else None
-    if results and results.is_symlink():  # results/latest is about to be linked anew
-        results = Path(os.path.relpath(results.resolve()))
-    return Given(
-        flags=[*flags, *text["ARGS"].split()],
-        args=text["ARGS"],
-        results=results,
-        ranks_here=machine.num_ranks(),
-        repeats=_at_least_one("REPEATS", 3),
-        repeat=_at_least_one("REPEAT", 1),
-        limit_s=_limit_s(),
-        retry=text["RETRY"],
-        strategies=text["STRATEGIES"],
-        strategy=text["STRATEGY"],
-        key=text["KEY"],
-        values=text["VALUES"],
-        ranks=text["RANKS"],
-    )
-
-
-def default_config() -> str:
-    """A smoke test where neither this machine nor a job's nodes have GPUs."""
-    has_gpus = machine.number("GPUS_PER_NODE", "a number of GPUs", least=0) or machine.num_gpus()
-    return "configs/imagenet-bench.yaml" if has_gpus else "configs/smoke.yaml"
-
-
-def _at_least_one(name: str, default: int) -> int:
-    text = os.environ.get(name) or str(default)
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise UserError(f"{name} is {text}, but must be at least 1")
-    return int(text)
-
-
-def _limit_s() -> float | None:
-    text = os.environ.get("TIMEOUT") or "nan"
-    try:
-        limit_s = float(text)
-    except ValueError:
-        limit_s = -1.0
-    if limit_s < 0:
-        raise UserError(f"TIMEOUT is {text!r}, but must be seconds, 0 or more; 0 is no limit")
-    return None if limit_s != limit_s else limit_s
 
 
 def make_run(
@@ -243,7 +168,7 @@ def begin(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str
     return folder, told | run.variables
 
 
-def main(strategy: str) -> None:
+def main(strategy: str, /) -> None:
     """The run of a launcher that a person starts by hand: its variables, a line each."""
     given = read_variables()
     run = make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)
@@ -253,7 +178,7 @@ def main(strategy: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main(*sys.argv[1:])
+        tyro.cli(main, description=__doc__)
     except (UserError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -18,7 +18,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.relay import Relay, relay
 from benchmarks.common.results import add_settings, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.suite import processes
+from scripts.suite import preflight, processes
 from scripts.suite.plan import Run, begin, python
 from scripts.suite.row import known_before
 
@@ -135,3 +135,24 @@ def describe(results: Path, runs: Sequence[Run], children: Relay) -> None:
     if runs and not (results / "environment.json").exists():
         told = os.environ | runs[0].variables | {"CONFIG": runs[0].config.config}
         children.run([python(), "-m", "scripts.suite.environment", "--results", results], cwd=ROOT, env=told)
+
+
+def run_and_read(
+    runs: Sequence[Run], results: Path, after_run: Callable[[Run, dict], None] = lambda run, row: None
+) -> tuple[list[dict], int]:
+    """Run a plan into a folder of its own, such as a set's verify/; returns its rows, and the signal that ended it.
+
+    after_run: called with each run and its row, before the next run starts. Only failures are printed.
+    """
+    rows: list[dict] = []
+
+    def read(run: Run, folder: RunFolder) -> None:
+        found = read_table(results, "runs")
+        found = found[found.run_id == folder.run_id].to_dict("records")
+        nothing = {"run_id": folder.run_id, "status": "failed", "reason": "the launcher left no row"}
+        rows.append(found[-1] if found else nothing)
+        after_run(run, rows[-1])
+
+    with claimed(preflight.open_set(results)), relay() as children:
+        run_each(runs, results, children, read, stdout=subprocess.DEVNULL)
+    return rows, children.signum

@@ -27,8 +27,9 @@ from support import NUM_VAL, ROOT, environment
 from benchmarks.common.checkpoint import load_checkpoint
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import TABLES, append_rows, read_table
-from scripts.suite.preflight import done_already
+from benchmarks.common.results import TABLES, add_settings, append_rows, read_table
+from benchmarks.common.settings import ask, settings_hash
+from scripts.suite.plan import last_statuses
 from scripts.suite.verdict import first_cause
 
 SLURM = ROOT / "scripts/setup/slurm_local.sh"
@@ -181,16 +182,28 @@ def test_workers_end_when_their_launcher_is_killed(matrix, results, request, str
     matrix.add(5, title, "failed; no worker left", ended.ended_at - began)
 
 
+def test_a_killed_single_process_says_the_same(matrix, results):
+    """There is no launcher of ranks that could be meant: the one process was the rank."""
+    ended = run("single", results, "kill step=3")
+    reason = "rank 0: signal 9, possibly out of memory"
+    assert (ended.code, ended.row["status"], ended.row["reason"]) == (1, "failed", reason)
+    matrix.add(2, "a rank is SIGKILLed (single)", f"failed; {reason}", ended.seconds)
+
+
 def test_ranks_end_when_even_the_supervisor_is_killed(matrix, results):
-    """SIGKILL to scripts/suite/attempt.py loses its row; its run must not go on beside the next one."""
-    process = start([ROOT / "launchers" / "single.sh"], results, "slow", ARGS="--steps 1000")
+    """SIGKILL to scripts/suite/attempt.py: its run must not go on beside the next one; the loop writes its row."""
+    suite = [ROOT / "launchers" / "all.sh"]
+    process = start(suite, results, "slow", STRATEGIES="single", REPEATS=1, ARGS="--steps 1000")
     run_dir = until_planted(results)
     began = time.monotonic()
-    process.kill()
-    process.wait()
-    until(lambda: not processes_of(run_dir), "the run's processes have ended", 30)
-    assert not (results / "runs.csv").exists()
-    matrix.add(5, "scripts/suite/attempt.py is SIGKILLed", "no row; no process left", time.monotonic() - began)
+    (attempt,) = psutil.Process(process.pid).children()
+    attempt.kill()
+    ended = finish(process, results)
+    assert processes_of(run_dir) == []
+    assert (ended.code, ended.row["status"], ended.row["run_id"]) == (1, "failed", run_dir.name)
+    assert ended.row["reason"].startswith("SIGKILL ended the attempt")
+    seconds = ended.ended_at - began
+    matrix.add(5, "scripts/suite/attempt.py is SIGKILLed", "failed; the loop writes its row; no process left", seconds)
 
 
 def test_success_without_metrics_is_a_failure(matrix, results):
@@ -294,7 +307,7 @@ def test_missing_tools_are_skipped_with_the_remedy(matrix, results, tmp_path):
     shutil.copy(Path(sys.prefix) / "pyvenv.cfg", venv)
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("bash", "env", "dirname", "nproc", "date", "mkdir", "grep", "git", "timeout", "awk"):
+    for name in ("bash", "env", "dirname", "basename", "timeout", "awk"):  # nor git
         (tools / name).symlink_to(shutil.which(name))
     variables = {"PYTHON": venv / "bin" / "python", "PATH": tools}
     for strategy, more, remedy in [
@@ -527,17 +540,20 @@ def test_a_half_written_line_costs_only_itself(matrix, results, capsys):
         append_rows(results, table, rows[2:])
         assert list(read_table(results, table)["run_id"]) == ["single-0", "single-1", "single-2"]
         assert capsys.readouterr().err == ""
+    (results / "runs.csv").unlink()
+    asked = ask(Config(), "single", 2, 1, 1, "")
+    done = {(settings_hash(asked), 1): "ok"}
     row = {"schema": 1, "run_id": "r", "strategy": "single", "status": "ok", "repeat": 1}
-    append_rows(results, "runs", [row])
-    assert done_already(results, "", "", "") == {("single", 1)}
+    append_rows(results, "runs", [row | {"settings": add_settings(results, asked)}])
+    assert last_statuses(results) == done
     path = results / "runs.csv"
     whole = path.read_text()
     path.write_text(whole + "1,torn,single,ok,,0,2\n")  # a short line, which no chart counts
-    assert done_already(results, "", "", "") == {("single", 1)}
-    path.write_text("run_id,strategy,status,repeat\nr,single,ok,1\n")  # an older schema
-    assert done_already(results, "", "", "") == {("single", 1)}
+    assert last_statuses(results) == done
+    path.write_text("run_id,strategy,status,repeat\nr,single,ok,1\n")  # an older schema: it does not say what it was
+    assert last_statuses(results) == {}
     path.write_text(whole.rstrip("\n"))
-    assert done_already(results, "", "", "") == set(), "a suite would leave out a run whose row is about to be dropped"
+    assert last_statuses(results) == {}, "a suite would leave out a run whose row is about to be dropped"
     matrix.add(16, "half-written last line in each CSV", "skipped with a warning; the next row is whole")
 
 

@@ -12,6 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from support import ROOT, STRATEGIES, environment, hear_sigint
 
@@ -280,8 +281,10 @@ def test_results_latest_is_the_set_and_not_a_link_to_itself(suite):
 def test_another_node_leaves_the_row_to_the_first(suite):
     """Protects torchrun over machines: only the first node's rank 0 has metrics, and the others did not fail."""
     far = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "node0:29400", "LEAVES": "nothing"}
-    assert suite.run(REPEATS=1, STRATEGIES="ddp", **far).returncode == 0
-    assert suite.rows() == []
+    done = suite.run(REPEATS=1, STRATEGIES="ddp", **far)
+    assert done.returncode == 0 and done.stderr == ""
+    assert suite.rows() == [] and "the first node has its row" in done.stdout
+    assert not [call for call in suite.recorder.calls() if "scripts.report.plot" in call["words"]]
     assert suite.run(REPEATS=1, STRATEGIES="ddp", LEAVES="nothing").returncode == 1
     assert suite.rows() == [(1, "ddp", "failed")]
 
@@ -316,3 +319,46 @@ def test_a_signal_ends_the_suite_after_a_true_row(suite, tmp_path, signum, code)
     assert process.wait(60) == code
     assert suite.rows() == [(1, "single", "interrupted")]
     assert suite.recorder.calls()[-1]["words"][:2] == ["-m", "scripts.report.plot"]
+
+
+def test_charts_are_drawn_after_every_round_and_never_beside_a_run(suite):
+    """Protects the first look after a third of the time; drawing costs no run its cores, and says when it will end."""
+    done = suite.run(REPEATS=3)
+    words = [next((word for word in call["words"] if "." in word), "") for call in suite.recorder.calls()]
+    round_of = ["benchmarks.single", "torch.distributed.run", "scripts.report.plot"]
+    assert words == 3 * round_of
+    lines = [line for line in done.stdout.splitlines() if line.startswith("round ")]
+    assert [line.split(";")[0] for line in lines] == ["round 1 is done", "round 2 is done"]
+    assert "; the suite ends at about " in lines[0] and "/charts" in lines[0]
+
+
+def test_a_killed_attempt_has_its_row_and_the_suite_goes_on(suite, tmp_path):
+    """Protects the row of a run whose supervisor was killed, such as by the kernel where memory is short."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    process = suite.start(REPEATS=1, WAIT_WHILE=hold)
+    while not (calls := [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    (attempt,) = psutil.Process(process.pid).children()
+    attempt.kill()
+    hold.unlink()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, out + err
+    assert suite.rows() == [(1, "single", "failed"), (1, "ddp", "ok")]
+    row = read_table(suite.results, "runs").iloc[0]
+    assert row.reason.startswith("SIGKILL ended the attempt") and row.reason in out
+    assert row.run_id == Path(calls[0]["env"]["RUN_DIR"]).name and row.settings and row.arch == "resnet18"
+
+
+def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
+    """Protects jobs from ending for good at their time limit: slurm_job.sh requeues where there are checkpoints."""
+    config = tmp_path / "own.yaml"
+    config.write_text("checkpoint_dir: some where\nworkers: 0\n")
+    assert suite.run(REPEATS=1, STRATEGIES="single", CONFIG=config).returncode == 0
+    (call,) = [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]
+    assert call["env"]["CHECKPOINT_DIR"] == str(suite.checkout / "some where")
+    job = [ROOT / "scripts/suite/slurm_job.sh", "echo", "words"]
+    for checkpoints, words in (("/some where", "words --resume\n"), ("", "words\n")):
+        env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)
+        assert subprocess.run(job, env=env, capture_output=True, text=True).stdout == words

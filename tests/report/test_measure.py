@@ -1,0 +1,89 @@
+"""What `make report` measures before it writes: the parts that a set lacks, each in a process; signals end it all.
+
+.venv/bin/python -m pytest tests/report/test_measure.py
+"""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support import ROOT, environment
+
+from benchmarks.common.results import append_rows
+from scripts.report import measure
+
+STUB = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from scripts.report import measure
+
+def parts(results):
+    say = [sys.executable, "-c", "import os; open(os.environ['SAID'], 'a').write(os.environ['WORD'])"]
+    wait = [sys.executable, "-c", "import time; open({started!r}, 'w'); time.sleep(60)"]
+    words = os.environ["PARTS"].split()
+    command = {{"say": say, "fail": ["false"], "wait": wait}}
+    return [(command[word], {{"WORD": word, "SAID": {said!r}}}) for word in words]
+
+measure.missing_parts = parts
+sys.exit(measure.measure(Path({results!r})))
+"""
+
+
+@pytest.fixture
+def a_set(tmp_path):
+    results = tmp_path / "a set"
+    results.mkdir()
+    append_rows(results, "runs", [{"run_id": "single-1", "strategy": "single", "repeat": 1, "status": "ok"}])
+    return results
+
+
+def start(results, parts) -> subprocess.Popen:
+    """`measure` with other parts, in a process of its own."""
+    names = {name: str(results.parent / name) for name in ("said", "started")}
+    code = STUB.format(root=str(ROOT), results=str(results), **names)
+    env = environment(PARTS=parts)
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def test_only_what_is_missing_is_measured(a_set, monkeypatch):
+    """Protects minutes: a part whose table is there is left out; one rank has no scaling to show."""
+    monkeypatch.setenv("NUM_GPUS", "0")
+    monkeypatch.setenv("NPROC", "4")
+    loader, proof, scaling = measure.missing_parts(a_set)
+    assert "scripts.probe.loader" in loader[0] and "scripts.proof.verify" in proof[0]
+    assert scaling[0] == ["launchers/all.sh", "scaling"] and scaling[1]["RANKS"] == "1 2 4"
+    assert scaling[1]["RESULTS"] == str(a_set / "scaling") and proof[1]["RESULTS"] == str(a_set)
+    append_rows(a_set, "loader", [{"run_id": "x"}])
+    append_rows(a_set, "equivalence", [{"run_id": "x"}])
+    assert measure.missing_parts(a_set) == [scaling]
+    monkeypatch.setenv("NPROC", "1")
+    assert measure.missing_parts(a_set) == []
+
+
+def test_nothing_is_measured_beside_a_published_set(tmp_path, monkeypatch):
+    """Protects published numbers from those of another machine."""
+    results = tmp_path / "published" / "a set"
+    results.mkdir(parents=True)
+    append_rows(results, "runs", [{"run_id": "single-1", "status": "ok"}])
+    monkeypatch.setattr(measure, "missing_parts", lambda results: pytest.fail("measured"))
+    assert measure.measure(results) == 0
+
+
+def test_a_part_that_fails_leaves_a_gap_and_the_others_go_on(a_set):
+    """Protects the parts that can be measured, and the exit code that says that one could not."""
+    process = start(a_set, "fail say")
+    assert process.wait(60) == 1 and (a_set.parent / "said").read_text() == "say"
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_all(a_set, signum, code):
+    """Protects Ctrl-C: the part in progress is ended, and no other starts."""
+    process = start(a_set, "wait say")
+    while not (a_set.parent / "started").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signum)
+    assert process.wait(60) == code and not (a_set.parent / "said").exists()
