@@ -31,6 +31,7 @@ help: ## this text
 #: A, B, FAIL_OVER  for compare
 #: NODES, TASKS_PER_NODE, PARTITION, TIME  for bench-slurm; TIME in minutes
 #: GPUS_PER_NODE, CPUS_PER_TASK            the same; default: the GPUs here, and a task's share of a node's cores
+#: PLAN        yes: bench, sweep and scaling print their runs, and start none
 #: MEASURE     no: make report from what is there
 #: WARNING_S   bench-slurm: seconds before the time limit at which a checkpoint is asked for; default 60
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
@@ -82,22 +83,22 @@ compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; with
 	  $(if $(FAIL_OVER),--fail-over $(FAIL_OVER)) $(ARGS)
 
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
-	@RESULTS="$(or $(RESULTS),results/latest)" launchers/report.sh
+	@$(PYTHON) -m scripts.report.page --results "$(or $(RESULTS),results/latest)" $(if $(filter no,$(MEASURE)),,--measure)
 
 verify: setup data ## prove that the strategies compute the same update; STRATEGIES="ddp horovod_ddp" for some
 	@$(PYTHON) -m scripts.proof.verify $(if $(STRATEGIES),--strategies "$(STRATEGIES)") $(if $(RESULTS),--results "$(RESULTS)")
 
 sweep: setup data ## one option, several values: STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"
-	@launchers/sweep.sh
+	@launchers/all.sh sweep
 
 scaling: setup data ## strong and weak scaling: STRATEGY=ddp RANKS="1 2 4"
-	@launchers/scaling.sh
+	@launchers/all.sh scaling
 
 mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
 	@$(PYTHON) -m scripts.report.mlperf_log --results "$(or $(RESULTS),results/latest)" $(ARGS)
 
 loader: setup data ## is the loader the limit? loader alone, training alone, both
-	@RESULTS="$(or $(RESULTS),results/latest)" launchers/loader.sh
+	@$(PYTHON) -m scripts.probe.loader --results "$(or $(RESULTS),results/latest)"
 
 flags: setup ## every configuration field and its flag
 	@$(PYTHON) -m benchmarks.single --help

@@ -3,12 +3,13 @@
     python -m scripts.probe.loader --config configs/smoke.yaml --results results/latest
 
 Every other flag is a configuration field, as of benchmarks.single, whose step, loader and threads are timed: one
-rank's. Training alone repeats one batch that is on the device already. With --results the rates go to the set's
-loader.csv, in place of those that were there. Images a second a core: over the CPU seconds that this process and
-its loader workers spent.
+rank's. Without such flags Make's variables count. Training alone repeats one batch that is on the device already.
+With --results the rates go to the set's loader.csv, in place of those that were there. Images a second a core: over
+the CPU seconds that this process and its loader workers spent.
 """
 
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +19,12 @@ from unittest import mock
 import tyro
 from tqdm import tqdm
 
+from benchmarks.common import machine
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
 from scripts.analysis.sets import show
+from scripts.suite import plan
 
 ROUNDS, WINDOW_S = 5, 0.8  # windows of each kind, and how long one should last
 WARMUP_STEPS = 3
@@ -156,7 +159,8 @@ if __name__ == "__main__":
         options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
         if options.results and not options.results.is_dir():
             raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
-        main(load_config(flags), options.results)
+        os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
+        main(load_config(flags or plan.read_variables().flags), options.results)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -17,7 +17,7 @@ from scripts.analysis.sets import SETTINGS, Group, ResultSet, matched, show
 from scripts.analysis.stats import RatioEstimate, ratio
 from scripts.report import charts
 from scripts.report.figures import count, digits
-from scripts.suite.plan import flags_in
+from scripts.suite.options import flags_in
 
 NOT_VERIFIED = "not verified: make verify"
 UNLIKE_PROOF = {"compression", "amp_dtype", "opt_level", "norm"}  # flags that change the arithmetic proven

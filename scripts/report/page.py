@@ -35,6 +35,7 @@ from scripts.report.content import (
     with_short_labels,
 )
 from scripts.report.figures import clean, describe, troubles
+from scripts.report.measure import measure
 from scripts.report.origin import commands, facts, launch_lines, scalings, sweeps
 from scripts.report.plot import CHARTS, DETAIL_CHARTS
 from scripts.report.scaling import scaling_chart
@@ -48,6 +49,8 @@ class Options:
     """Write report.html and report.md of a result set."""
 
     results: Path = Path("results/latest")
+    measure: bool = False
+    """Measure first what the set lacks; some minutes."""
 
 
 def figures_of(results: ResultSet) -> dict[str, Figure]:
@@ -131,6 +134,9 @@ def escape_markdown(value: object) -> str:
 
 
 def main(options: Options) -> int:
+    failed = measure(options.results) if options.measure else 0
+    if failed > 1:  # a signal
+        return failed
     results = with_short_labels(load_set(options.results))
     if results.ok.empty:
         reasons = " ".join(clean(text) for text in troubles(results)[:3])
@@ -147,7 +153,7 @@ def main(options: Options) -> int:
         raise UserError(f"cannot write the report in {results.path}: {error.strerror}") from None
     print("\n".join(headline(results)))
     print(f"\nwritten:\n  {results.path / 'report.html'}\n  {results.path / 'report.md'}")
-    return 0
+    return failed
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from benchmarks.common.results import cell, write_whole
 from scripts.analysis.sets import Group, ResultSet, load_set, matched
 from scripts.analysis.stats import ratio, strategy_throughput
 from scripts.report.figures import COLORS, count, digits, footnote, make_figure, save_chart, troubles
-from scripts.suite.plan import find_key, flags_in
+from scripts.suite.options import find_key, flags_in
 from scripts.suite.preflight import chosen
 
 COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")

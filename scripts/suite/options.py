@@ -38,3 +38,19 @@ def value_flags(key: str, text: str) -> list[str]:
             kind = "whole number" if wanted is int else "number"
             raise UserError(f"VALUES: {key} is {text!r}, but must be a {kind}") from None
     return [flag, text]
+
+
+def flags_in(options_cell: str) -> dict[str, str]:
+    """Field and value of each flag of a runs.csv row, the last one of a field as on a command line; yes and no
+    for a boolean's --x and --no-x."""
+    words, found = options_cell.removeprefix("'").split(), {}
+    for word, following in zip(words, [*words, "--"][1:], strict=True):
+        name, given, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if not given and following.startswith("--"):
+            name, value = (name[3:], "no") if name.startswith("no_") else (name, "yes")
+        elif not given:
+            value = following
+        if word.startswith("--"):
+            found[name] = value
+    return found

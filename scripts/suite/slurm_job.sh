@@ -3,13 +3,7 @@
 # lets it write a checkpoint and puts the job back into the queue, to resume from it.
 set -uo pipefail
 
-command=("$@") began=$EPOCHSECONDS checkpoints=''
-for ((n = 1; n <= $#; n++)); do
-  case ${!n} in
-    --checkpoint-dir) next=$((n + 1)) && checkpoints=${!next} ;;
-    --checkpoint-dir=*) checkpoints=${!n#*=} ;;
-  esac
-done
+command=("$@") began=$EPOCHSECONDS checkpoints=${CHECKPOINT_DIR:-} # from the run's settings, wherever they were said
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
   rm -f -- "$RUN_DIR"/cause-*.json # they tell of the life before
   [ -z "$checkpoints" ] || command+=(--resume)

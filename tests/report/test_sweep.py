@@ -14,12 +14,14 @@ import numpy
 import pytest
 from support import environment
 
+from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
 from scripts.analysis.sets import load_set
 from scripts.analysis.stats import strategy_throughput
 from scripts.report import scaling as plot_scaling
 from scripts.report import sweep as plot_sweep
+from scripts.suite import options as options_of
 from scripts.suite import plan
 
 COMMON = {
@@ -36,7 +38,7 @@ COMMON = {
     "parallel": True,
     "oversubscribed": False,
 }
-OURS = "scripts.suite.plan scripts.suite.attempt scripts.report.sweep scripts.report.scaling"
+OURS = "scripts.suite.bench scripts.suite.attempt scripts.report.sweep scripts.report.scaling"
 
 
 def add_runs(folder, strategy, images_per_s, num_repeats=3, noise=0.02, **row):
@@ -61,8 +63,8 @@ def text_of(path):
 
 
 def launch(checkout, name, **variables):
-    """Run launchers/<name>.sh of the copied checkout: it sets results/latest."""
-    command = [checkout / "launchers" / f"{name}.sh"]
+    """Run launchers/all.sh <name> of the copied checkout: it sets results/latest."""
+    command = [checkout / "launchers" / "all.sh", name]
     return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
 
 
@@ -70,7 +72,7 @@ def launch(checkout, name, **variables):
     ("name", "variables", "words"),
     [
         ("sweep", {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 x"}, ["'x'", "number"]),
-        ("scaling", {"STRATEGY": "ddp", "RANKS": "1 3"}, ["3 ranks", "--global-batch 6"]),
+        ("scaling", {"STRATEGY": "ddp", "RANKS": "1 3"}, ["3 ranks", "--global-batch 6", "RANKS"]),
     ],
 )
 def test_a_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data, tiny_config, name, variables, words):
@@ -83,30 +85,33 @@ def test_a_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data, 
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("variables", "words"),
     [
-        (plan.Sweep("x", "dpp", "bucket_cap_mb", "1"), ["'dpp'", "did you mean ddp"]),
-        (plan.Sweep("x", "ddp", "bucket_cap", "1"), ["bucket_cap", "did you mean bucket_cap_mb"]),
-        (plan.Sweep("x", "ddp", "bucket_cap_mb", "1 -1"), ["-1", "at least 0"]),
-        (plan.Sweep("x", "ddp", "workers", "1 1.5"), ["'1.5'", "whole number"]),
-        (plan.Sweep("x", "ddp_amp", "amp_dtype", "bf16 fp15"), ["fp15", "did you mean fp16"]),
-        (plan.Sweep("x", "ddp", "global_batch", "8 9"), ["9", "NPROC=2", "--global-batch 8"]),
-        (plan.Sweep("x", "ddp", "bucket_cap_mb", " "), ["VALUES", "make sweep"]),
-        (plan.Sweep("x", "", "workers", "1"), ["STRATEGY", "make sweep"]),
-        (plan.Sweep("x", "ddp", "workers", "1", repeats=0), ["REPEATS is 0"]),
-        (plan.Scaling("x", "dpp", "1 2"), ["'dpp'", "did you mean ddp"]),
-        (plan.Scaling("x", "ddp", "1 0"), ["'1 0'"]),
-        (plan.Scaling("x", "ddp", "2 2"), ["two or more"]),
-        (plan.Scaling("x", "ddp", ""), ["RANKS", "make scaling"]),
-        (plan.Scaling("x", "ddp", "1 8"), ["2 GPUs"]),
+        ("STRATEGY=dpp KEY=bucket_cap_mb VALUES=1", ["'dpp'", "did you mean ddp"]),
+        ("STRATEGY=ddp KEY=bucket_cap VALUES=1", ["bucket_cap", "did you mean bucket_cap_mb"]),
+        ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=1,-1", ["-1", "at least 0"]),
+        ("STRATEGY=ddp KEY=workers VALUES=1,1.5", ["'1.5'", "whole number"]),
+        ("STRATEGY=ddp_amp KEY=amp_dtype VALUES=bf16,fp15", ["fp15", "did you mean fp16"]),
+        ("STRATEGY=ddp KEY=global_batch VALUES=8,9", ["9", "2 ranks", "--global-batch 8"]),
+        ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=", ["VALUES", "make sweep"]),
+        ("STRATEGY= KEY=workers VALUES=1", ["STRATEGY", "make sweep"]),
+        ("STRATEGY=single,ddp KEY=workers VALUES=1", ["one strategy", "'single ddp'"]),
+        ("STRATEGY=ddp KEY=workers VALUES=1 REPEATS=0", ["REPEATS is 0"]),
+        ("STRATEGY=ddp KEY=workers VALUES=1 TIMEOUT=soon", ["TIMEOUT is 'soon'", "seconds"]),
+        ("STRATEGY=dpp RANKS=1,2", ["'dpp'", "did you mean ddp"]),
+        ("STRATEGY=ddp RANKS=1,0", ["'1 0'"]),
+        ("STRATEGY=ddp RANKS=2,2", ["two or more"]),
+        ("STRATEGY=ddp RANKS=", ["RANKS", "make scaling"]),
+        ("STRATEGY=ddp RANKS=1,8", ["8 ranks", "2 GPUs", "lower RANKS"]),
     ],
 )
-def test_a_mistake_is_named_with_what_to_do(monkeypatch, options, words):
-    # Every value is checked, not only the first; a wrong name comes with the nearest one.
-    monkeypatch.setenv("NPROC", "2")
-    monkeypatch.setenv("NUM_GPUS", "2")
+def test_a_mistake_is_named_with_what_to_do(monkeypatch, tmp_path, variables, words):
+    # Every value is checked, not only the first; a wrong name comes with the nearest one. A comma is a space here.
+    given = dict(word.split("=") for word in variables.split())
+    for name, text in {"NPROC": "2", "NUM_GPUS": "2", "ARGS": "--loader synthetic", **given}.items():
+        monkeypatch.setenv(name, text.replace(",", " "))
     with pytest.raises(UserError) as caught:
-        plan.main(options, ["--loader", "synthetic"])
+        (plan.scaling if "RANKS" in given else plan.sweep)(plan.read_variables())
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -127,13 +132,13 @@ def test_a_sweep_is_interleaved_and_does_only_what_is_missing(checkout, recorder
     assert done.returncode == 0, done.stderr
     rows = read_table(tmp_path / "a set", "runs")
     assert [*zip(rows.repeat, rows.options, strict=True)] == [
-        (repeat, f"'--seed 3 --bucket-cap-mb {value}") for repeat in (1, 2) for value in (25, 1)
+        (repeat, f"--seed 3 --bucket-cap-mb {value}") for repeat in (1, 2) for value in (25, 1)
     ]
-    started = [call["words"] for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
-    assert [words[-4:] for words in started[:2]] == [["--seed", "3", "--bucket-cap-mb", value] for value in ("25", "1")]
+    started = [load_config(call["words"][-2:]) for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
+    assert [(config.seed, config.bucket_cap_mb) for config in started[:2]] == [(3, 25), (3, 1)]
     again = variables | recorder.variables | {"PASSED_ON": OURS, "VALUES": "25 5 1", "REPEATS": 2}
     assert launch(checkout, "sweep", **again).returncode == 0
-    assert list(read_table(tmp_path / "a set", "runs").options[4:]) == ["'--seed 3 --bucket-cap-mb 5"] * 2
+    assert list(read_table(tmp_path / "a set", "runs").options[4:]) == ["--seed 3 --bucket-cap-mb 5"] * 2
     points = read_csv(tmp_path / "a set" / "sweep.csv")
     assert [(row["key"], row["value"], row["num_runs"]) for row in points] == [
         ("bucket_cap_mb", value, "2") for value in ("1", "5", "25")
@@ -154,11 +159,10 @@ def test_scaling_gives_every_rank_the_same_threads(checkout, recorder, tmp_path,
     passed_on = OURS.replace("scripts.report.scaling", "")  # what stands for a run does not know its world size
     launch(checkout, "scaling", **variables | recorder.variables | {"PASSED_ON": passed_on})
     started = [call for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
-    shapes = [(int(call["env"]["NPROC"]), int(call["words"][-1])) for call in started]
+    shapes = [(int(call["env"]["NPROC"]), load_config(call["words"][-2:]).global_batch) for call in started]
     assert shapes == 2 * [(1, 8), (2, 8), (4, 8), (1, 2), (2, 4)]
     threads = max(1, len(os.sched_getaffinity(0)) // 4)
     assert {call["env"]["THREADS_PER_RANK"] for call in started} == {str(threads)}
-    assert all(call["words"][-2] == "--global-batch" for call in started)
 
 
 def test_a_real_sweep_goes_on_after_a_value_that_fails(checkout, tmp_path, tiny_data, tiny_config):
@@ -221,7 +225,7 @@ def test_sigterm_ends_a_sweep_with_its_row_and_no_process(checkout, tmp_path, ti
         ARGS="--epochs 100000",
     )
     process = subprocess.Popen(
-        [checkout / "launchers" / "sweep.sh"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [checkout / "launchers" / "all.sh", "sweep"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     deadline = time.monotonic() + 120
     while not list(results.glob("logs/*/progress")):
@@ -255,7 +259,7 @@ def test_sigterm_ends_a_sweep_with_its_row_and_no_process(checkout, tmp_path, ti
 )
 def test_the_swept_value_is_read_from_the_flags(options, value):
     # As a command line is read: the last one wins, - and _ are the same, and the CSV's ' is not part of it.
-    assert plan.flags_in(options).get("split_size") == value
+    assert options_of.flags_in(options).get("split_size") == value
 
 
 @pytest.mark.parametrize(
@@ -263,7 +267,7 @@ def test_the_swept_value_is_read_from_the_flags(options, value):
 )
 def test_a_swept_boolean_is_read_from_its_flags(options, value):
     # make sweep KEY=augment VALUES="yes no" makes --augment and --no-augment.
-    assert plan.flags_in(options).get("augment") == value
+    assert options_of.flags_in(options).get("augment") == value
 
 
 def test_sweep_numbers_are_those_of_the_statistics(tmp_path):

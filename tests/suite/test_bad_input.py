@@ -87,8 +87,8 @@ def test_an_unfit_data_set(refuse, own_data, spoil, words):
     [
         ({"STRATEGIES": "single dpp"}, ["no strategy 'dpp'; did you mean ddp?"]),
         ({"STRATEGIES": "quantum"}, ["no strategy 'quantum'; there are single, dataparallel, ddp"]),
-        ({"ARGS": "--global-batch 9"}, ["global_batch 9 does not divide by NPROC=2 ranks; try --global-batch 8"]),
-        ({"NUM_GPUS": 1, "NPROC": 2}, ["NPROC=2, but only 1 GPUs can be seen; lower NPROC"]),
+        ({"ARGS": "--global-batch 9"}, ["global_batch 9 does not divide by 2 ranks; try --global-batch 8"]),
+        ({"NUM_GPUS": 1, "NPROC": 2}, ["NPROC asks for 2 ranks, but only 1 GPUs can be seen; lower NPROC"]),
         ({"REPEATS": 0}, ["REPEATS is 0, but must be at least 1"]),
         ({"RETRY": "filed"}, ["RETRY is 'filed'; it takes ok, failed"]),
         ({"CONFIG": "configs/nowhere.yaml"}, ["cannot read the configuration configs/nowhere.yaml"]),
@@ -150,7 +150,7 @@ def test_more_ranks_than_cores_is_a_warning_and_a_mark_in_the_row(recorder, chec
         results = tmp_path / f"set {nproc} {num_gpus}"
         results.mkdir()
         (results / "environment.json").write_text("{}")
-        passed_on = {"PASSED_ON": "scripts.suite.preflight scripts.suite.attempt"}
+        passed_on = {"PASSED_ON": "scripts.suite.bench scripts.suite.attempt"}
         env = environment(
             **recorder.variables | passed_on,
             RESULTS=results,

@@ -15,24 +15,34 @@ from pathlib import Path
 import pytest
 from support import ROOT, STRATEGIES, environment, hear_sigint
 
+from benchmarks.common.config import load_config
 from benchmarks.common.results import read_table
+from benchmarks.common.run_folder import RunFolder
+from scripts.suite import plan
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node"]
 BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
 IN_ONE_PROCESS = ["single", "dataparallel", "model_parallel"]
 
 
+OURS = "scripts.suite.bench scripts.suite.plan scripts.suite.attempt"  # what a recorder passes on
+
+
 @pytest.fixture
-def command(recorder, tmp_path):
-    """command(strategy, **environment): (words that would be run, their environment, the attempt's own words)."""
+def command(recorder, tmp_path, tiny_config, tiny_data):
+    """command(strategy, **environment): (words that would be run, their environment, the attempt's own words).
+
+    Of a launcher that is started by hand: the planner is asked first.
+    """
 
     def build(name: str, **variables) -> tuple[list[str], dict, list[str]]:
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / "sinfo").write_text("#!/bin/sh\n")  # a cluster that answers
         (tmp_path / "bin" / "sinfo").chmod(0o755)
         path = f"{tmp_path}/bin:{os.environ['PATH']}"
-        ours = {"PATH": path, "RESULTS": tmp_path / "a set", "CONFIG": "my config.yaml", "SLURM_CONF": "/dev/null"}
-        env = environment(**recorder.variables | ours | {"THREADS_PER_RANK": None} | variables)
+        ours = {"PATH": path, "RESULTS": tmp_path / "a set", "CONFIG": tiny_config, "SLURM_CONF": "/dev/null"}
+        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.suite.plan", "THREADS_PER_RANK": None}
+        env = environment(**recorder.variables | ours | variables)
         done = subprocess.run([ROOT / "launchers" / f"{name}.sh"], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         call = recorder.calls()[-1]
@@ -57,17 +67,21 @@ def num_cores() -> int:
 
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "slurm"])
-def test_every_launcher_passes_config_data_and_flags_in_order(command, recorder, name):
-    """Protects paths with spaces, and the user's own flags, which come last and so win."""
+def test_every_launcher_passes_what_was_asked_and_nothing_else(command, recorder, tiny_config, tiny_data, name):
+    """Protects paths with spaces, and the user's own flags, which come last and so win: all are in one file."""
     gpus = 2 if name == "apex_ddp" else 0  # it is skipped where there are none
-    given = {"DATA": "/some dir/with spaces", "ARGS": "--lr 0.2  --no-augment", "LABEL": "3/15", "NUM_GPUS": gpus}
-    words, env, attempt = command(name, **given)
+    words, env, attempt = command(name, ARGS="--lr 0.2  --no-augment", LABEL="3/15", NUM_GPUS=gpus, TIMEOUT=90)
     _, flags = split(words, f"benchmarks.{name}")
-    assert flags == ["--config", "my config.yaml", "--data", "/some dir/with spaces", "--lr", "0.2", "--no-augment"]
-    assert words[0] == str(recorder.python)
+    assert flags == ["--config", env["CONFIG"]] and words[0] == str(recorder.python)
     assert attempt[attempt.index("--results") + 1].endswith("/a set")
+    assert attempt[attempt.index("--run-id") + 1] == Path(env["CONFIG"]).parent.name
     assert attempt[attempt.index("--label") + 1] == "3/15" and attempt[attempt.index("--repeat") + 1] == "1"
-    assert env["ARGS"] == "--lr 0.2  --no-augment"
+    config = load_config(flags)
+    assert (config.lr, config.augment, config.arch, config.limit_s) == (0.2, False, "resnet18", 90)
+    assert config.data == str(tiny_data)
+    asked = RunFolder(Path(env["CONFIG"]).parent).settings()
+    assert asked["flags"] == "--lr 0.2  --no-augment" and asked["asked"]["config"] == str(tiny_config)
+    assert asked["asked"]["strategy"] == name and asked["asked"]["fingerprint"].startswith("4-40-23-")
 
 
 @pytest.mark.parametrize("name", [*BY_TORCHRUN, *IN_ONE_PROCESS, "ddp_spawn", "horovod_ddp"])
@@ -106,11 +120,17 @@ def test_dataparallel_sees_as_many_gpus_as_it_was_told(command):
     assert name not in command("dataparallel", NUM_GPUS=2, **{name: None})[1]
 
 
-def test_with_gpus_the_default_is_no_longer_the_smoke_test(command):
+def test_with_gpus_the_default_is_no_longer_the_smoke_test(monkeypatch):
     """Protects a GPU box, and a login node of one, from 48 pixels decoded in the training process."""
-    chosen = {gpus: command("single", CONFIG=None, NUM_GPUS=gpus)[0] for gpus in (0, 2)}
-    assert "configs/smoke.yaml" in chosen[0] and "configs/imagenet-bench.yaml" in chosen[2]
-    assert "configs/imagenet-bench.yaml" in command("single", CONFIG=None, GPUS_PER_NODE=8)[0]
+    for name in ("CONFIG", "NUM_GPUS", "GPUS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NUM_GPUS", "0")
+    assert plan.read_variables().flags == ["--config", "configs/smoke.yaml"]
+    monkeypatch.setenv("GPUS_PER_NODE", "8")
+    assert plan.read_variables().flags == ["--config", "configs/imagenet-bench.yaml"]
+    monkeypatch.delenv("GPUS_PER_NODE")
+    monkeypatch.setenv("NUM_GPUS", "2")
+    assert plan.read_variables().flags == ["--config", "configs/imagenet-bench.yaml"]
 
 
 def test_torchrun_over_several_machines(command, recorder, tmp_path):
@@ -133,7 +153,8 @@ def test_torchrun_over_several_machines(command, recorder, tmp_path):
         "benchmarks.ddp",
     ]
     assert "--standalone" not in words and "GLOO_SOCKET_IFNAME" not in env and "NCCL_SOCKET_IFNAME" not in env
-    env = environment(**recorder.variables, RESULTS=tmp_path / "a set", NNODES=2)
+    more = {"RESULTS": tmp_path / "a set", "NNODES": 2, "PASSED_ON": OURS, "ARGS": "--loader synthetic"}
+    env = environment(**recorder.variables | more)
     done = subprocess.run([ROOT / "launchers/ddp.sh"], env=env, capture_output=True, text=True)
     assert done.returncode != 0 and "NNODES=2 needs RDZV_ENDPOINT=host:port of the first node" in done.stderr
 
@@ -158,18 +179,11 @@ def test_slurm_asks_for_the_tasks_it_was_told(command):
     assert inside[0] == "srun"
 
 
-def test_a_limit_reaches_the_attempt(command):
-    """Protects TIMEOUT=, which overrides the configuration's limit_s."""
-    assert "--timeout-s" not in command("single")[2]
-    attempt = command("single", TIMEOUT=90)[2]
-    assert attempt[attempt.index("--timeout-s") + 1] == "90"
-
-
 @pytest.mark.parametrize("value", ["abc", "0", "2.5", "-1"])
 def test_a_number_of_ranks_that_is_none_is_refused(recorder, tmp_path, value):
     """Protects the reader of the message from bash's arithmetic errors."""
     env = environment(**recorder.variables, RESULTS=tmp_path / "a set", NPROC=value, THREADS_PER_RANK=None)
-    env["PASSED_ON"] = "scripts.suite.preflight"
+    env["PASSED_ON"] = OURS
     done = subprocess.run([ROOT / "launchers/all.sh"], env=env, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
     assert f"NPROC is {value!r}, but must be a number of ranks, 1 or more" in done.stderr
@@ -192,8 +206,7 @@ class Suite:
         self.recorder, self.results, self.checkout = recorder, results, checkout
         results.mkdir()
         (results / "environment.json").write_text("{}")  # collecting it takes seconds
-        passed_on = "scripts.suite.preflight scripts.suite.attempt"
-        self.variables = recorder.variables | {"RESULTS": results, "DATA": data, "PASSED_ON": passed_on}
+        self.variables = recorder.variables | {"RESULTS": results, "DATA": data, "PASSED_ON": OURS}
 
     def start(self, **variables) -> subprocess.Popen:
         env = environment(**self.variables | {"STRATEGIES": "single ddp"} | variables)
@@ -247,7 +260,7 @@ def test_other_flags_are_other_runs(suite):
     assert suite.run(REPEATS=1, STRATEGIES="ddp").returncode == 0
     assert suite.run(REPEATS=1, STRATEGIES="ddp", ARGS="--lr 0.2").returncode == 0
     assert suite.run(REPEATS=1, STRATEGIES="ddp", ARGS="--lr  0.2").returncode == 0
-    assert list(read_table(suite.results, "runs")["options"]) == ["", "'--lr 0.2"]
+    assert list(read_table(suite.results, "runs")["options"]) == ["", "--lr 0.2"]
 
 
 def test_results_latest_is_the_set_and_not_a_link_to_itself(suite):

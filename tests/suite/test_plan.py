@@ -1,0 +1,262 @@
+"""The plan: what is started, what counts as done already, and what a launcher of any checkout can rely on.
+
+.venv/bin/python -m pytest tests/suite/test_plan.py
+"""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from support import NUM_TRAIN, ROOT, draw_images, environment
+
+from benchmarks.common import machine
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import add_settings, append_rows, read_table
+from scripts.suite import plan, source
+
+YAML = "arch: resnet18\nimage_size: 32\nglobal_batch: 4\nloader: synthetic\n"
+VARIABLES = (
+    "ARGS CONFIG DATA RESULTS RETRY REPEATS STRATEGIES STRATEGY KEY VALUES RANKS NPROC TIMEOUT HOSTS NODES NNODES"
+)
+
+
+@pytest.fixture
+def given(monkeypatch, tmp_path):
+    """given(**variables): what the plan reads where only these are set, and a small configuration."""
+    (tmp_path / "own.yaml").write_text(YAML)
+
+    def read(**variables) -> plan.Given:
+        for name in (*VARIABLES.split(), "TASKS_PER_NODE", "GPUS_PER_NODE", "THREADS_PER_RANK", "REPEAT"):
+            monkeypatch.delenv(name, raising=False)
+        ours = {"CONFIG": tmp_path / "own.yaml", "NUM_GPUS": 0, "STRATEGIES": "single ddp", "REPEATS": 2}
+        for name, value in (ours | variables).items():
+            monkeypatch.setenv(name, str(value))
+        return plan.read_variables()
+
+    return read
+
+
+def finish(runs, results, status="ok"):
+    """The rows that these runs would leave."""
+    results.mkdir(exist_ok=True)
+    for run in runs:
+        row = {"run_id": f"{run.strategy}-{run.round}", "strategy": run.strategy, "repeat": run.round, "status": status}
+        append_rows(results, "runs", [row | {"settings": add_settings(results, run.asked, {"torch": "2.15"})}])
+
+
+# --- done already -------------------------------------------------------------------------------------------------
+
+
+def test_a_suite_is_done_where_every_run_has_its_row(given, tmp_path):
+    """Protects hours of measured runs: given again, only what is missing, interrupted, or named by RETRY is run."""
+    runs, results = plan.bench(given()), tmp_path / "a set"
+    assert [(run.round, run.strategy) for run in runs] == [(1, "single"), (1, "ddp"), (2, "single"), (2, "ddp")]
+    assert plan.left_to_do(runs, results) == runs == plan.left_to_do(runs, None)
+    for run, status in zip(runs, ("ok", "failed", "interrupted"), strict=False):
+        finish([run], results, status)
+    assert plan.left_to_do(runs, results) == runs[2:]
+    assert plan.left_to_do(runs, results, "failed") == runs[1:]
+    finish(runs[2:], results)  # the last row of a run counts
+    assert plan.left_to_do(runs, results) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "differs"),
+    [
+        ("--norm group", True),
+        ("--weight-decay 0", True),
+        ("--no-augment", True),
+        ("--workers 3", True),
+        ("--seed 1", True),
+        ("--bucket-cap-mb 25", True),
+        ("--image-size 32", False),  # what the file says already
+        ("--timeout-s 99", False),
+        ("--checkpoint-dir /tmp/x", False),
+    ],
+)
+def test_a_suite_runs_again_exactly_what_differs(given, tmp_path, flags, differs):
+    """Protects a set from holding one row for two models: every field that counts makes another run."""
+    results = tmp_path / "a set"
+    finish(plan.bench(given()), results)
+    other = plan.bench(given(ARGS=flags, STRATEGIES="single ddp ddp_spawn"))
+    new = [run for run in other if run.strategy == "ddp_spawn"]
+    assert plan.left_to_do(other, results) == (other if differs else new)
+
+
+def test_other_ranks_threads_and_images_are_other_runs(given, tmp_path):
+    """Protects the same for what is no field of the configuration; a copy of the images elsewhere is the same."""
+    results = tmp_path / "a set"
+    for part, seed in (("train", 0), ("val", 1)):
+        draw_images(tmp_path / "images" / part, NUM_TRAIN, seed)
+    shutil.copytree(tmp_path / "images", tmp_path / "a copy")
+    shutil.copytree(tmp_path / "images", tmp_path / "changed")
+    next((tmp_path / "changed" / "train").rglob("*.JPEG")).rename(tmp_path / "changed" / "train" / "waves" / "x.JPEG")
+    folder = {"ARGS": "--loader folder", "DATA": tmp_path / "images"}
+    finish(plan.bench(given(**folder)), results)
+
+    def left(**variables) -> int:
+        return len(plan.left_to_do(plan.bench(given(**folder | variables)), results))
+
+    assert left() == left(DATA=tmp_path / "a copy") == 0
+    assert left(DATA=tmp_path / "changed") == left(NPROC=4) == left(THREADS_PER_RANK=7) == left(NNODES=2) == 4
+
+
+def test_a_sweep_does_not_count_a_run_of_another_config(given, tmp_path):
+    """Protects a sweep's curve from points of another model: flags alike, but another file."""
+    sweep = {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"}
+    results = tmp_path / "a set"
+    finish(plan.sweep(given(**sweep)), results)
+    (tmp_path / "group.yaml").write_text(YAML + "norm: group\n")
+    other = plan.sweep(given(**sweep, CONFIG=tmp_path / "group.yaml"))
+    assert plan.left_to_do(other, results) == other
+    (tmp_path / "a copy.yaml").write_text(YAML)
+    assert plan.left_to_do(plan.sweep(given(**sweep, CONFIG=tmp_path / "a copy.yaml")), results) == []
+
+
+def test_a_bench_and_a_sweep_of_the_same_settings_share_their_runs(given, tmp_path):
+    """Protects one answer to "is it done already?", whoever asks."""
+    results = tmp_path / "a set"
+    finish(plan.bench(given(ARGS="--bucket-cap-mb 25", STRATEGIES="ddp")), results)
+    left = plan.left_to_do(plan.sweep(given(STRATEGY="ddp", KEY="bucket_cap_mb", VALUES="1 25")), results)
+    assert [(run.round, run.config.bucket_cap_mb) for run in left] == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("lost", ["settings.csv", "the hash"])
+def test_a_set_that_does_not_say_what_its_runs_were_asked(given, tmp_path, capsys, lost):
+    """Protects the rows of older suites: they stay, a sentence says that they do not count, and none is lost."""
+    runs, results = plan.bench(given()), tmp_path / "a set"
+    finish(runs, results)
+    if lost == "settings.csv":
+        (results / "settings.csv").unlink()
+    else:  # an older schema
+        rows = [{"run_id": "single-1", "strategy": "single", "repeat": 1, "status": "ok"}]
+        (results / "runs.csv").unlink()
+        append_rows(results, "runs", rows)
+    num_rows = len(read_table(results, "runs"))
+    assert plan.left_to_do(runs, results) == runs
+    said = capsys.readouterr().err
+    assert f"does not say what {num_rows} of its {num_rows} runs were asked, such as single-1" in said
+    assert len(read_table(results, "runs")) == num_rows
+
+
+# --- the plan in words --------------------------------------------------------------------------------------------
+
+
+def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_config, tiny_data):
+    """Protects the look before the leap: no run, no folder, and what differs from run to run."""
+    ours = {"CONFIG": tiny_config, "DATA": tiny_data, "PLAN": "yes", "STRATEGY": "ddp", "REPEATS": 2}
+    env = environment(**ours, KEY="bucket_cap_mb", VALUES="1 25", RESULTS=tmp_path / "new")
+    command = [checkout / "launchers" / "all.sh", "sweep"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    first, *runs, _ = done.stdout.splitlines()
+    assert first.startswith("4 of 4 runs, in ") and not (tmp_path / "new").exists()
+    assert [line.split() for line in runs] == [
+        ["round", str(number), "ddp", "bucket_cap_mb", value] for number in (1, 2) for value in ("1.0", "25.0")
+    ]
+
+
+# --- ranks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks_and_nodes"),
+    [
+        ({}, (4, 1)),
+        ({"NNODES": 2}, (8, 2)),
+        ({"HOSTS": "a:4,b:3"}, (7, 2)),
+        ({"NODES": 3, "TASKS_PER_NODE": 2}, (6, 3)),
+        ({"NODES": 2}, (4, 2)),
+    ],
+)
+def test_ranks_of_all_machines(monkeypatch, variables, ranks_and_nodes):
+    """Protects what was asked of several machines, whose launchers count in different ways."""
+    for name in ("HOSTS", "NODES", "NNODES", "TASKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    assert machine.all_ranks(4) == ranks_and_nodes
+
+
+@pytest.mark.parametrize(("name", "value"), [("HOSTS", "a:x"), ("NNODES", "two"), ("TASKS_PER_NODE", "0")])
+def test_a_number_that_is_none_is_named(monkeypatch, name, value):
+    """Protects the reader from bash's arithmetic and Python's tracebacks."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=f"{name} is '{value}'"):
+        machine.all_ranks(2)
+
+
+# --- the interface between commits --------------------------------------------------------------------------------
+
+
+def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(given, checkout, tmp_path):
+    """Protects comparisons of commits: the variables that a launcher is started with are all that it needs."""
+    args = "--epochs 1 --steps 4 --windows 1 --window-steps 2 --warmup-steps 1 --workers 0"
+    (run,) = plan.bench(given(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
+    results = tmp_path / "a set"
+    folder, told = plan.begin(run, results, "1/1")
+    for name in ("PYTHON", "RESULTS", "CONFIG", "DATA"):
+        assert os.path.isabs(told[name]), name
+    env = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""} | told
+    command = [checkout / "launchers" / "ddp.sh"]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = read_table(results, "runs").to_dict("records")
+    assert (row["status"], row["run_id"], row["commit"]) == ("ok", folder.run_id, "")  # the copy is in no repository
+    assert read_table(results, "settings").asked_hash.item() == run.key[0]
+    assert not (checkout / "results").exists()
+
+
+# --- rows that are kept -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "word"), [(None, "is missing"), ('{"schema": 99, "asked": {}}', "is of schema 99")])
+def test_a_run_folder_without_settings_costs_no_row(tmp_path, text, word):
+    """Protects the row of a run whose folder was spoilt, or which a newer suite has planned."""
+    run_dir = tmp_path / "logs" / "single-1-120000"
+    run_dir.mkdir(parents=True)
+    if text:
+        (run_dir / "settings.json").write_text(text)
+    attempt = [plan.python(), "-m", "scripts.suite.attempt", "--strategy", "single", "--results", tmp_path]
+    command = [*attempt, "--run-id", run_dir.name, "--", "false"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("warning: ") and word in done.stderr.splitlines()[0]
+    (row,) = read_table(tmp_path, "runs").to_dict("records")
+    assert (row["run_id"], row["status"], row["settings"]) == (run_dir.name, "failed", "")
+
+
+# --- the source ---------------------------------------------------------------------------------------------------
+
+
+def test_local_changes_are_told_apart(tmp_path, monkeypatch):
+    """Protects a reader from two different programs under one commit: changed files count, and new ones."""
+
+    def git(*words):
+        ident = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", tmp_path, *ident, *words], check=True, capture_output=True)
+
+    def changes() -> str:
+        source.local_changes.cache_clear()
+        return source.local_changes()
+
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+    git("init", "-q")
+    (tmp_path / "a.py").write_text("1")
+    git("add", "a.py")
+    git("commit", "-qm", "first")
+    assert changes() == "" and len(source.commit()) == 12
+    found = set()
+    for name, text in (("a.py", "2"), ("a.py", "3"), ("new.py", "1"), ("new.py", "2")):
+        (tmp_path / name).write_text(text)
+        found.add(changes())
+    assert len(found) == 4 and "" not in found
+
+
+def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
+    """Protects machines that have the files and no git."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    source.local_changes.cache_clear()
+    assert source.commit() is None and source.local_changes() == ""
+    source.local_changes.cache_clear()
