@@ -4,6 +4,7 @@ torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1
 """
 
 import contextlib
+import importlib.metadata
 
 import torch
 import torch.distributed as dist
@@ -11,15 +12,16 @@ import torch.nn.functional as F
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
+from benchmarks.common.settings import Shape
 
 
-def main(config: Config) -> None:
+def main(config: Config, fit=fit) -> None:
     if not torch.cuda.is_available():
         raise Unavailable("apex.amp refuses a model on the CPU; run it where there are NVIDIA GPUs, or use ddp_amp")
     try:
@@ -27,7 +29,7 @@ def main(config: Config) -> None:
         from apex.parallel import DistributedDataParallel
     except ImportError as error:
         raise Unavailable(f"NVIDIA Apex cannot be imported ({error}); run scripts/setup/install_apex.sh") from None
-    worker = pick_worker(config, find_place("torchrun"))
+    worker = start_worker(config, find_place("torchrun"))
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
         train, val = build_loaders(config, worker)
@@ -51,19 +53,19 @@ def main(config: Config) -> None:
         yield
         model.enable_allreduce()
 
-    precision = f"apex-{config.opt_level}"
     fit(
         config,
         worker,
-        net,
-        optimizer,
-        train,
-        val,
-        step,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_shards=worker.world_size, exact=config.opt_level == "O0"),
         reduce=all_reduce_sum,
         extra={"amp": amp},
         without_exchange=without_exchange,
-        precision=precision,
+        columns={"precision": f"apex-{config.opt_level}", "apex": importlib.metadata.version("apex")},
     )
     dist.destroy_process_group()
 

@@ -11,16 +11,17 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import pick_worker
+from benchmarks.common.devices import start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place
+from benchmarks.common.settings import Shape
 
 
-def main(config: Config) -> None:
-    worker = pick_worker(config, Place())
+def main(config: Config, fit=fit) -> None:
+    worker = start_worker(config, Place())
     num_gpus = torch.cuda.device_count()
     if num_gpus and config.global_batch % num_gpus:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_gpus} GPUs; change one of them")
@@ -38,8 +39,18 @@ def main(config: Config) -> None:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    # dataparallel: with fewer than two GPUs the wrapper passes through, and the row says so
-    fit(config, worker, net, optimizer, train, val, step, world_size=max(1, num_gpus), parallel=num_gpus > 1)
+    fit(
+        config,
+        worker,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_shards=max(1, num_gpus)),
+        # dataparallel: with fewer than two GPUs the wrapper passes through, and the row says so
+        devices=[torch.device("cuda", number) for number in range(num_gpus)],
+    )
 
 
 if __name__ == "__main__":

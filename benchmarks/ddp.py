@@ -10,15 +10,16 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.account import no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
+from benchmarks.common.settings import Shape
 
 
-def main(config: Config) -> None:
-    worker = pick_worker(config, find_place("torchrun"))  # ddp: torchrun set RANK, LOCAL_RANK and WORLD_SIZE
+def main(config: Config, fit=fit) -> None:
+    worker = start_worker(config, find_place("torchrun"))  # ddp: torchrun set RANK, LOCAL_RANK and WORLD_SIZE
     dist.init_process_group(**group_options(config, worker))  # ddp: the ranks meet where torchrun told them to
     with rank_first(worker.rank, dist.barrier):
         train, val = build_loaders(config, worker)  # ddp: each rank reads its own shard of every global batch
@@ -38,13 +39,15 @@ def main(config: Config) -> None:
     fit(
         config,
         worker,
-        net,
-        optimizer,
-        train,
-        val,
-        step,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_shards=worker.world_size),
         reduce=all_reduce_sum,
         without_exchange=lambda: no_exchange(model),
+        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
     dist.destroy_process_group()  # ddp: in order, so that no rank leaves while another still talks to it
 

@@ -11,16 +11,17 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.account import no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
+from benchmarks.common.settings import Shape
 
 
-def main(config: Config) -> None:
-    worker = pick_worker(config, find_place("torchrun"))
+def main(config: Config, fit=fit) -> None:
+    worker = start_worker(config, find_place("torchrun"))
     if config.amp_dtype == "fp16" and worker.device.type != "cuda":
         raise UserError("amp_dtype fp16 needs a GPU; use --amp-dtype bf16 on a CPU")
     dist.init_process_group(**group_options(config, worker))
@@ -51,16 +52,17 @@ def main(config: Config) -> None:
     fit(
         config,
         worker,
-        net,
-        optimizer,
-        train,
-        val,
-        step,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_shards=worker.world_size, exact=dtype == torch.bfloat16),
         reduce=all_reduce_sum,
         predict=predict,
         extra={"scaler": scaler},
         without_exchange=lambda: no_exchange(model),
-        precision=config.amp_dtype,
+        columns={"precision": config.amp_dtype, "bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
     dist.destroy_process_group()
 

@@ -15,26 +15,27 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.account import no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place, rank_first
+from benchmarks.common.settings import Shape
 
 
-def main(config: Config) -> None:
+def main(config: Config, fit=fit) -> None:
     num_ranks = int(os.environ.get("NPROC") or torch.cuda.device_count() or 2)
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{folder}/rendezvous"  # ddp_spawn: a fresh file, where a fixed port would collide
-        mp.spawn(start, (num_ranks, meeting, config), nprocs=num_ranks)  # ddp_spawn: calls start(rank, *args)
+        mp.spawn(start, (num_ranks, meeting, config, fit), nprocs=num_ranks)  # ddp_spawn: calls start(rank, *args)
 
 
-def start(rank: int, num_ranks: int, meeting: str, config: Config) -> None:
-    guarded(lambda: train_rank(Place(rank, rank, num_ranks, launcher="spawn"), meeting, config), rank)
+def start(rank: int, num_ranks: int, meeting: str, config: Config, fit) -> None:
+    guarded(lambda: train_rank(Place(rank, rank, num_ranks, launcher="spawn"), meeting, config, fit), rank)
 
 
-def train_rank(place: Place, meeting: str, config: Config) -> None:
-    worker = pick_worker(config, place)
+def train_rank(place: Place, meeting: str, config: Config, fit) -> None:
+    worker = start_worker(config, place)
     dist.init_process_group(
         init_method=meeting, rank=worker.rank, world_size=worker.world_size, **group_options(config, worker)
     )
@@ -56,13 +57,15 @@ def train_rank(place: Place, meeting: str, config: Config) -> None:
     fit(
         config,
         worker,
-        net,
-        optimizer,
-        train,
-        val,
-        step,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_shards=worker.world_size),
         reduce=all_reduce_sum,
         without_exchange=lambda: no_exchange(model),
+        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
     dist.destroy_process_group()
 

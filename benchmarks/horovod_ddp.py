@@ -4,6 +4,7 @@ horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp --config
 """
 
 import contextlib
+import importlib.metadata
 import os
 
 import torch
@@ -11,15 +12,16 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import pick_worker
+from benchmarks.common.devices import start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
+from benchmarks.common.settings import Shape
 
 
-def main(config: Config) -> None:
+def main(config: Config, fit=fit) -> None:
     place = find_place("horovodrun")
     try:
         import horovod.torch as hvd
@@ -32,7 +34,7 @@ def main(config: Config) -> None:
         )
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
-    worker = pick_worker(config, place, backend="horovod-nccl" if hvd.nccl_built() else "horovod-gloo")
+    worker = start_worker(config, place, backend="horovod-nccl" if hvd.nccl_built() else "horovod-gloo")
     with rank_first(worker.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
         train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), worker.device)
@@ -54,7 +56,7 @@ def main(config: Config) -> None:
     def reduce(tensor):
         return hvd.allreduce(tensor, op=hvd.Sum)  # horovod: the sum is what it returns; `tensor` stays one rank's
 
-    def gather():  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
+    def share():  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         if optimizer.state:  # horovod: on a fresh optimizer this would take a hidden step, which decays the weights
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
@@ -70,14 +72,16 @@ def main(config: Config) -> None:
     fit(
         config,
         worker,
-        model,
-        optimizer,
-        train,
-        val,
-        step,
+        model=model,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_shards=worker.world_size, compression=config.compression),
         reduce=reduce,
-        gather=gather,
+        share=share,
         without_exchange=without_exchange,
+        columns={"horovod": importlib.metadata.version("horovod")},
     )
     hvd.shutdown()
 

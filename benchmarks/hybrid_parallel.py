@@ -13,28 +13,30 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.account import no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place, find_place, rank_first
-from benchmarks.common.stages import Staged, check_split, cut_stages, send
+from benchmarks.common.settings import Shape
+from benchmarks.common.stages import Staged, cut_stages, cuts_of, num_splits, send
 
 
-def main(config: Config) -> None:
+def main(config: Config, fit=fit) -> None:
     place = find_place("torchrun")
     devices = two_devices(place)
     # hybrid: a rank's first device is GPU 2 * local_rank
-    worker = pick_worker(config, dataclasses.replace(place, local_rank=2 * place.local_rank))
+    worker = start_worker(config, dataclasses.replace(place, local_rank=2 * place.local_rank))
     options = group_options(config, worker)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
     dist.init_process_group(**options)
     with rank_first(worker.rank, lambda: all_reduce_sum(torch.zeros(1, device=worker.device)).item()):
         train, val = build_loaders(config, worker)  # hybrid: one shard a rank, that is, one for every two GPUs
-    check_split(config.split_size, config.global_batch // worker.world_size)
+    microbatches = num_splits(config.split_size, config.global_batch // worker.world_size)
     net = build_model(config, len(train.classes), worker.device)
-    staged = Staged(cut_stages(config, net, num_stages=2), devices, config.split_size, send)
+    stages = cut_stages(config, net, num_stages=2)
+    staged = Staged(stages, devices, config.split_size, send)
     # hybrid: no device_ids, since the module is on two devices and moves its activations itself
     model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)
     optimizer = build_optimizer(config, net)
@@ -47,25 +49,25 @@ def main(config: Config) -> None:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def gather():  # hybrid: rank 0's BatchNorm statistics for all, tensor by tensor, for they are on two devices
+    def share():  # hybrid: rank 0's BatchNorm statistics for all, tensor by tensor, for they are on two devices
         for buffer in net.buffers():
             dist.broadcast(buffer, src=0)
 
-    num_devices = worker.world_size * len(set(devices))
     fit(
         config,
         worker,
-        net,
-        optimizer,
-        train,
-        val,
-        step,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(worker.world_size, 2, microbatches, config.split_size),
         reduce=all_reduce_sum,
         predict=staged,
-        gather=gather,
+        share=share,
         without_exchange=lambda: no_exchange(model),
-        world_size=num_devices,
-        parallel=num_devices > 1,
+        devices=devices,
+        columns={"cut": cuts_of(stages), "bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
     dist.destroy_process_group()
 

@@ -8,22 +8,22 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import pick_worker
+from benchmarks.common.devices import start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place
-from benchmarks.common.stages import Send, Staged, check_split, cut_stages, send
+from benchmarks.common.settings import Shape
+from benchmarks.common.stages import Send, Staged, cut_stages, cuts_of, num_splits, send
 
 
-def main(config: Config) -> None:
-    worker = pick_worker(config, Place())
+def main(config: Config, fit=fit) -> None:
+    worker = start_worker(config, Place())
     # model_parallel: without a second GPU both halves share the one device, and the row says so
     devices = [worker.device, torch.device("cuda", 1) if torch.cuda.device_count() > 1 else worker.device]
-    num_devices = len(set(devices))
-    check_split(config.split_size, config.global_batch)
-    if config.copy_stream and num_devices < 2:
+    microbatches = num_splits(config.split_size, config.global_batch)
+    if config.copy_stream and len(set(devices)) < 2:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
     train, val = build_loaders(config, worker)
     net = build_model(config, len(train.classes), worker.device)
@@ -43,14 +43,15 @@ def main(config: Config) -> None:
     fit(
         config,
         worker,
-        net,
-        optimizer,
-        train,
-        val,
-        step,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_stages=2, num_microbatches=microbatches, split_size=config.split_size),
         predict=model,
-        world_size=num_devices,
-        parallel=num_devices > 1,
+        devices=devices,
+        columns={"cut": cuts_of(stages)},
     )
 
 

@@ -13,22 +13,21 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
-from benchmarks.common.stages import cut_stages, num_microbatches, trace
+from benchmarks.common.settings import Shape
+from benchmarks.common.stages import cut_stages, cuts_of, num_microbatches, trace
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
-def main(config: Config) -> None:
-    worker = pick_worker(config, find_place("torchrun"))
+def main(config: Config, fit=fit) -> None:
+    worker = start_worker(config, find_place("torchrun"))
     last, microbatches = worker.rank == worker.world_size - 1, num_microbatches(config, worker.world_size)
-    if config.global_batch % microbatches:
-        raise UserError(f"global_batch {config.global_batch} does not divide by {microbatches} microbatches")
     if config.pipeline_schedule == "1f1b" and microbatches < worker.world_size:
         raise UserError(
             f"1f1b keeps {worker.world_size} stages busy, one micro-batch each, but --microbatches is "
@@ -56,7 +55,7 @@ def main(config: Config) -> None:
         return (torch.stack(losses).mean().detach(), output.detach()) if last else (None, None)
 
     @torch.no_grad()
-    def gather():  # pipeline: each rank trained its own stage; now all get everybody's
+    def share():  # pipeline: each rank trained its own stage; now all get everybody's
         for owner, stage in enumerate(stages):
             tensors = [*stage.parameters(), *stage.buffers()]
             if config.momentum:
@@ -70,14 +69,15 @@ def main(config: Config) -> None:
     fit(
         config,
         worker,
-        net,
-        optimizer,
-        train,
-        val,
-        step,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_stages=worker.world_size, num_microbatches=microbatches),
         reduce=all_reduce_sum,
-        gather=gather,
-        parallel=worker.world_size > 1,
+        share=share,
+        columns={"cut": cuts_of(stages)},
     )
     dist.destroy_process_group()
 

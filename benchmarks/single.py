@@ -7,15 +7,16 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import pick_worker
+from benchmarks.common.devices import start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place
+from benchmarks.common.settings import Shape
 
 
-def main(config: Config) -> None:
-    worker = pick_worker(config, Place())
+def main(config: Config, fit=fit) -> None:
+    worker = start_worker(config, Place())
     train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), worker.device)
     optimizer = build_optimizer(config, model)
@@ -28,7 +29,17 @@ def main(config: Config) -> None:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    fit(config, worker, model, optimizer, train, val, step)
+    fit(
+        config,
+        worker,
+        model=model,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(),
+        columns={"parallel": None},  # single: the baseline has nothing to divide
+    )
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.account import no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, pick_worker
+from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
+from benchmarks.common.settings import Shape
 
 
 def meeting_point(config: Config) -> str:
@@ -28,8 +29,8 @@ def meeting_point(config: Config) -> str:
     return f"tcp://{os.environ.get('MASTER_ADDR', os.environ['SLURM_LAUNCH_NODE_IPADDR'])}:{port}"
 
 
-def main(config: Config) -> None:
-    worker = pick_worker(config, find_place("srun"))  # slurm: SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS
+def main(config: Config, fit=fit) -> None:
+    worker = start_worker(config, find_place("srun"))  # slurm: SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS
     dist.init_process_group(
         init_method=meeting_point(config),
         rank=worker.rank,
@@ -54,13 +55,15 @@ def main(config: Config) -> None:
     fit(
         config,
         worker,
-        net,
-        optimizer,
-        train,
-        val,
-        step,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_shards=worker.world_size),
         reduce=all_reduce_sum,
         without_exchange=lambda: no_exchange(model),
+        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
     dist.destroy_process_group()
 

@@ -117,8 +117,8 @@ def moved_bytes() -> int:
 
 
 def take_all_apart(places: list[str], report: dict):
-    """A stand-in for the engine's account that takes it once for each place and round."""
-    real = account.account
+    """A stand-in for the engine's take_apart that runs it once for each place and round."""
+    real = account.take_apart
 
     def accounts(config, worker, optimizer, train, advance, reduce, without_exchange, num_devices):
         global planted
@@ -163,5 +163,5 @@ if __name__ == "__main__":
     plant_before(script, "cross_entropy", "forward")
     plant_before(sys.modules[torch.optim.SGD.__module__], "sgd", "optimizer")
     plant_before(Meter, "update", "other")
-    engine.account = take_all_apart(json.loads(places), collections.defaultdict(list))
+    engine.take_apart = take_all_apart(json.loads(places), collections.defaultdict(list))
     script.main(load_config(flags))

@@ -107,6 +107,28 @@ def test_no_branch_on_a_strategys_name(name):
     assert not set(STRATEGIES) & {word for word in words if isinstance(word, str)}
 
 
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_script_can_be_handed_another_fit(name):
+    """Protects the seam of the probes: main(config, fit=fit), and what main gets is what trains."""
+    (main,) = [node for node in ast.parse(SCRIPTS[name]).body if getattr(node, "name", None) == "main"]
+    assert [argument.arg for argument in main.args.args] == ["config", "fit"]
+    assert [ast.unparse(default) for default in main.args.defaults] == ["fit"]
+    for node in ast.walk(ast.parse(SCRIPTS[name])):
+        if isinstance(node, ast.FunctionDef) and "fit(\n" in ast.get_source_segment(SCRIPTS[name], node):
+            assert "fit" in [argument.arg for argument in node.args.args], node.name
+
+
+def test_nothing_that_ships_patches_anything():
+    """Protects what users run: stand-ins are for tests, and code has arguments."""
+    for name, text in (SCRIPTS | COMMON | TOOLS).items():
+        assert not any(module.split(".")[0] == "unittest" for module in imported(text)), name
+
+
+def test_the_engine_is_short():
+    """Protects the one file that everybody has to trust."""
+    assert len(COMMON["engine"].splitlines()) <= 250
+
+
 HELPS = """
 import contextlib, io, json, runpy, sys
 said = {}

@@ -36,7 +36,7 @@ Marks = list[tuple[str, object]]
 """(phase that ends here, moment) in order; the first one's phase is empty."""
 
 
-def account(
+def take_apart(
     config: Config,
     worker: Worker,
     optimizer: torch.optim.Optimizer,
@@ -62,12 +62,12 @@ def account(
         reduce(torch.zeros(1, device=worker.device))  # ranks start together: a wait is this step's own
         marks.clear()
         with context:
-            marks.append(("", clock.mark()))
+            marks.append(("", clock.now()))
             advance(batches, 0.0)  # learning rate 0: the same work, and the ranks' weights stay together
-            marks.append(("other", clock.mark()))
+            marks.append(("other", clock.now()))
         return marks.copy()
 
-    with _marked(marks, clock.mark, train, optimizer):
+    with _marked(marks, clock.now, train, optimizer):
         take(contextlib.nullcontext())  # the loader starts, and allocators find their sizes again
         for _ in range(config.account_steps):
             steps.append(take(contextlib.nullcontext()))
@@ -147,10 +147,10 @@ def _buckets(config: Config, optimizer: torch.optim.Optimizer, device: torch.dev
 def _reduce_alone(clock: Clock, buckets: list[torch.Tensor], reduce: Reduce) -> tuple:
     """The moments before and after an exchange of all buckets with no computation beside it."""
     reduce(torch.zeros(1, device=clock.device))
-    before = clock.mark()
+    before = clock.now()
     for bucket in buckets:
         reduce(bucket)
-    return before, clock.mark()
+    return before, clock.now()
 
 
 def _phases_ms(clock: Clock, marks: Marks) -> dict[str, float]:

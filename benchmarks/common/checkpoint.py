@@ -5,12 +5,92 @@ torch.load("last.pt", weights_only=True)["model"]    # plain tensors under torch
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from benchmarks.common.config import Config
+from benchmarks.common.devices import Worker
 from benchmarks.common.errors import UserError
+
+State = Callable[[], dict]
+"""What training goes on from, whole: `model` under torchvision's names, `optimizer`, and what else a script needs."""
+Load = Callable[[dict], None]
+"""Takes up a checkpoint, which holds what State gave, on the CPU."""
+
+
+class Checkpointer:
+    """The checkpoints of one run. Every rank calls both methods; one of them writes, and each reads for itself, so
+    that states which ranks do not share need no broadcast.
+
+    share: brings what ranks hold differently to all of them. state, load: called on every rank. extra: more objects
+    with a state_dict to save, by name.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        worker: Worker,
+        num_classes: int,
+        share: Callable[[], None],
+        state: State,
+        load: Load,
+        extra: dict,
+    ):
+        self.config, self.worker, self.num_classes = config, worker, num_classes
+        self.share, self.state, self.load, self.extra = share, state, load, extra
+
+    def save(self, name: str, at: dict) -> None:
+        """Write checkpoint_dir/name. at: where training stands (tensors, numbers), which `resume` returns again."""
+        self.share()
+        state = self.state()
+        if not self.worker.reports:
+            return
+        whole = {
+            "about": about(self.config, self.num_classes),
+            **state,
+            **at,
+            "random": torch.get_rng_state(),
+            "extra": {key: value.state_dict() for key, value in self.extra.items()},
+        }
+        save_checkpoint(Path(self.config.checkpoint_dir), name, whole)
+
+    def resume(self) -> dict | None:
+        """Restore everything, if --resume asks for it and finds a checkpoint; returns the checkpoint.
+
+        Raises UserError for a checkpoint of another training, or of a strategy whose state this one cannot take up.
+        """
+        saved = load_checkpoint(self.config, self.num_classes)
+        if saved is None:
+            return None
+        for key in self.extra:
+            if key not in saved["extra"]:
+                raise UserError(f"the checkpoint holds no {key}: another strategy wrote it; start without --resume")
+        try:
+            self.load(saved)
+        except (KeyError, ValueError) as error:  # how torch says that an optimizer's state is another one's
+            why = str(error).splitlines()[0][:120]
+            raise UserError(
+                f"the checkpoint's state does not fit ({why}); resume it with the strategy that wrote it, or start "
+                "without --resume"
+            ) from None
+        for key, value in self.extra.items():
+            value.load_state_dict(saved["extra"][key])
+        self.share()  # a no-op where every rank has read the same file
+        torch.set_rng_state(saved["random"])
+        return saved
+
+
+def whole_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+    """The State of a strategy whose ranks each hold all of it."""
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def load_whole_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: dict) -> None:
+    """Its Load."""
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
 
 
 def save_checkpoint(folder: Path, name: str, state: dict) -> None:

@@ -1,39 +1,52 @@
-"""The clock of timed windows: one synchronise before, one after, and a mark at the end of each step between."""
+"""The clock of timed windows: one synchronise before, one after, and the moment at which each step between ends."""
 
+import dataclasses
+import itertools
 import time
 
 import torch
 
+from benchmarks.common.config import Config
 from benchmarks.common.devices import synchronize
+from benchmarks.common.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A timed window: images trained, over all ranks, the seconds they took, and its end on time.monotonic's clock."""
+
+    images: int
+    seconds: float
+    ended_at: float
 
 
 class Clock:
-    """Times windows of steps on one device. A mark is a CUDA event on a GPU, so that no step waits for it."""
+    """Times windows of steps on one device. A moment is a CUDA event on a GPU, so that no step waits for it."""
 
     def __init__(self, device: torch.device):
         self.device = device
         self.running = False
-        self.marks: list = []
+        self.moments: list = []
 
     def start(self) -> None:
         """Open a window once the device has nothing left to do."""
         synchronize(self.device)
-        self.running, self.marks = True, [self.mark()]
+        self.running, self.moments = True, [self.now()]
         self.started_s = time.perf_counter()
 
     def tick(self) -> int:
-        """End of a step: mark it and return how many steps the window holds."""
-        self.marks.append(self.mark())
-        return len(self.marks) - 1
+        """End of a step: note the moment, and return how many steps the window holds."""
+        self.moments.append(self.now())
+        return len(self.moments) - 1
 
     def stop(self) -> tuple[float, list[float]]:
         """Close the window: (seconds from start until the device is done, milliseconds of each step)."""
         synchronize(self.device)
         seconds = time.perf_counter() - self.started_s
         self.running = False
-        return seconds, [self.between_ms(a, b) for a, b in zip(self.marks, self.marks[1:], strict=False)]
+        return seconds, [self.between_ms(a, b) for a, b in itertools.pairwise(self.moments)]
 
-    def mark(self):
+    def now(self):
         """A moment of the device: an event in its queue on a GPU, seconds on a CPU."""
         if self.device.type != "cuda":
             return time.perf_counter()
@@ -42,7 +55,22 @@ class Clock:
         return event
 
     def between_ms(self, first, second) -> float:
-        """Milliseconds between two marks; on a GPU, once the device has reached both."""
+        """Milliseconds between two moments; on a GPU, once the device has reached both."""
         if self.device.type != "cuda":
             return 1000 * (second - first)
         return first.elapsed_time(second)
+
+
+def check_windows_fit(config: Config, num_steps: int) -> None:
+    """Raises UserError where no timed window fits into epochs of num_steps steps.
+
+    One starts after the warm-up, and not in an epoch's first step, which waits for the loader to start.
+    """
+    for epoch in range(config.epochs):
+        first = max(1, config.warmup_steps - epoch * num_steps)
+        if first + config.window_steps <= num_steps:
+            return
+    raise UserError(
+        f"no timed window fits: {config.epochs} epochs of {num_steps} steps, warmup_steps {config.warmup_steps}, "
+        f"window_steps {config.window_steps}; lower one of the last two"
+    )

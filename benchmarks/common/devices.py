@@ -31,11 +31,11 @@ class Worker:
     reports: bool = True
 
 
-def pick_worker(config: Config, place: Place, backend: str | None = None) -> Worker:
-    """This rank's Worker: GPU number local_rank, or the CPU where there is none.
+def start_worker(config: Config, place: Place, backend: str | None = None) -> Worker:
+    """Configure this process for its rank: the device (GPU number local_rank, or the CPU where there is none), the
+    threads (THREADS_PER_RANK, from the launcher), the seed and the float32 precision.
 
     backend: what the ranks talk through; by default NCCL between GPUs and gloo between CPUs.
-    Sets the device, the threads (THREADS_PER_RANK, from the launcher), the seed and the float32 precision.
     Raises UserError where local_rank has no GPU of its own, or for tf32 without one.
     """
     use_cuda = torch.cuda.is_available()

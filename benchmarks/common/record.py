@@ -1,17 +1,21 @@
 """What the reporting rank tells the world: rows, the summary of the run, progress, and where its time went."""
 
 import os
+import platform
 import sys
 import time
 from pathlib import Path
 
+import PIL
 import torch
+import torchvision
 
+from benchmarks.common.clock import Window
 from benchmarks.common.config import Config
 from benchmarks.common.devices import Worker, device_name
 from benchmarks.common.meters import Totals
 from benchmarks.common.outcome import boot_id
-from benchmarks.common.results import append_rows
+from benchmarks.common.results import TABLES, append_rows
 from benchmarks.common.run_folder import RunFolder
 
 IMPORTED_AT = time.monotonic()
@@ -25,35 +29,33 @@ class Record:
         self.folder = RunFolder.current() if worker.reports else None
         self.parts: dict[str, float] = {}
         self.started_at = _process_start()
-        self.marked_at = self.started_at
-        self.summary: dict = {}
-        self.mark("imports", IMPORTED_AT)
-        self.mark("data set, model and process group")
+        self.booked_until = self.started_at
+        self.book("imports", IMPORTED_AT)
+        self.book("data set, model and process group")
 
-    def mark(self, part: str, now: float | None = None) -> None:
-        """Book the time since the last mark on `part` of the wall clock's account."""
+    def book(self, part: str, now: float | None = None) -> None:
+        """Book the time since the last booking on `part` of the run's wall clock."""
         now = time.monotonic() if now is None else now
-        self.parts[part] = self.parts.get(part, 0.0) + now - self.marked_at
-        self.marked_at = now
+        self.parts[part] = self.parts.get(part, 0.0) + now - self.booked_until
+        self.booked_until = now
 
     def rows(self, table: str, rows: list[dict]) -> None:
         """Add rows of this run to a table of the result set."""
         if self.folder:
             append_rows(self.folder.results, table, [{"run_id": self.folder.run_id, **row} for row in rows])
 
-    def window(self, number: int, images: int, seconds: float, step_ms: list[float], first_step: int) -> None:
+    def window(self, number: int, window: Window, step_ms: list[float], first_step: int) -> None:
         """One timed window and the steps in it."""
-        self.rows(
-            "windows", [{"window": number, "images": images, "seconds": seconds, "images_per_s": images / seconds}]
-        )
+        sample = {"images": window.images, "seconds": window.seconds, "images_per_s": window.images / window.seconds}
+        self.rows("windows", [{"window": number, **sample}])
         self.rows(
             "steps", [{"rank": self.worker.rank, "step": first_step + n, "step_ms": ms} for n, ms in enumerate(step_ms)]
         )
 
-    def account(self, rows: list[dict], first_step: int) -> None:
-        """The steps that were taken apart after the timed windows."""
+    def steps_taken_apart(self, rows: list[dict], first_step: int) -> None:
+        """The phases of steps that came after the timed windows."""
         self.rows("steps", [{"rank": self.worker.rank, "step": first_step + n, **row} for n, row in enumerate(rows)])
-        self.mark("step account")
+        self.book("step account")
 
     def epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
         """One pass over the training or the validation set. seconds: None where another process began it."""
@@ -83,27 +85,43 @@ class Record:
         if self.folder:
             self.folder.write_progress(steps_done, self.num_steps)
 
-    def finish(self, summary: dict) -> None:
-        """Hand the launcher what only the run knows; without a launcher, print the throughput."""
+    def finish(self, measured: dict, met: dict) -> None:
+        """Hand the launcher what only the run knows; without a launcher, print the throughput.
+
+        measured: columns of runs.csv. met: what the engine and the script know of the run's settings, which go into
+        the row, too, where runs.csv has a column for them; None empties that column and is no setting.
+        """
         worker = self.worker
-        self.summary = {
+        met = {
             "device": worker.device.type,
             "device_name": device_name(worker.device),
-            "world_size": worker.world_size,
-            "nodes": worker.nodes,
             "backend": worker.backend,
+            "nodes": worker.nodes,
             "threads_per_rank": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "memory_format": self.config.memory_format,
-            "parallel": True,
-            **summary,
+            "precision": self.config.precision,
+            **_versions(),
+            **met,
         }
+        row = measured | {name: met[name] for name in TABLES["runs"] if name in met}
+        met = {name: value for name, value in met.items() if value is not None}
         if self.folder:
-            moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.marked_at}
+            moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.booked_until}
             wall = moments | {"parts": self.parts}
-            self.folder.write_summary({"row": self.summary, "wall": wall})
-        elif worker.reports and summary.get("images_per_s"):
-            print(f"{summary['images_per_s']:.1f} images/s", flush=True)
+            self.folder.write_summary({"row": row, "met": met, "wall": wall})
+        elif worker.reports and row.get("images_per_s"):
+            print(f"{row['images_per_s']:.1f} images/s", flush=True)
+
+
+def _versions() -> dict[str, str]:
+    """Of what computes and decodes. CUDA's and cuDNN's are those that torch was built with; empty where none."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "cuda": torch.version.cuda or "",
+        "cudnn": str(torch.backends.cudnn.version() or ""),
+        "pillow": PIL.__version__,
+    }
 
 
 def _process_start() -> float:

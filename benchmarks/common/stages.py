@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
@@ -47,9 +48,22 @@ def cut_stages(config: Config, net: nn.Module, num_stages: int) -> list[nn.Seque
     ]
 
 
+def cuts_of(stages: Sequence[nn.Sequential]) -> int | str:
+    """How many residual blocks come before the cut; before each of them, where there are several."""
+    blocks = [sum(isinstance(module, (BasicBlock, Bottleneck)) for module in stage) for stage in stages]
+    cuts = list(itertools.accumulate(blocks[:-1]))
+    return cuts[0] if len(cuts) == 1 else ", ".join(map(str, cuts))
+
+
 def num_microbatches(config: Config, num_stages: int) -> int:
-    """Micro-batches of a pipeline's step: as configured, else the least multiple of the stages from 4 on."""
-    return config.microbatches or num_stages * -(-4 // num_stages)
+    """Micro-batches of a pipeline's step: as configured, else the least multiple of the stages from 4 on.
+
+    Raises UserError where they do not divide the batch.
+    """
+    microbatches = config.microbatches or num_stages * -(-4 // num_stages)
+    if config.global_batch % microbatches:
+        raise UserError(f"global_batch {config.global_batch} does not divide by {microbatches} microbatches")
+    return microbatches
 
 
 def balanced_cuts(costs: Sequence[float], num_parts: int) -> list[int]:
@@ -120,9 +134,13 @@ def send(activation: torch.Tensor, device: torch.device) -> torch.Tensor:
     return activation.to(device, non_blocking=True)
 
 
-def check_split(split_size: int, num_images: int) -> None:
-    """Raises UserError where a micro-batch would be larger than the batch it is a part of."""
+def num_splits(split_size: int, num_images: int) -> int:
+    """Micro-batches of up to split_size images (0: no limit) that a rank's num_images make.
+
+    Raises UserError where a micro-batch would be larger than the batch it is a part of.
+    """
     if split_size > num_images:
         raise UserError(
             f"split_size {split_size} is larger than the {num_images} images of a rank; lower it, or use 0 for no split"
         )
+    return -(-num_images // split_size) if split_size else 1

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest import mock
 
 import tyro
 from tqdm import tqdm
@@ -82,10 +81,10 @@ def measure(config: Config) -> list[dict]:
 
     if config.loader == "synthetic":
         raise UserError("loader synthetic reads nothing; leave --loader out")
-    with mock.patch.object(single, "fit") as fit:  # all that the script builds, without training
-        single.main(config)
-    _, worker, _, _, train, _, step = fit.call_args.args
-    batches, process = endless(train), psutil.Process()
+    built = {}  # all that the script makes, without training
+    single.main(config, fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
+    device, step = built["device"], built["step"]
+    batches, process = endless(built["train"]), psutil.Process()
     resident = next(batches)
     works: dict[str, Callable[[], object]] = {
         "loader alone": lambda: next(batches),
@@ -95,11 +94,11 @@ def measure(config: Config) -> list[dict]:
 
     def window(work: Callable, num_steps: int) -> tuple[float, float]:
         """Seconds and CPU seconds of num_steps steps."""
-        synchronize(worker.device)
+        synchronize(device)
         began = time.perf_counter(), cpu_s(process)
         for _ in range(num_steps):
             work()
-        synchronize(worker.device)
+        synchronize(device)
         return time.perf_counter() - began[0], cpu_s(process) - began[1]
 
     taken: dict[str, list] = {what: [] for what in WHATS}

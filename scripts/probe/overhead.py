@@ -11,6 +11,7 @@ ratio, which other programs on the machine disturb less.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import statistics
@@ -21,7 +22,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
-from unittest import mock
 
 import numpy
 import tyro
@@ -126,6 +126,7 @@ def rank(flags: list[str]) -> None:
     from benchmarks import ddp
     from benchmarks.common.clock import Clock
     from benchmarks.common.devices import synchronize
+    from benchmarks.common.engine import fit
     from scripts.probe import bare_ddp
 
     config = load_config(flags)
@@ -166,8 +167,7 @@ def rank(flags: list[str]) -> None:
                 print("pair:", json.dumps([suite, bare]), flush=True)
             return seconds, step_ms
 
-    with mock.patch("benchmarks.common.engine.Clock", PairedClock):
-        ddp.main(config)
+    ddp.main(config, fit=functools.partial(fit, make_clock=PairedClock))
 
 
 def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]]:
@@ -184,10 +184,9 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
     # batch does not sink to numbers that a CPU is slow with.
     flags = [*flags, "--image-size", "32", "--global-batch", "8", "--loader", "synthetic", "--lr", "0"]
     flags += ["--steps", "1000000"]
-    with mock.patch.object(single, "fit") as fit:  # everything that the script builds, without training
-        single.main(load_config(flags))
-    *_, train, _, step = fit.call_args.args
-    batches, clock = iter(train), Clock(fit.call_args.args[1].device)
+    built = {}  # all that the script makes, without training
+    single.main(load_config(flags), fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
+    batches, clock, step = iter(built["train"]), Clock(built["device"]), built["step"]
 
     def window(start: Callable, tick: Callable, stop: Callable) -> numpy.ndarray:
         """Seconds and CPU seconds of a window."""

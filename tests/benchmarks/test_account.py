@@ -136,7 +136,7 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
     """Protects the difference between none (0) and not known (empty)."""
     phases = dict.fromkeys([*account.PHASES, "step"], 1.0)
     monkeypatch.setattr(account, "_phases_ms", lambda clock, marks: phases)
-    config, worker = Config(account_steps=2), single.pick_worker(Config(), single.Place())
+    config, worker = Config(account_steps=2), single.start_worker(Config(), single.Place())
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
 
     class NoBatches:
@@ -144,7 +144,7 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
 
     def taken(num_devices):
         nothing = (config, worker, optimizer, NoBatches(), lambda batches, lr: None, lambda tensor: tensor)
-        return account.account(*nothing, None, num_devices)
+        return account.take_apart(*nothing, None, num_devices)
 
     rows, summary = taken(num_devices=1)
     assert [row["exposed_comm_ms"] for row in rows] == [0, 0] and summary == {"exposed_comm_ms": 0}
@@ -159,13 +159,13 @@ def test_the_account_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config,
     def watched(config, worker, optimizer, train, *rest):
         model = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         before = [parameter.clone() for parameter in model]
-        result = account.account(config, worker, optimizer, train, *rest)
+        result = account.take_apart(config, worker, optimizer, train, *rest)
         weights.extend(zip(before, model, strict=True))
         assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
         assert train.fetch.__func__ is type(train).fetch and train.to_device.__func__ is type(train).to_device
         return result
 
-    monkeypatch.setattr("benchmarks.common.engine.account", watched)
+    monkeypatch.setattr("benchmarks.common.engine.take_apart", watched)
     single.main(load_config(["--config", str(tiny_config), "--data", str(tiny_data), "--account-steps", "2"]))
     assert weights and all(torch.equal(before, after) for before, after in weights)
     assert torch.autograd.backward is backward

@@ -5,7 +5,9 @@
 This file is also the program of the ranks: `python tests/benchmarks/test_evaluation.py DATA RESULTS` under horovodrun.
 """
 
+import math
 import os
+import shutil
 import subprocess
 import sys
 from datetime import timedelta
@@ -27,11 +29,12 @@ from benchmarks.common.devices import Worker, all_reduce_sum  # noqa: E402
 from benchmarks.common.engine import fit  # noqa: E402
 from benchmarks.common.model import build_model, build_optimizer  # noqa: E402
 from benchmarks.common.results import read_table  # noqa: E402
+from benchmarks.common.settings import Shape  # noqa: E402
 
 CPU = torch.device("cpu")
-# Ranks and global batch. 23 images: the last batch holds 3, 1, 2, 3 and 23 of them, some ranks have no share of it.
-CASES = [(1, 5), (2, 22), (3, 21), (4, 20), (4, 32)]
-IDS = [f"{world_size} ranks, batch {global_batch}" for world_size, global_batch in CASES]
+# Ranks, global batch, images. The last batch holds 3, 1, 2, 3, 23 and 1 of them: some ranks have no share of it.
+CASES = [(1, 5, 23), (2, 22, 23), (3, 21, 23), (4, 20, 23), (4, 32, 23), (2, 8, 17)]
+IDS = [f"{world_size} ranks, batch {global_batch}, {images} images" for world_size, global_batch, images in CASES]
 
 
 def config_of(data, global_batch: int) -> Config:
@@ -50,7 +53,8 @@ def config_of(data, global_batch: int) -> Config:
 
 
 def evaluate(data, run_dir: Path, global_batch: int, rank: int, world_size: int, reduce) -> None:
-    """One epoch of the engine with a step that trains nothing; the evaluation's row goes to the set of run_dir."""
+    """One epoch of the engine with a step that trains nothing; the evaluation's row goes to the set of run_dir, and
+    how often this rank was asked for scores to calls-<rank> in it."""
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
     config, worker = config_of(data, global_batch), Worker(CPU, rank, rank, world_size, reports=rank == 0)
@@ -60,16 +64,25 @@ def evaluate(data, run_dir: Path, global_batch: int, rank: int, world_size: int,
     def step(images, target):
         return torch.zeros(()), torch.zeros(len(target), len(train.classes))
 
-    fit(config, worker, model, build_optimizer(config, model), train, val, step, reduce=reduce)
+    def predict(images):
+        with open(run_dir / f"calls-{rank}", "a") as file:
+            file.write("x")
+        return model(images)
+
+    optimizer, shape = build_optimizer(config, model), Shape(world_size)
+    parts = {"model": model, "optimizer": optimizer, "train": train, "val": val, "step": step}
+    fit(config, worker, **parts, shape=shape, reduce=reduce, predict=predict)
 
 
-def gloo_ranks(rank: int, data, results: Path) -> None:
+def gloo_ranks(rank: int, folders: dict, results: Path) -> None:
     """All CASES in one process, one process group after the other: importing torch takes the longest here."""
-    for number, (world_size, global_batch) in enumerate(CASES):
+    for number, (world_size, global_batch, images) in enumerate(CASES):
         if rank < world_size:
             meeting, limit = f"file://{results}/rendezvous-{number}", timedelta(seconds=120)
             dist.init_process_group("gloo", meeting, limit, rank=rank, world_size=world_size)
-            evaluate(data, results / "logs" / f"case-{number}", global_batch, rank, world_size, all_reduce_sum)
+            evaluate(
+                folders[images], results / "logs" / f"case-{number}", global_batch, rank, world_size, all_reduce_sum
+            )
             dist.destroy_process_group()
 
 
@@ -80,31 +93,46 @@ def val_row(results: Path, run_id: str) -> dict:
     return row
 
 
-@pytest.fixture(scope="module")
-def expected(tiny_data) -> dict:
+def plain_loop(data) -> dict:
     """The reference: a plain loop over the files, one image at a time, without our loaders, meters and engine."""
-    config = config_of(tiny_data, 5)
+    config = config_of(data, 5)
     _, images = image_folders(config)
     model = build_model(config, 4, CPU).eval()
     mean, std = (torch.tensor(numbers).view(1, 3, 1, 1) for numbers in (MEAN, STD))
-    loss, top1 = 0.0, 0
-    for index in range(len(images)):
+    loss, top1, num_images = 0.0, 0, len(images)
+    for index in range(num_images):
         image, target, _ = images[0, 0, index]
         with torch.no_grad():
             scores = model((image[None] / 255 - mean) / std)
         loss += cross_entropy(scores, torch.tensor([target])).item()
         top1 += int(scores.argmax() == target)
-    assert len(images) == 23 and 0 < top1 < 23  # else a wrong accuracy could be right by chance
-    return {"images": 23, "loss": loss / 23, "acc1": 100 * top1 / 23}
+    assert 0 < top1 < num_images  # else a wrong accuracy could be right by chance
+    return {"images": num_images, "loss": loss / num_images, "acc1": 100 * top1 / num_images}
 
 
 @pytest.fixture(scope="module")
-def of_gloo(tiny_data, tmp_path_factory) -> Path:
+def folders(tiny_data, tmp_path_factory) -> dict:
+    """Data sets by their number of validation images."""
+    from support import draw_images  # the ranks under horovodrun have no tests/ on their path
+
+    fewer = tmp_path_factory.mktemp("data") / "17 images"
+    shutil.copytree(tiny_data / "train", fewer / "train")
+    draw_images(fewer / "val", 17, seed=1)
+    return {23: tiny_data, 17: fewer}
+
+
+@pytest.fixture(scope="module")
+def expected(folders) -> dict:
+    return {num_images: plain_loop(data) for num_images, data in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def of_gloo(folders, tmp_path_factory) -> Path:
     """The result set of all CASES, by 4 real processes."""
     results = tmp_path_factory.mktemp("gloo") / "a set"
     for number in range(len(CASES)):
         (results / "logs" / f"case-{number}").mkdir(parents=True)
-    mp.spawn(gloo_ranks, (tiny_data, results), nprocs=4)
+    mp.spawn(gloo_ranks, (folders, results), nprocs=4)
     return results
 
 
@@ -117,7 +145,16 @@ def assert_exact(row: dict, expected: dict) -> None:
 @pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
 def test_ranks_of_torch_distributed_evaluate_every_image_once(of_gloo, expected, number):
     """Protects validation against padding, gaps, and averages of averages. Seen to fail with a padding sampler."""
-    assert_exact(val_row(of_gloo, f"case-{number}"), expected)
+    assert_exact(val_row(of_gloo, f"case-{number}"), expected[CASES[number][2]])
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
+def test_every_rank_is_asked_for_scores_equally_often(of_gloo, number):
+    """Protects a model whose forward pass is collective: a rank without images of a batch must not leave the others
+    waiting. Seen to fail where evaluation ends with a rank's own images."""
+    world_size, global_batch, images = CASES[number]
+    calls = [len((of_gloo / "logs" / f"case-{number}" / f"calls-{rank}").read_text()) for rank in range(world_size)]
+    assert calls == [math.ceil(images / global_batch)] * world_size
 
 
 @pytest.mark.skipif(find_spec("horovod") is None, reason="needs Horovod: scripts/setup/install_horovod.sh")
@@ -133,7 +170,7 @@ def test_ranks_of_horovod_evaluate_every_image_once(tiny_data, expected, tmp_pat
         timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_exact(val_row(tmp_path, "case"), expected)
+    assert_exact(val_row(tmp_path, "case"), expected[23])
 
 
 def horovod_rank(data: str, results: Path) -> None:

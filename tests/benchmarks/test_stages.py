@@ -25,7 +25,7 @@ from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import Worker
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer, learning_rate
-from benchmarks.common.stages import Staged, balanced_cuts, check_split, cut_stages, send, trace
+from benchmarks.common.stages import Staged, balanced_cuts, cut_stages, cuts_of, num_splits, send, trace
 
 CPU = torch.device("cpu")
 SMALL = Config(
@@ -86,10 +86,11 @@ def test_stages_in_turn_are_the_model_for_every_cut(arch):
         for cut in range(1, num_blocks):
             config = Config(arch=arch, image_size=32, cut=cut)
             first, second = cut_stages(config, net, 2)
-            assert len(first) == 4 + cut
+            assert len(first) == 4 + cut and cuts_of([first, second]) == cut
             assert torch.equal(second(first(images)), expected)
         stages = cut_stages(Config(arch=arch, image_size=32), net, num_blocks)  # one block each
         assert torch.equal(torch.nn.Sequential(*stages)(images), expected)
+        assert cuts_of(stages) == ", ".join(map(str, range(1, num_blocks)))
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
@@ -139,8 +140,8 @@ def test_mistakes_are_named():
     with pytest.raises(UserError, match="cut 3 is for two stages, and this run has 4"):
         cut_stages(dataclasses.replace(SMALL, cut=3), net, 4)
     with pytest.raises(UserError, match="split_size 17 is larger than the 16 images"):
-        check_split(17, 16)
-    check_split(16, 16)
+        num_splits(17, 16)
+    assert [num_splits(size, 16) for size in (0, 16, 8, 5, 1)] == [1, 1, 2, 4, 16]
 
 
 # --- the same update -------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 .venv/bin/python -m pytest tests/benchmarks/test_strategies.py
 """
 
+import dataclasses
+import json
 import math
 import socket
 import subprocess
@@ -12,7 +14,17 @@ import pytest
 from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, ROOT, RUNNABLE, STRATEGIES, environment, run_strategy
 
 from benchmarks.common.results import read_table
+from benchmarks.common.settings import Shape
 from scripts.suite.preflight import all_strategies
+
+SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
+SHAPES = {
+    **{name: {} for name in ("single", "dataparallel")},
+    **{name: SHARDS for name in ("ddp", "ddp_spawn", "ddp_amp", "horovod_ddp")},
+    "model_parallel": {"num_stages": 2},
+    "hybrid_parallel": SHARDS | {"num_stages": 2},
+    "pipeline_parallel": {"num_stages": 2, "num_microbatches": 4},
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +51,11 @@ def test_a_strategy_trains_and_leaves_every_table(run, name):
     assert row["step_ms_p95"] >= row["step_ms_p50"] > 0
     assert 0 < row["train_loss"] < 100 and 0 < row["val_loss"] < math.inf and 0 <= row["acc1"] <= row["acc5"] <= 100
     assert row["world_size"] == (1 if name in ONE_PROCESS else 2) and row["threads_per_rank"] == 1
-    assert row["parallel"] == ("no" if name in {"dataparallel", "model_parallel"} else "yes")
+    assert row["parallel"] == ("" if name == "single" else "no" if name in ONE_PROCESS else "yes")
+    told = json.loads((results / "logs" / row["run_id"] / "summary.json").read_text())
+    shape = {field.name: told["met"][field.name] for field in dataclasses.fields(Shape)}
+    assert shape == dataclasses.asdict(Shape(**SHAPES[name]))
+    assert told["met"]["precision"] == row["precision"] == ("bf16" if name == "ddp_amp" else "fp32")
     assert (results / row["log_path"]).read_text().startswith("$ ")
 
     def rows_of(table):

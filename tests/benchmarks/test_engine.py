@@ -1,0 +1,219 @@
+"""What scripts and the engine promise each other: `fit` and its arguments, and what a run tells of itself.
+
+.venv/bin/python -m pytest tests/benchmarks/test_engine.py
+"""
+
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import os
+import shutil
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from benchmarks import model_parallel, single
+from benchmarks.common.agreement import count_devices, identities
+from benchmarks.common.clock import Clock, check_windows_fit
+from benchmarks.common.config import Config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import Worker, all_reduce_sum
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.results import TABLES
+from benchmarks.common.settings import Shape
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def config(tiny_data) -> Config:
+    """Three steps and one evaluation."""
+    return Config(
+        data=str(tiny_data),
+        arch="resnet18",
+        image_size=32,
+        global_batch=8,
+        workers=0,
+        steps=3,
+        warmup_steps=1,
+        windows=1,
+        window_steps=1,
+    )
+
+
+@pytest.fixture
+def run_dir(tmp_path, monkeypatch):
+    """Where the run finds its folder, as under a launcher."""
+    folder = tmp_path / "a set" / "logs" / "run"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("RUN_DIR", str(folder))
+    return folder
+
+
+def summary(run_dir) -> dict:
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+# --- the contract -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argument", ["redcue", "gather", "world_size"])
+def test_a_misspelt_argument_is_an_error_and_not_a_column(config, argument):
+    """Protects scripts that others write: before, `redcue=` trained on one rank's sums and failed at the last row.
+
+    Seen to fail with **columns in fit's signature."""
+    with pytest.raises(TypeError, match=argument):
+        single.main(config, fit=functools.partial(fit, **{argument: lambda tensor: tensor}))
+
+
+def test_a_script_hands_over_everything_by_name_and_trains_nothing_itself(config):
+    """Protects the seam that probes use: main(config, fit=...) builds, and what it built can be timed elsewhere."""
+    handed = {}
+    single.main(config, fit=lambda config, worker, **parts: handed.update(parts, worker=worker))
+    assert handed.keys() >= {"model", "optimizer", "train", "val", "step", "shape", "worker"}
+    before = [parameter.clone() for parameter in handed["model"].parameters()]
+    handed["step"](*next(iter(handed["train"])))
+    after = [*handed["model"].parameters()]
+    assert not any(torch.equal(*pair) for pair in zip(before[:1], after[:1], strict=True))
+
+
+def test_the_clock_can_be_another(config):
+    """Protects the other seam, by which the overhead probe puts its own windows between the engine's."""
+    started = []
+
+    class Counting(Clock):
+        def start(self):
+            started.append(self.device)
+            super().start()
+
+    single.main(config, fit=functools.partial(fit, make_clock=Counting))
+    assert started == [CPU]
+
+
+def test_a_window_that_never_fits_is_refused():
+    """Protects the row: a run without a window has no throughput. The bounds are exact."""
+    fits = Config(epochs=2, warmup_steps=12, window_steps=8)
+    check_windows_fit(fits, 10)  # steps 2 to 9 of the second epoch
+    for change in ({"warmup_steps": 13}, {"window_steps": 9}, {"epochs": 1}):
+        with pytest.raises(UserError, match=r"no timed window fits: .* of 10 steps"):
+            check_windows_fit(dataclasses.replace(fits, **change), 10)
+
+
+# --- what a run met -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_tells_what_it_met(config, run_dir):
+    """Protects the second half of a run's settings, and that the row agrees with it where both have a name."""
+    single.main(config)
+    told = summary(run_dir)
+    met, row = told["met"], told["row"]
+    for package in ("torch", "torchvision", "pillow"):
+        assert met[package].split("+")[0] == importlib.metadata.version(package)
+    assert met.keys() >= {"device_name", "nodes", "threads_per_rank", "python", "cuda", "cudnn"}
+    assert (met["device"], met["backend"], met["world_size"], met["precision"]) == ("cpu", "none", 1, "fp32")
+    assert met.items() >= dataclasses.asdict(Shape()).items()
+    assert {name: row[name] for name in TABLES["runs"] if name in met}.items() <= met.items()
+    assert None not in met.values() and "images_per_s" not in met
+    assert row["parallel"] is None and "parallel" not in met  # the baseline's
+
+
+def test_an_auto_says_what_it_came_to(config, run_dir):
+    """Protects the identity: `--cut 0` of another arch, or of another torch's FLOPs, is another cut."""
+    model_parallel.main(dataclasses.replace(config, split_size=3))
+    told = summary(run_dir)
+    assert config.cut == 0 and 0 < told["met"]["cut"] < 8  # ResNet-18 has 8 blocks
+    assert (told["met"]["num_stages"], told["met"]["num_microbatches"]) == (2, 3)  # of 3, 3 and 2 images
+    assert (told["row"]["parallel"], told["row"]["world_size"]) == (False, 1)
+
+
+def test_sync_norm_makes_one_shard_of_the_batch(config, run_dir):
+    """Protects the proof's reference for SyncBatchNorm, whose statistics are of the whole batch on any ranks."""
+
+    def as_sync(config, worker, **parts):
+        fit(dataclasses.replace(config, norm="sync"), worker, **parts | {"shape": Shape(4)})
+
+    single.main(config, fit=as_sync)
+    assert summary(run_dir)["met"]["num_shards"] == 1
+
+
+def test_what_counts_as_divided(monkeypatch):
+    """Protects `parallel`: ranks on CPUs, GPUs by who they are, and never GPUs by their number on a node."""
+    uuids = {0: "GPU-a", 1: "GPU-b", 2: "GPU-a"}  # numbers 0 and 2: as two nodes of a Slurm on one machine see it
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device.index or 0])
+    )
+    gpus = [torch.device("cuda", number) for number in uuids]
+    numbers = identities(gpus, Worker(gpus[0]))
+    assert numbers[0] == numbers[2] != numbers[1] and all(int(float(number)) == number for number in numbers)
+    assert identities([CPU, CPU], Worker(CPU, rank=3)) == [3]
+    assert count_devices([CPU], Worker(CPU), lambda tensor: tensor) == 1
+
+
+# --- two ranks ----------------------------------------------------------------------------------------------------
+
+
+def two_ranks(rank: int, config: Config, run_dir) -> None:
+    """A strategy whose state is in two halves: rank 0 holds the weights, rank 1 the optimizer's state."""
+    os.environ["RUN_DIR"] = str(run_dir)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{run_dir}/meeting", timedelta(seconds=120), rank=rank, world_size=2)
+    worker = Worker(CPU, rank, rank, 2, reports=rank == 0)
+    train, val = build_loaders(config, worker)
+    model = build_model(config, len(train.classes), CPU)
+    optimizer, calls = build_optimizer(config, model), []
+
+    def step(images, target):
+        return torch.zeros(()), torch.zeros(len(target), len(train.classes))
+
+    def state():
+        calls.append("state")
+        halves = [None, None]
+        dist.all_gather_object(halves, model.state_dict() if rank == 0 else optimizer.state_dict())
+        return {"model": halves[0], "optimizer": halves[1], "mine": torch.tensor([41.0 + rank])}
+
+    def load(saved):
+        calls.append(f"load {saved['mine'].item():.0f}")
+        model.load_state_dict(saved["model"])
+
+    parts = {"model": model, "optimizer": optimizer, "train": train, "val": val, "step": step}
+    fit(config, worker, **parts, shape=Shape(2), reduce=all_reduce_sum, state=state, load=load)
+    (run_dir / f"calls-{rank}").write_text(" ".join(calls))
+    dist.destroy_process_group()
+
+
+def test_state_and_load_are_called_on_every_rank(config, run_dir, tmp_path):
+    """Protects sharded states, which become whole by a collective: with rank 0 alone in it, this would hang.
+
+    And what a script puts into its state comes back to it.
+    """
+    checkpoints = tmp_path / "checkpoints"
+    config = dataclasses.replace(config, checkpoint_dir=str(checkpoints), epochs=2)
+    mp.spawn(two_ranks, (config, run_dir), nprocs=2)
+    calls = [(run_dir / f"calls-{rank}").read_text() for rank in (0, 1)]
+    assert calls[0] == calls[1] and calls[0].split().count("state") >= 3  # last.pt twice, best.pt at least once
+    assert summary(run_dir)["row"]["parallel"] is True and summary(run_dir)["met"]["num_shards"] == 2
+    (run_dir / "meeting").unlink(missing_ok=True)
+    mp.spawn(two_ranks, (dataclasses.replace(config, epochs=3, resume=True), run_dir), nprocs=2)
+    calls = [(run_dir / f"calls-{rank}").read_text() for rank in (0, 1)]
+    assert calls[0] == calls[1] and calls[0].startswith("load 41 state")
+    shutil.rmtree(checkpoints)
+
+
+def test_an_optimizer_state_of_another_strategy_is_refused_with_the_way_out(config, tmp_path):
+    """Protects the reader of the message from torch's words about parameter groups."""
+    config = dataclasses.replace(config, checkpoint_dir=str(tmp_path / "checkpoints"))
+    single.main(config)
+    path = tmp_path / "checkpoints" / "last.pt"
+    saved = torch.load(path, weights_only=True)
+    saved["optimizer"]["param_groups"][0]["params"].pop()
+    torch.save(saved, path)
+    with pytest.raises(UserError, match=r"does not fit .*; resume it with the strategy that wrote it, or start"):
+        single.main(dataclasses.replace(config, resume=True))
+    shutil.rmtree(tmp_path / "checkpoints")
