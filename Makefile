@@ -85,8 +85,8 @@ compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; with
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
 	@$(PYTHON) -m scripts.report.page --results "$(or $(RESULTS),results/latest)" $(if $(filter no,$(MEASURE)),,--measure)
 
-verify: setup data ## prove that the strategies compute the same update; STRATEGIES="ddp horovod_ddp" for some
-	@$(PYTHON) -m scripts.proof.verify $(if $(STRATEGIES),--strategies "$(STRATEGIES)") $(if $(RESULTS),--results "$(RESULTS)")
+verify: setup data ## prove that the runs of RESULTS (or of CONFIG, ARGS) compute the same update; STRATEGIES for some
+	@$(PYTHON) -m scripts.proof.verify
 
 sweep: setup data ## one option, several values: STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"
 	@launchers/all.sh sweep
