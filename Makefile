@@ -89,8 +89,8 @@ report: setup data ## report.html and report.md of RESULTS; measures first what 
 readme: setup ## the figures in the READMEs again, from the committed results
 	@$(PYTHON) -m scripts.report.readme
 
-verify: setup data ## prove that the strategies compute the same update; STRATEGIES="ddp horovod_ddp" for some
-	@$(PYTHON) -m scripts.proof.verify $(if $(STRATEGIES),--strategies "$(STRATEGIES)") $(if $(RESULTS),--results "$(RESULTS)")
+verify: setup data ## prove that the runs of RESULTS (or of CONFIG, ARGS) compute the same update; STRATEGIES for some
+	@$(PYTHON) -m scripts.proof.verify
 
 sweep: setup data ## one option, several values: STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"
 	@launchers/all.sh sweep

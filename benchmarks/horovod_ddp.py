@@ -77,7 +77,7 @@ def main(config: Config, fit=fit) -> None:
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_shards=worker.world_size, exact=config.compression == "none"),
+        shape=Shape(num_shards=worker.world_size, compression=config.compression),
         reduce=reduce,
         share=share,
         without_exchange=without_exchange,

@@ -61,7 +61,7 @@ def main(config: Config, fit=fit) -> None:
         train=train,
         val=val,
         step=step,
-        shape=Shape(worker.world_size, num_stages=2, num_microbatches=microbatches),
+        shape=Shape(worker.world_size, 2, microbatches, config.split_size),
         reduce=all_reduce_sum,
         predict=staged,
         share=share,

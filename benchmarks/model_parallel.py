@@ -48,7 +48,7 @@ def main(config: Config, fit=fit) -> None:
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_stages=2, num_microbatches=microbatches),
+        shape=Shape(num_stages=2, num_microbatches=microbatches, split_size=config.split_size),
         predict=model,
         devices=devices,
         columns={"cut": cuts_of(stages)},

@@ -12,6 +12,7 @@ itself, so that on GPUs, or with more than two ranks, a forgotten set_epoch is f
 
 import dataclasses
 import functools
+from pathlib import Path
 
 import torch
 
@@ -30,12 +31,17 @@ NOT_READ = (
 Weights = dict[str, torch.Tensor]
 
 
-def judge(weights: Weights, config: Config, met: dict) -> dict:
-    """Columns of equivalence.csv. config: what the run was asked. met: what it came to; its Shape is in it."""
+def judge(checkpoint: Path, config: Config, met: dict) -> dict:
+    """Columns of equivalence.csv. config: what the run was asked. met: what it came to; its Shape is in it.
+
+    checkpoint: what the run saved at its end. Raises UserError where the reference cannot read an image.
+    """
     if met["precision"] not in (*PLAIN, *AUTOCAST):
         return {"verdict": "skipped", "reason": f"there is no reference in precision {met['precision']}"}
     shape = Shape(**{field.name: met[field.name] for field in dataclasses.fields(Shape)})
     config = dataclasses.replace(config, **{name: getattr(Config(), name) for name in NOT_READ})
+    torch.set_num_threads(met["threads_per_rank"])  # other threads, other sums
+    weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
     trained = config, shape, met["precision"], met["device"]
     difference, worst = largest_difference(weights, reference(*trained))
     is_exact = shape.exact and met["device"] == "cpu" and shape.num_shards <= 2

@@ -1,27 +1,25 @@
 """Proves that strategies compute the same update: each one's weights against those of a single process.
 
-    python -m scripts.proof.verify --results results/x          # or: make verify RESULTS=results/x
-    CONFIG=configs/smoke.yaml ARGS="--split-size 8" STRATEGIES=model_parallel python -m scripts.proof.verify
+    RESULTS=results/x python -m scripts.proof.verify          # or: make verify RESULTS=results/x
+    ARGS="--split-size 8" STRATEGIES=model_parallel python -m scripts.proof.verify
 
-Proves what the runs of a set were asked, each strategy and setting once; where CONFIG or ARGS is given, or the set has
-no runs, what bench-all would run. Every proof is a run through the strategy's launcher, at the same settings but for
-its length, augmentation and threads; scripts/proof/reference.py is trained as the run says that it divides its work,
-and the two are compared. Writes equivalence.csv into the set and the runs into its verify/. Exit code: 1 where a
-strategy fails, 2 for a mistake found before the first run.
+Proves what the ok runs of RESULTS (results/latest) were asked, each strategy and setting once; where CONFIG or ARGS is
+given, or there are none, what bench-all would run. A proof is a run through the strategy's launcher, at the same
+settings but for what scripts/proof/wanted.py says: length, augmentation, threads. scripts/proof/reference.py then
+divides a step's work as the run says that it did, and the weights of both are compared. Writes equivalence.csv into
+the set and the runs into its verify/. Exit code: 1 where a strategy fails, 2 for a mistake found before the first run.
 """
 
 import contextlib
 import dataclasses
 import datetime
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import torch
 import tyro
 
 from benchmarks.common.errors import UserError
@@ -29,7 +27,6 @@ from benchmarks.common.relay import relay
 from benchmarks.common.results import append_rows, json_cell, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.proof import wanted
-from scripts.proof.judge import judge
 from scripts.suite import plan, preflight, schedule
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,27 +36,28 @@ ROOT = Path(__file__).resolve().parents[2]
 class Options:
     steps: int = 20
     """Optimizer steps of each proof, over two epochs."""
-    results: Path | None = None
-    """Result set; default: RESULTS, else results/latest, else a new one."""
     missing: bool = False
     """Prove only what has no row in the set's equivalence.csv yet."""
 
 
 def main(options: Options) -> int:
     given = plan.read_variables()
-    results = options.results or given.results or newest()
+    preflight.check_rendezvous()
+    results = given.results or newest()
     runs = to_prove(given, results, options.steps)
-    if options.missing:
+    if options.missing and results:
         runs = wanted.not_proved(runs, results)
+        if not runs:
+            return 0
     results = preflight.open_set(results).resolve()
     folder = preflight.open_set(results / "verify")
-    torch.set_num_threads(1)  # as the ranks have: other threads, other sums
     print(f"{'strategy':<18} {'ranks':>5} {'steps':>5}  {'largest relative difference':<28} {'tolerance':>9}  verdict")
     verdicts = []
-    # in the set, so that all nodes of a cluster see it
-    with schedule.claimed(folder), tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:
+    with schedule.claimed(folder):
         for number, run in enumerate(runs, 1):
-            row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
+            # in the set, so that all nodes of a cluster see it
+            with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:  # 90 MB a strategy
+                row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
             append_rows(results, "equivalence", [row])
             print(line_of(row), flush=True)
             verdicts.append(row["verdict"])
@@ -73,32 +71,34 @@ def newest() -> Path | None:
 
 
 def to_prove(given: plan.Given, results: Path | None, num_steps: int) -> list[plan.Run]:
-    """What CONFIG and ARGS say, where one is given; else the set's own; for one without runs, what bench-all would."""
-    typed = os.environ.get("CONFIG") or given.args
-    runs = [] if typed or results is None else wanted.of_set(given, results, num_steps)
-    return runs or wanted.of_variables(given, num_steps)
+    """What CONFIG and ARGS say, where one is given or the set has no ok run; else what the set's ok runs were asked."""
+    has_runs = results is not None and (read_table(results, "runs").status == "ok").any()
+    if os.environ.get("CONFIG") or given.args or not has_runs:
+        return wanted.of_variables(given, num_steps)
+    return wanted.of_set(given, results, num_steps)
 
 
 def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     """Run `run` in the set `folder`, compare its weights with its reference's, and return its row of the table."""
+    from scripts.proof.judge import judge  # torch, which nobody needs where nothing is left to prove
+
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     row = {"strategy": run.strategy, "steps": run.config.epochs * run.config.steps, "started_at": began}
     row["asked"] = json_cell(run.asked)
-    weights_dir = scratch / label.replace("/", "-of-")
-    started = start(
-        dataclasses.replace(run, config=dataclasses.replace(run.config, checkpoint_dir=str(weights_dir))), folder, label
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, checkpoint_dir=str(scratch)))
+    made = start(run, folder, label)
+    row["run_id"] = made.run_id
+    rows = read_table(folder, "runs")
+    status, reason = next(
+        iter(rows.loc[rows.run_id == made.run_id, ["status", "reason"]].to_numpy()), ("", "left no row")
     )
-    told = read_table(folder, "runs").set_index("run_id").loc[started.run_id]
-    row["run_id"] = started.run_id
-    if told.status != "ok":
-        return row | {"verdict": "skipped" if told.status == "skipped" else "failed", "reason": told.reason}
-    met = started.settings()["met"]
+    if status != "ok":
+        return row | {"verdict": "skipped" if status == "skipped" else "failed", "reason": reason}
+    met = made.settings()["met"]
     row |= {"world_size": met["world_size"], "met": json_cell(met)}
-    weights = torch.load(weights_dir / "last.pt", map_location="cpu", weights_only=True)["model"]
-    shutil.rmtree(weights_dir)  # 90 MB a strategy
     if met["backend"] != "none" and run.asked["ranks"] > met["num_shards"] * met["num_stages"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
-    return row | judge(weights, run.config, met)
+    return row | judge(scratch / "last.pt", run.config, met)
 
 
 def start(run: plan.Run, folder: Path, label: str) -> RunFolder:

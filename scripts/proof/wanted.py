@@ -5,15 +5,16 @@ A proof runs at the settings of the run that it is about. Only what `at_proof` r
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import os
+import sys
 from pathlib import Path
 
 from benchmarks.common import machine
 from benchmarks.common.config import FIELDS, Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table
+from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import settings_hash
-from scripts.analysis.sets import load_set
 from scripts.suite import preflight
 from scripts.suite.plan import Given, Run, make_run
 
@@ -43,27 +44,46 @@ def sums_have_one_order(ranks: int) -> bool:
 
 
 def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
-    """A proof for each strategy and setting with ok runs in the set; [] where it has none.
+    """A proof for each strategy and setting with ok runs in the set.
 
-    Raises UserError where this machine cannot run it, or DATA holds other images.
+    Says on stderr which it cannot prove. Raises UserError where they cannot be run here, or DATA holds other images.
     """
-    strategies = preflight.chosen(given.strategies)
-    groups = load_set(results).groups if (results / "runs.csv").exists() else []
-    asked = [group.identity.asked for group in groups if len(group.ok) and group.identity.recorded]
-    return _once(_of_asked(given, results, half, num_steps) for half in asked if half["strategy"] in strategies)
+    runs = read_table(results, "runs")
+    ok = runs[(runs.status == "ok") & runs.strategy.isin(preflight.chosen(given.strategies))]
+    found = {}
+    for run_id in ok.run_id:
+        try:
+            settings = RunFolder(results / "logs" / run_id).settings()
+            found.setdefault(settings_hash(settings["asked"]), settings)
+        except UserError as error:
+            warn(f"{error}; the same CONFIG and ARGS would prove it")
+    proofs = []
+    for settings in found.values():
+        if settings["asked"]["loader"] == "synthetic":
+            warn(f"{settings['asked']['strategy']} with loader synthetic is not proved: no reference deals its images")
+        else:
+            check_place(results, settings)
+            proofs.append(_of_asked(given, results, settings["asked"], num_steps))
+    return _once(proofs)
 
 
-def _of_asked(given: Given, results: Path, asked: Mapping, num_steps: int) -> Run:
-    ranks, nodes = asked["ranks"], asked["nodes"]
-    if machine.all_ranks(ranks // nodes) != (ranks, nodes):
+def check_place(results: Path, settings: dict) -> None:
+    """Raises UserError where this machine is not such a one as a run had: its proof would be of something else."""
+    asked, on_gpus, num_gpus = settings["asked"], settings.get("met", {}).get("device") == "cuda", machine.num_gpus()
+    ranks_here = asked["ranks"] // asked["nodes"]
+    same_ranks = machine.all_ranks(ranks_here) == (asked["ranks"], asked["nodes"])
+    if on_gpus != (num_gpus > 0) or 0 < num_gpus < ranks_here or not same_ranks:
+        devices = "GPUs" if on_gpus else "CPUs"
         raise UserError(
-            f"{results} has {asked['strategy']} on {ranks} ranks of {nodes} nodes; prove it where that runs, with the "
-            "same NNODES, NODES or HOSTS, or leave it out: STRATEGIES"
+            f"{results} has {asked['strategy']} on {devices}, {asked['ranks']} ranks, {asked['nodes']} nodes, and here "
+            f"are {num_gpus} GPUs; prove it where it ran, with the same NNODES, NODES or HOSTS, or choose STRATEGIES"
         )
+
+
+def _of_asked(given: Given, results: Path, asked: dict, num_steps: int) -> Run:
     config = Config(**{name: asked[name] for name in FIELDS if name in asked})
-    config = dataclasses.replace(config, data=given.data or config.data)
-    preflight.check_ranks([config], [ranks // nodes])
-    run = _proof(given, asked["strategy"], config, ranks // nodes, num_steps)
+    config = dataclasses.replace(config, data=os.environ.get("DATA") or config.data)
+    run = _proof(given, asked["strategy"], config, asked["ranks"] // asked["nodes"], num_steps)
     if run.asked["fingerprint"] != asked["fingerprint"]:
         raise UserError(
             f"{config.data} (fingerprint {run.asked['fingerprint']}) proves other images than {results} was measured "
@@ -75,16 +95,14 @@ def _of_asked(given: Given, results: Path, asked: Mapping, num_steps: int) -> Ru
 def of_variables(given: Given, num_steps: int) -> list[Run]:
     """A proof for each strategy that bench-all would run with the same variables."""
     config = load_config(given.flags)
+    if config.loader == "synthetic":
+        raise UserError("no reference deals the images of loader synthetic; leave --loader out")
     preflight.check_ranks([config], [given.ranks_here])
     strategies = preflight.chosen(given.strategies)
     return _once(_proof(given, name, config, given.ranks_here, num_steps) for name in strategies)
 
 
 def _proof(given: Given, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
-    if config.loader == "synthetic":
-        raise UserError(
-            "loader synthetic has no images that a reference could deal; prove the same settings with --loader folder"
-        )
     exact = sums_have_one_order(machine.all_ranks(ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
     run = make_run(given, strategy, 1, at_proof(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1)
@@ -100,3 +118,7 @@ def not_proved(runs: list[Run], results: Path) -> list[Run]:
     asked = (json.loads(cell) for cell in read_table(results, "equivalence").asked if cell)
     proved = {settings_hash(half) for half in asked}
     return [run for run in runs if settings_hash(run.asked) not in proved]
+
+
+def warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)

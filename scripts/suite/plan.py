@@ -113,12 +113,6 @@ def scaling(given: Given) -> list[Run]:
     return runs
 
 
-def proofs(given: Given, pairs: list[tuple[str, Config]]) -> list[Run]:
-    """One run for each (strategy, configuration), with one thread a rank: other threads, other sums."""
-    runs = [make_run(given, strategy, 1, config, threads=1) for strategy, config in pairs]
-    return [dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"}) for run in runs]
-
-
 def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
     """The runs that have no row in the set yet, or whose last one is interrupted or has status `retry`."""
     if results is None or not (results / "runs.csv").exists():

@@ -7,6 +7,7 @@ real launchers, real ranks.
 """
 
 import dataclasses
+import json
 import re
 import shutil
 import subprocess
@@ -16,16 +17,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import environment
+from support import ROOT, environment, run_strategy
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import read_table
+from benchmarks.common.results import add_settings, append_rows, read_table
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.settings import NOT_COUNTED, Shape, counted
 from scripts.probe.measured import MEASURED, add_rows
-from scripts.proof.reference import Shape, global_batches, train_reference
-from scripts.proof.verify import Options, largest_difference, main
+from scripts.proof import wanted
+from scripts.proof.judge import NOT_READ, largest_difference
+from scripts.proof.reference import global_batches, train_reference
+from scripts.proof.verify import Options, main
+from scripts.suite import plan
 
 CPU = torch.device("cpu")
+# The run's length and what of it is timed, learning rate and schedule; augmentation; threads.
+MAY_DIFFER = set(
+    "epochs steps warmup_steps windows window_steps account_steps lr lr_batch lr_warmup_epochs lr_schedule augment "
+    "threads_per_rank".split()
+)
 
 DDP_WRAP = "    optimizer = build_optimizer(config, net)\n"
 SUM_HOOK = """
@@ -42,6 +53,8 @@ EARLY_HOOK = """
         return ready
     model.register_comm_hook(None, early)
 """
+STAGES, REFERENCE = "benchmarks/common/stages.py", "scripts/proof/reference.py"
+SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
 FAULTS = {
     "no all-reduce": ("ddp", "benchmarks/ddp.py", "output = model(images)", "output = net(images)"),
     "summed, not averaged": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + SUM_HOOK),
@@ -59,24 +72,44 @@ FAULTS = {
         "    def step(images, target):",
         "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n    def step(images, target):",
     ),
+    "no splits": ("model_parallel", STAGES, "images.split(self.split_size or len(images))", "[images]"),
+    "a reference without splits": (
+        "model_parallel",
+        REFERENCE,
+        "part_pixels.split(shape.split_size or len(part_pixels))",
+        "[part_pixels]",
+    ),
+    "no compression": (
+        "horovod_ddp",
+        "benchmarks/horovod_ddp.py",
+        'hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none',
+        "hvd.Compression.none",
+    ),
+}
+ARGS = {
+    "no splits": SPLITS,
+    "a reference without splits": SPLITS,
+    "no compression": "--compression fp16",
 }
 
 
 def verify(checkout: Path, data: Path, results: Path, *flags: str, **variables):
     """Run scripts.proof.verify in a checkout: (exit code, its output, rows of equivalence.csv by strategy)."""
-    command = [sys.executable, "-m", "scripts.proof.verify", "--results", str(results), *flags]
-    env = environment(DATA=data, NPROC=2, SLURM_CONF="/dev/null", **variables)
-    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "scripts.proof.verify", *flags]
+    env = environment(DATA=data, RESULTS=results, NPROC=2, SLURM_CONF="/dev/null", **variables)
+    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=600)
     print(done.stdout + done.stderr)  # pytest shows it if the test fails
     rows = {row["strategy"]: row for row in read_table(results, "equivalence").to_dict("records")}
     return done.returncode, done.stdout + done.stderr, rows
 
 
-def test_the_suite_as_it_is_agrees_to_the_last_bit(checkout, tiny_data, tmp_path):
+def test_the_suite_as_it_is_agrees_to_the_last_bit(checkout, tiny_data, tiny_config, tmp_path):
     """Protects the proof from failing for no reason: without this, the faults below could be found by anything."""
     runnable = [name for name in ("ddp", "horovod_ddp") if name != "horovod_ddp" or find_spec("horovod")]
-    flags = ["--steps", "6", "--strategies", " ".join([*runnable, "apex_ddp"])]
-    code, output, rows = verify(checkout, tiny_data, tmp_path / "a set", *flags)
+    names = " ".join([*runnable, "apex_ddp"])
+    code, output, rows = verify(
+        checkout, tiny_data, tmp_path / "a set", "--steps", "6", CONFIG=tiny_config, STRATEGIES=names
+    )
     assert code == 0
     for name in runnable:
         row = rows[name]
@@ -87,13 +120,33 @@ def test_the_suite_as_it_is_agrees_to_the_last_bit(checkout, tiny_data, tmp_path
     assert not list((tmp_path / "a set" / "verify").glob("weights-*"))  # 90 MB a strategy
 
 
-FAST = "no all-reduce"
+def test_a_set_is_proved_at_its_own_settings_and_once(checkout, tiny_data, tiny_config, tmp_path):
+    """Protects what the report says "yes" of: the split sizes that ran, each proved as it ran, and what is proved
+    is not proved again."""
+    results, where = tmp_path / "a set", {"CONFIG": tiny_config, "DATA": tiny_data}
+    for args in (SPLITS, "--global-batch 20"):
+        assert run_strategy("model_parallel", results, args, **where)["status"] == "ok"
+    code, _, _ = verify(checkout, tiny_data, results, "--steps", "6", "--missing")
+    assert code == 0
+    table = read_table(results, "equivalence")
+    halves = [(json.loads(row.asked), json.loads(row.met)) for row in table.itertuples()]
+    assert [asked["split_size"] for asked, _ in halves] == [8, 0]
+    assert [(met["num_microbatches"], met["split_size"]) for _, met in halves] == [(3, 8), (1, 0)]
+    assert (table.verdict == "ok").all() and (table.bit_identical == "yes").all()
+    ran = RunFolder(results / "logs" / read_table(results, "runs").run_id[0]).settings()["asked"]
+    differing = {name for name in counted(ran) if ran[name] != halves[0][0][name]}
+    assert differing and differing <= MAY_DIFFER
+    code, output, _ = verify(checkout, tiny_data, results, "--steps", "6", "--missing")
+    assert (code, output) == (0, "") and len(read_table(results, "equivalence")) == 2
+
+
+FAST = "no all-reduce", "a reference without splits"
 
 
 @pytest.mark.parametrize(
-    "fault", [fault if fault == FAST else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS]
+    "fault", [fault if fault in FAST else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS]
 )
-def test_a_planted_fault_is_found(fault, checkout, tiny_data, tmp_path):
+def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_path):
     """Protects the claim that verify tells these faults: the run itself ends well, and only the weights are wrong."""
     strategy, name, text, replacement = FAULTS[fault]
     if strategy == "horovod_ddp" and not find_spec("horovod"):
@@ -102,10 +155,11 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tmp_path):
     source = (copy / name).read_text()
     assert source.count(text) == 1, f"{name} no longer holds the text in which this test plants its fault"
     (copy / name).write_text(source.replace(text, replacement))
-    code, output, rows = verify(copy, tiny_data, tmp_path / "a set", "--steps", "6", "--strategies", strategy)
+    said = {"CONFIG": tiny_config, "ARGS": ARGS.get(fault, ""), "STRATEGIES": strategy}
+    code, output, rows = verify(copy, tiny_data, tmp_path / "a set", "--steps", "6", **said)
     assert code == 1 and "FAILED: not the reference's weights" in output
     assert rows[strategy]["verdict"] == "failed" and rows[strategy]["bit_identical"] == "no"
-    assert rows[strategy]["max_relative_difference"] > 1e-4
+    assert rows[strategy]["max_relative_difference"] > (1e-5 if fault == "no compression" else 1e-4)
     size = {"ranks": int(rows[strategy]["world_size"]), "steps": int(rows[strategy]["steps"])}
     size["max_relative_difference"] = rows[strategy]["max_relative_difference"]
     add_rows(MEASURED / "planted.csv", [{"fault": fault, "strategy": strategy, **size}])
@@ -115,25 +169,98 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tmp_path):
     "options, variables, message",
     [
         (Options(steps=5), {}, "steps is 5, but must be an even number"),
-        (Options("dpp"), {}, "did you mean ddp?"),
-        (Options(), {"NPROC": "5"}, "global_batch 24 does not divide by NPROC=5 ranks"),
+        (Options(), {"STRATEGIES": "dpp"}, "did you mean ddp?"),
+        (Options(), {"NPROC": "5"}, "global_batch 32 does not divide by 5 ranks"),
         (Options(), {"NPROC": "two"}, "NPROC is 'two'"),
         (Options(), {"DATA": "/nowhere"}, "'/nowhere' does not exist; set DATA"),
+        (Options(), {"ARGS": "--loader synthetic"}, "no reference deals the images of loader synthetic"),
     ],
 )
 def test_mistakes_are_refused_before_any_run(options, variables, message, tiny_data, tmp_path, monkeypatch):
-    for name in ("CONFIG", "ARGS", "NPROC"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in ({"DATA": str(tiny_data)} | variables).items():
-        monkeypatch.setenv(name, value)
+    told = {"DATA": tiny_data, "NUM_GPUS": 0, "RESULTS": tmp_path / "a set"} | variables
+    set_variables(monkeypatch, **told)
     with pytest.raises((UserError, ValueError), match=re.escape(message)):
-        main(dataclasses.replace(options, results=tmp_path / "a set"))
+        main(options)
     assert not (tmp_path / "a set").exists()
 
 
+def set_variables(monkeypatch, **variables) -> None:
+    """The environment of a command that was told these variables, and nothing else that a plan reads."""
+    for name in ("CONFIG", "ARGS", "NPROC", "STRATEGIES", "RETRY", "NODES", "TASKS_PER_NODE", "NNODES", "HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def recorded_set(results: Path, data: Path, monkeypatch, device: str = "cpu") -> None:
+    """A set with one ok run of ddp on two ranks, of which nothing but its settings is there."""
+    set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS="--global-batch 8 --image-size 32", STRATEGIES="ddp")
+    run = plan.bench(plan.read_variables())[0]
+    folder, _ = plan.begin(run, results)
+    folder.add_met({"device": device})
+    row = {"schema": 2, "run_id": folder.run_id, "strategy": "ddp", "status": "ok"}
+    append_rows(results, "runs", [row | {"settings": add_settings(results, run.asked, {"device": device})}])
+
+
+def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_data, tmp_path, monkeypatch):
+    """Protects the proof from being of something else than the set that it is written into."""
+    results = tmp_path / "a set"
+    recorded_set(results, own_data, monkeypatch)
+    for variables, message in (
+        ({"DATA": tiny_data}, None),  # the same images elsewhere
+        ({"DATA": ""}, None),  # where the set found them
+        ({"NUM_GPUS": 2}, "a set has ddp on CPUs, 2 ranks, 1 nodes, and here are 2 GPUs; prove it where it ran"),
+        ({"NNODES": 2}, "with the same NNODES, NODES or HOSTS"),
+    ):
+        set_variables(monkeypatch, **{"DATA": own_data, "NUM_GPUS": 0, "NNODES": 1} | variables)
+        given = plan.read_variables()
+        if message is None:
+            (run,) = wanted.of_set(given, results, 20)
+            assert (run.strategy, run.asked["ranks"], run.config.image_size) == ("ddp", 2, 32)
+        else:
+            with pytest.raises(UserError, match=message):
+                wanted.of_set(given, results, 20)
+    set_variables(monkeypatch, DATA=own_data, NUM_GPUS=0, NNODES=1)
+    plan._fingerprint.cache_clear()
+    next(own_data.glob("train/*/*.JPEG")).unlink()
+    with pytest.raises(UserError, match="proves other images than"):
+        wanted.of_set(plan.read_variables(), results, 20)
+    plan._fingerprint.cache_clear()
+    shutil.rmtree(own_data)
+    with pytest.raises(UserError, match="does not exist; set DATA"):
+        wanted.of_set(plan.read_variables(), results, 20)
+
+
+def test_a_run_whose_settings_are_lost_is_named(tiny_data, tmp_path, monkeypatch, capsys):
+    recorded_set(tmp_path / "a set", tiny_data, monkeypatch)
+    next(tmp_path.glob("a set/logs/*/settings.json")).unlink()
+    assert wanted.of_set(plan.read_variables(), tmp_path / "a set", 20) == []
+    assert "settings.json is missing or spoilt" in capsys.readouterr().err
+
+
 def test_a_mistake_is_one_line_and_exit_code_2(checkout, tiny_data, tmp_path):
-    code, output, rows = verify(checkout, tiny_data, tmp_path / "a set", "--strategies", "dpp")
+    code, output, rows = verify(checkout, tiny_data, tmp_path / "a set", STRATEGIES="dpp")
     assert (code, output, rows) == (2, "error: no strategy 'dpp'; did you mean ddp?\n", {})
+
+
+def other_than(value):
+    return not value if isinstance(value, bool) else f"not {value}" if isinstance(value, str) else value + 1
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_proof_differs_from_its_run_in_nothing_but_what_may(exact):
+    """Protects every "yes": a field that is added to the configuration later is proved as it ran, or named here."""
+    config = Config(**{name: other_than(value) for name, value in vars(Config()).items()})
+    proof = wanted.at_proof(config, 20, exact=exact)
+    differing = {name for name in vars(config) if getattr(config, name) != getattr(proof, name)}
+    assert differing <= MAY_DIFFER | NOT_COUNTED.keys()
+    assert ("lr" in differing) == (not exact)
+
+
+def test_the_reference_reads_no_field_that_it_is_shared_over():
+    """Protects the cache of references: one is trained for all values of these fields."""
+    text = "".join((ROOT / name).read_text() for name in (REFERENCE, "benchmarks/common/model.py"))
+    assert "config.seed" in text and not [name for name in NOT_READ if f"config.{name}" in text]
 
 
 def test_a_difference_is_relative_and_never_lost():
@@ -162,10 +289,18 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     config = Config(
         data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8, steps=2, augment=False, lr_batch=8
     )
-    one, two, parts = (train_reference(config, shape, CPU) for shape in (Shape(), Shape(2), Shape(1, 2)))
+
+    def train(*shape, **options):
+        return train_reference(config, Shape(*shape, **options), "fp32", CPU)
+
+    one, two, parts = train(), train(2), train(1, 2, 2)
     assert largest_difference(one, two)[0] > 0.01 and largest_difference(one, parts)[0] > 0.01
     # both see the halves by turns, but two shards keep the first one's statistics, and micro-batches have both's
     assert two["bn1.num_batches_tracked"] == 2 and parts["bn1.num_batches_tracked"] == 4
-    assert torch.equal(train_reference(config, Shape(2), CPU)["fc.weight"], two["fc.weight"])
-    frozen = train_reference(dataclasses.replace(config, lr=0.0), Shape(), CPU)
+    assert torch.equal(train(2)["fc.weight"], two["fc.weight"])
+    # equal splits under one loss are those micro-batches but for rounding; with a remainder, they are not
+    assert largest_difference(train(split_size=4), parts)[0] < 1e-4
+    assert train(split_size=3)["bn1.num_batches_tracked"] == 6
+    assert largest_difference(train(2, compression="fp16"), two)[0] > 0
+    frozen = train_reference(dataclasses.replace(config, lr=0.0), Shape(), "fp32", CPU)
     assert largest_difference({"w": frozen["fc.weight"]}, {"w": one["fc.weight"]})[0] > 0
