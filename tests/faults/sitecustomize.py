@@ -7,6 +7,7 @@ Without `rank` every rank is hit, without `step` the first step. RUN_DIR/fault-a
 """
 
 import contextlib
+import functools
 import importlib.abc
 import importlib.util
 import io
@@ -25,7 +26,8 @@ def plant(engine) -> None:
     said = {name: int(value) for name, value in (word.split("=") for word in words)}
     fit = engine.fit
 
-    def faulty_fit(config, worker, model, optimizer, train, val, step, **rest):
+    @functools.wraps(fit)  # also its name, by which ddp_spawn hands it to its ranks
+    def faulty_fit(config, worker, *, step, **parts):
         steps = itertools.count()
 
         def faulty_step(images, target):
@@ -38,7 +40,7 @@ def plant(engine) -> None:
             loss, output = step(images, target)
             return (loss * float(kind), output) if hit and kind in ("nan", "inf") else (loss, output)
 
-        fit(config, worker, model, optimizer, train, val, faulty_step, **rest)
+        fit(config, worker, step=faulty_step, **parts)
 
     engine.fit = faulty_fit
     if kind == "torn_save":
