@@ -22,7 +22,7 @@ from benchmarks.common import machine
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
-from scripts.analysis.sets import show
+from scripts.analysis.words import show
 from scripts.suite import plan
 
 ROUNDS, WINDOW_S = 5, 0.8  # windows of each kind, and how long one should last

@@ -17,12 +17,11 @@ import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table, write_whole
-from scripts.analysis.device_use import read_environment
 from scripts.analysis.sets import Group, ResultSet, load_set, matched
 from scripts.analysis.stats import RatioEstimate, ratio
-from scripts.report.charts import baseline
+from scripts.analysis.words import digits
 from scripts.report.detail_charts import step_parts
-from scripts.report.figures import describe, digits
+from scripts.report.figures import describe
 
 ROOT = Path(__file__).resolve().parents[2]
 SET = ROOT / "results/published/cpu2-epyc_torch2.15_202611"
@@ -61,23 +60,27 @@ def figures(path: Path, measured: Path) -> dict[str, str]:
 
 def of_runs(results: ResultSet) -> dict[str, str]:
     """What the runs of the set say: the table of strategies, the hardware, and single figures."""
-    single, steps = baseline(results), read_table(results.path, "steps")
-    if single is None or min(len(group.samples) for group in results.groups if group.samples) < 2:
-        raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
     timed = [group for group in results.groups if group.throughput]
-    over = {group: ratio(group.samples, single.samples, paired=matched(group, single)) for group in timed}
-    exposed = {group: step_parts(group, steps).exposed_comm_ms.mean() for group in timed}  # as step_account.png has it
+    over = {
+        group: ratio(group.samples, single.samples, paired=matched(group, single))
+        for group in timed
+        if (single := results.baseline_of(group))
+    }
+    if not over or min(len(group.samples) for group in timed) < 2:
+        raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
+    exposed = {
+        group: step_parts(group, results.table("steps")).exposed_comm_ms.mean() for group in timed
+    }  # as step_account.png has it
     header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", "exposed comm., ms a step", "top-1 %")
-    rows = [_strategy_row(group, over[group] if group is not single else None, exposed[group]) for group in timed]
+    rows = [_strategy_row(group, over.get(group), exposed[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
-    least = pandas.Series([each.smallest_difference for group, each in over.items() if group is not single]).median()
-    runs = read_table(results.path, "runs")
+    least = pandas.Series([each.smallest_difference for each in over.values()]).median()
     return {
         "strategies": _table(header, rows),
         "hardware": _hardware(results),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": f"{100 * least:.0f} %",
-        "minutes": f"{runs.wall_s.sum() / 60:.0f} minutes",
+        "minutes": f"{results.table('runs').wall_s.sum() / 60:.0f} minutes",
         **{f"images_per_s.{group.strategy}": f"{group.throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.strategy}": f"{ms:.0f} ms" for group, ms in exposed.items() if ms == ms},
     }
@@ -96,7 +99,7 @@ def _strategy_row(group: Group, over: RatioEstimate | None, exposed_ms: float) -
 
 
 def _hardware(results: ResultSet) -> str:
-    environment = read_environment(results.path)
+    environment = results.environment
     torch = "/".join(sorted({version.split("+")[0] for version in results.ok.torch}))
     backends = ", ".join(sorted({*results.ok.backend} - {"none"}))
     threads = "/".join(f"{value:.0f}" for value in sorted({*results.ok.threads_per_rank}))
