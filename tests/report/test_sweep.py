@@ -16,8 +16,10 @@ from support import environment
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
+from scripts.analysis.scaling import scaling_points
 from scripts.analysis.sets import load_set
 from scripts.analysis.stats import strategy_throughput
+from scripts.analysis.sweep import sweep_points
 from scripts.report import scaling as plot_scaling
 from scripts.report import sweep as plot_sweep
 from scripts.suite import plan
@@ -127,13 +129,13 @@ def test_a_sweep_is_interleaved_and_does_only_what_is_missing(checkout, recorder
     assert done.returncode == 0, done.stderr
     rows = read_table(tmp_path / "a set", "runs")
     assert [*zip(rows.repeat, rows.options, strict=True)] == [
-        (repeat, f"'--seed 3 --bucket-cap-mb {value}") for repeat in (1, 2) for value in (25, 1)
+        (repeat, f"--seed 3 --bucket-cap-mb {value}") for repeat in (1, 2) for value in (25, 1)
     ]
     started = [call["words"] for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
     assert [words[-4:] for words in started[:2]] == [["--seed", "3", "--bucket-cap-mb", value] for value in ("25", "1")]
     again = variables | recorder.variables | {"PASSED_ON": OURS, "VALUES": "25 5 1", "REPEATS": 2}
     assert launch(checkout, "sweep", **again).returncode == 0
-    assert list(read_table(tmp_path / "a set", "runs").options[4:]) == ["'--seed 3 --bucket-cap-mb 5"] * 2
+    assert list(read_table(tmp_path / "a set", "runs").options[4:]) == ["--seed 3 --bucket-cap-mb 5"] * 2
     points = read_csv(tmp_path / "a set" / "sweep.csv")
     assert [(row["key"], row["value"], row["num_runs"]) for row in points] == [
         ("bucket_cap_mb", value, "2") for value in ("1", "5", "25")
@@ -243,36 +245,13 @@ def test_sigterm_ends_a_sweep_with_its_row_and_no_process(checkout, tmp_path, ti
     assert not left
 
 
-@pytest.mark.parametrize(
-    ("options", "value"),
-    [
-        ("'--seed 1 --split-size 4", "4"),
-        ("'--split_size=4", "4"),
-        ("'--split-size 4 --split-size 8", "8"),
-        ("'--split-size-x 4", None),
-        ("", None),
-    ],
-)
-def test_the_swept_value_is_read_from_the_flags(options, value):
-    # As a command line is read: the last one wins, - and _ are the same, and the CSV's ' is not part of it.
-    assert plan.flags_in(options).get("split_size") == value
-
-
-@pytest.mark.parametrize(
-    ("options", "value"), [("'--augment", "yes"), ("'--augment --no-augment", "no"), ("'--seed 1", None)]
-)
-def test_a_swept_boolean_is_read_from_its_flags(options, value):
-    # make sweep KEY=augment VALUES="yes no" makes --augment and --no-augment.
-    assert plan.flags_in(options).get("augment") == value
-
-
 def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     # Each value's line is total images over total seconds with the bootstrap interval, values in order of number.
     for value, speed in (("25", 110), ("1", 100), ("5", 140)):
         add_runs(tmp_path, "ddp", speed, options=f"--bucket-cap-mb {value}")
     add_runs(tmp_path, "ddp", 500, options="")  # not part of the sweep
     add_runs(tmp_path, "single", 50, options="--bucket-cap-mb 5")
-    points = plot_sweep.sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
+    points = sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
     assert list(points) == ["1", "5", "25"]
     assert plot_sweep.main(plot_sweep.Options(tmp_path, "ddp", "bucket_cap_mb")) == 0
     assert plot_sweep.main(plot_sweep.Options(tmp_path, "single", "bucket_cap_mb")) == 0
@@ -294,8 +273,8 @@ def test_two_settings_of_one_value_are_refused(tmp_path):
     # Points of other settings must not be mixed into one curve, nor one silently dropped.
     add_runs(tmp_path, "ddp", 100, options="--bucket-cap-mb 1")
     add_runs(tmp_path, "ddp", 200, options="--bucket-cap-mb 1 --arch resnet50", arch="resnet50")
-    with pytest.raises(UserError, match="two settings"):
-        plot_sweep.sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
+    with pytest.raises(UserError, match="several settings"):
+        sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
 
 
 def test_a_sweep_without_ok_rows_says_why(tmp_path, capsys):
@@ -320,7 +299,7 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
             oversubscribed=ranks == 4,
             options=f"--global-batch {batch}",
         )
-    modes = plot_scaling.scaling_points(load_set(tmp_path), "ddp")
+    modes = scaling_points(load_set(tmp_path), "ddp")
     assert [(point.num_ranks, round(point.efficiency, 9)) for point in modes["strong"]] == [(1, 1), (2, 0.8), (4, 0.5)]
     assert [(point.num_ranks, round(point.efficiency, 9)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
     assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 0
@@ -334,14 +313,14 @@ def test_efficiency_intervals_widen_with_the_noise_of_both_points(tmp_path):
     # The interval is that of the ratio, scaled: it must hold the measured value and be wider than nothing.
     for ranks, speed in ((1, 100), (2, 170)):
         add_runs(tmp_path, "ddp", speed, noise=0.05, world_size=ranks, options="")
-    _, point = plot_scaling.scaling_points(load_set(tmp_path), "ddp")["strong"]
+    _, point = scaling_points(load_set(tmp_path), "ddp")["strong"]
     assert point.low < point.efficiency < point.high and point.high / point.low > 1.05
 
 
 def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):
     # Exit 1 with a sentence, and {} for the report, which leaves the chart out.
     add_runs(tmp_path, "ddp", 100)
-    assert plot_scaling.scaling_points(load_set(tmp_path), "ddp") == {}
+    assert scaling_points(load_set(tmp_path), "ddp") == {}
     assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 1
     assert "two numbers of ranks" in capsys.readouterr().err
 

@@ -247,7 +247,7 @@ def test_other_flags_are_other_runs(suite):
     assert suite.run(REPEATS=1, STRATEGIES="ddp").returncode == 0
     assert suite.run(REPEATS=1, STRATEGIES="ddp", ARGS="--lr 0.2").returncode == 0
     assert suite.run(REPEATS=1, STRATEGIES="ddp", ARGS="--lr  0.2").returncode == 0
-    assert list(read_table(suite.results, "runs")["options"]) == ["", "'--lr 0.2"]
+    assert list(read_table(suite.results, "runs")["options"]) == ["", "--lr 0.2"]
 
 
 def test_results_latest_is_the_set_and_not_a_link_to_itself(suite):
