@@ -190,6 +190,15 @@ def read_yaml(path: str) -> dict:
     return {str(name): _checked(path, str(name), value) for name, value in values.items()}
 
 
+def find_key(text: str) -> str:
+    """The configuration field that `text` names, with - or _. Raises UserError with the nearest name."""
+    key = text.strip().lstrip("-").replace("-", "_")
+    if key in FIELDS:
+        return key
+    near = difflib.get_close_matches(key, FIELDS, n=1, cutoff=0.5)
+    raise UserError(f"no option {text!r}; {f'did you mean {near[0]}?' if near else '`make flags` lists them'}")
+
+
 def _config_flag(args: list[str]) -> str:
     """The last value of --config in `args`, which has to be known before the other flags are parsed."""
     path = ""

@@ -6,11 +6,9 @@ scripts/report/sweep.py draws them.
 """
 
 import csv
-import difflib
 import io
 from pathlib import Path
 
-from benchmarks.common.config import FIELDS
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import cell, write_whole
 from scripts.analysis.identity import without_what_follows
@@ -19,15 +17,6 @@ from scripts.analysis.stats import ratio
 from scripts.analysis.words import count, interval, show, text_table
 
 COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
-
-
-def find_key(text: str) -> str:
-    """The configuration field that `text` names, with - or _. Raises UserError with the nearest name."""
-    key = text.strip().lstrip("-").replace("-", "_")
-    if key in FIELDS:
-        return key
-    near = difflib.get_close_matches(key, FIELDS, n=1, cutoff=0.5)
-    raise UserError(f"no option {text!r}; {f'did you mean {near[0]}?' if near else '`make flags` lists them'}")
 
 
 def sweep_points(results: ResultSet, strategy: str, key: str) -> dict[str, Group]:

@@ -13,10 +13,11 @@ from pathlib import Path
 import tyro
 from matplotlib.figure import Figure
 
+from benchmarks.common.config import find_key
 from benchmarks.common.errors import UserError
 from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import strategy_throughput
-from scripts.analysis.sweep import find_key, number, sweep_points, table, write_sweep_csv
+from scripts.analysis.sweep import number, sweep_points, table, write_sweep_csv
 from scripts.analysis.words import digits
 from scripts.report.figures import COLORS, footnote, make_figure, save_chart, troubles
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 import tyro
 
+from benchmarks.common.config import find_key
 from benchmarks.common.errors import UserError
 from scripts.suite import plan, preflight, schedule
 
@@ -25,7 +26,7 @@ def main(kind: Literal["all", "sweep", "scaling"] = "all", /) -> int:
     preflight.check_rendezvous()
     if kind == "sweep":
         runs = plan.sweep(given)
-        report = ["scripts.report.sweep", "--strategy", runs[0].strategy, "--key", plan.find_key(given.key)]
+        report = ["scripts.report.sweep", "--strategy", runs[0].strategy, "--key", find_key(given.key)]
     elif kind == "scaling":
         runs = plan.scaling(given)
         report = ["scripts.report.scaling", "--strategy", runs[0].strategy]

@@ -1,21 +1,12 @@
-"""Configuration fields by the names that people type, and values of theirs as flags: what a sweep is made of."""
+"""A value that somebody typed for a field of the configuration, as flags: what a sweep is made of."""
 
 import difflib
 import typing
 
-from benchmarks.common.config import FIELDS, TYPES
+from benchmarks.common.config import TYPES
 from benchmarks.common.errors import UserError
 
 BOOLEANS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
-
-
-def find_key(text: str) -> str:
-    """The configuration field that `text` names, with - or _. Raises UserError with the nearest name."""
-    key = text.strip().lstrip("-").replace("-", "_")
-    if key in FIELDS:
-        return key
-    near = difflib.get_close_matches(key, FIELDS, n=1, cutoff=0.5)
-    raise UserError(f"no option {text!r}; {f'did you mean {near[0]}?' if near else '`make flags` lists them'}")
 
 
 def value_flags(key: str, text: str) -> list[str]:
@@ -38,19 +29,3 @@ def value_flags(key: str, text: str) -> list[str]:
             kind = "whole number" if wanted is int else "number"
             raise UserError(f"VALUES: {key} is {text!r}, but must be a {kind}") from None
     return [flag, text]
-
-
-def flags_in(options_cell: str) -> dict[str, str]:
-    """Field and value of each flag of a runs.csv row, the last one of a field as on a command line; yes and no
-    for a boolean's --x and --no-x."""
-    words, found = options_cell.removeprefix("'").split(), {}
-    for word, following in zip(words, [*words, "--"][1:], strict=True):
-        name, given, value = word[2:].partition("=")
-        name = name.replace("-", "_")
-        if not given and following.startswith("--"):
-            name, value = (name[3:], "no") if name.startswith("no_") else (name, "yes")
-        elif not given:
-            value = following
-        if word.startswith("--"):
-            found[name] = value
-    return found

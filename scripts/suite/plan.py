@@ -16,14 +16,14 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common import machine
-from benchmarks.common.config import Config, load_config
+from benchmarks.common.config import Config, find_key, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.fingerprint import fingerprint
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import ask, settings_hash
 from scripts.suite import preflight
-from scripts.suite.options import find_key, value_flags
+from scripts.suite.options import value_flags
 from scripts.suite.variables import Given, read_variables
 
 

@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 
 import numpy
 import pytest
-from support import ROOT, environment
+from support import ROOT, environment, recorded
 
 from benchmarks.common.results import append_rows, read_table
 from scripts.analysis import device_use as roofline
@@ -62,7 +62,8 @@ def add_runs(folder, strategy, images_per_s, num_repeats=3, num_windows=5, noise
     for repeat in range(1, num_repeats + 1):
         run_id = f"{strategy}-{repeat}"
         speed = images_per_s * float(numpy.exp(noise * rng.normal()))
-        append_rows(folder, "runs", [CPU | {"run_id": run_id, "strategy": strategy, "repeat": repeat} | row])
+        row_of_run = CPU | {"run_id": run_id, "strategy": strategy, "repeat": repeat} | row
+        append_rows(folder, "runs", [recorded(folder, row_of_run)])
         tables = {
             "windows": [
                 {"window": n, "images": 224, "seconds": 224 / speed * float(numpy.exp(noise * rng.normal()))}
@@ -106,17 +107,24 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sets") / "a set & more"
     for strategy, speed in (("single", 100), ("ddp", 180), ("horovod_ddp", 180.5), (EVIL, 60)):
         add_runs(folder, strategy, speed, device_name=f"CPU {EVIL}", num_windows=9)
-    append_rows(folder, "runs", [CPU | {"run_id": "x", "strategy": "apex_ddp", "status": "skipped", "reason": EVIL}])
+    skipped = CPU | {"run_id": "x", "strategy": "apex_ddp", "status": "skipped", "reason": EVIL}
+    append_rows(folder, "runs", [recorded(folder, skipped)])
     proof = {"run_id": "v", "steps": 20, "world_size": 2, "tolerance": 1e-6}
+    identities = {group.strategy: group.identity for group in load_set(folder).groups}
+
+    def of(strategy):  # the proof ran with the settings of the set, but for its length
+        asked = identities[strategy].asked | {"steps": 10, "epochs": 2}
+        return {"strategy": strategy, "asked": json.dumps(asked), "met": json.dumps(identities[strategy].met)}
+
     append_rows(
         folder,
         "equivalence",
         [
-            proof | {"strategy": "single", "max_relative_difference": 0.0, "bit_identical": True, "verdict": "ok"},
-            proof | {"strategy": "ddp", "max_relative_difference": 0.5, "bit_identical": False, "verdict": "failed"},
-            proof | {"strategy": "ddp", "max_relative_difference": 1.2e-7, "bit_identical": False, "verdict": "ok"},
-            proof | {"strategy": EVIL, "max_relative_difference": 0.5, "verdict": "failed", "reason": EVIL},
-            proof | {"strategy": "apex_ddp", "verdict": "skipped", "reason": "no GPU"},
+            proof | of("single") | {"max_relative_difference": 0.0, "bit_identical": True, "verdict": "ok"},
+            proof | of("ddp") | {"max_relative_difference": 0.5, "bit_identical": False, "verdict": "failed"},
+            proof | of("ddp") | {"max_relative_difference": 1.2e-7, "bit_identical": False, "verdict": "ok"},
+            proof | of(EVIL) | {"max_relative_difference": 0.5, "verdict": "failed", "reason": EVIL},
+            proof | of("apex_ddp") | {"verdict": "skipped", "reason": "no GPU"},
         ],
     )
     append_rows(
@@ -203,19 +211,15 @@ def test_the_table_has_the_measured_numbers(written):
     # Throughput and interval, MFU against the peak of both ranks, the equivalence column, the skipped strategy.
     folder, _, _ = written
     results = load_set(folder)
-    environment = roofline.read_environment(folder)
-    rows = {
-        row["strategy"]: row
-        for row in report_content.table_rows(results, environment, report_content.read_equivalence(folder))
-    }
+    rows = {row["strategy"]: row for row in report_content.table_rows(results)}
     ddp, group = rows["ddp"], next(group for group in results.groups if group.label == "ddp")
     assert ddp["images/s"] == f"{group.throughput.value:.1f} [{group.throughput.low:.1f}, {group.throughput.high:.1f}]"
     assert ddp["MFU %"] == f"{100 * group.throughput.value * 1e9 / (2 * 0.2e12):.1f}"
-    assert ddp["same update?"] == "yes: largest relative difference 1.2e-07, tolerance 1.0e-06"
-    assert rows["single"]["same update?"] == "yes: bit-identical"
-    assert rows[EVIL]["same update?"].startswith("NO: largest relative difference 5.0e-01")
+    assert ddp["same update?"] == "yes: within 1.2e-07 (tolerance 1.0e-06); but for length"
+    assert rows["single"]["same update?"] == "yes: bit-identical; but for length"
+    assert rows[EVIL]["same update?"].startswith("NO: relative difference 5.0e-01")
     assert rows["apex_ddp"]["same update?"] == "skipped"
-    assert rows["horovod_ddp"]["same update?"] == "not verified: make verify"
+    assert rows["horovod_ddp"]["same update?"] == "not proved yet: make verify"
     assert rows["apex_ddp"]["status"] == "1 skipped" and rows["apex_ddp"]["images/s"] == ""
 
 
@@ -253,18 +257,21 @@ def test_one_repeat_and_no_gain_are_said_so(tmp_path):
 def test_settings_that_differ_are_not_compared(tmp_path):
     # A sweep over the batch: labels name the batch alone, and other batches are not called slower.
     for batch, speed in ((32, 100), (64, 150)):
-        add_runs(tmp_path / str(batch), "ddp", speed, global_batch=batch, options=f"--seed 1 --global-batch {batch}")
-    add_runs(tmp_path, "ddp", 100, global_batch=32, options="--seed 1 --global-batch 32")
-    rows = read_table(tmp_path / "64", "runs").to_dict("records")
-    append_rows(
-        tmp_path, "runs", [row | {"run_id": "b" + row["run_id"], "options": row["options"][1:]} for row in rows]
-    )
-    for row in read_table(tmp_path / "64", "windows").to_dict("records"):
-        append_rows(tmp_path, "windows", [row | {"run_id": "b" + row["run_id"]}])
-    results = report_content.with_short_labels(load_set(tmp_path))
+        add_runs(tmp_path / str(batch), "ddp", speed, global_batch=batch)
+    results = load_set(joined(tmp_path, "32", "64"))
     assert [group.label for group in results.groups] == ["ddp, global_batch 32", "ddp, global_batch 64"]
     sentences = " ".join(report_content.headline(results))
     assert "Not compared" in sentences and "slower" not in sentences and " is 0." not in sentences
+
+
+def joined(folder, *parts):
+    """One set of the runs of several, which lie below it; their run_ids get the name of their part."""
+    for part in parts:
+        for table in ("settings", "runs", "windows"):
+            rows = read_table(folder / part, table).to_dict("records")
+            own = [row | {"run_id": f"{part}-{row['run_id']}"} if "run_id" in row else row for row in rows]
+            append_rows(folder, table, own)
+    return folder
 
 
 WARNED = {
@@ -283,15 +290,16 @@ WARNED = {
 def test_each_warning_has_its_cause(tmp_path, words):
     # The rule fires on a set with the fault, with a remedy, and on nothing else.
     facts = {"num_cores": 2, "measured_peak": {"device_name": "Test CPU", "threads": 1, "tflops": {"fp32": 0.2}}}
+    (tmp_path / "environment.json").write_text(json.dumps(facts))
     results = load_set(add_runs(tmp_path, "ddp", 100, **WARNED[words]))
-    found = warnings_of(results, facts, read_table(tmp_path, "telemetry"))
+    found = warnings_of(results)
     assert len(found) == 1 and words in found[0] and (";" in found[0] or ":" in found[0])
 
 
 def test_a_clean_set_has_no_warnings(tmp_path):
     # A warning that is always there is read by nobody.
-    results = load_set(add_runs(tmp_path, "ddp", 100))
-    assert warnings_of(results, {"num_cores": 2}, read_table(tmp_path, "telemetry")) == []
+    (tmp_path / "environment.json").write_text('{"num_cores": 2}')
+    assert warnings_of(load_set(add_runs(tmp_path, "ddp", 100))) == []
 
 
 def test_windows_that_stand_out_are_named_by_place(tmp_path):
@@ -306,20 +314,16 @@ def test_windows_that_stand_out_are_named_by_place(tmp_path):
     for number, words in ((1, "first window is slow in 1 of 3 runs"), (4, "1 of 15 windows far from the median")):
         changed = [slowed(n) if n == number else line for n, line in enumerate(lines)]
         (tmp_path / "windows.csv").write_text("\n".join(changed) + "\n")
-        found = [
-            text
-            for text in warnings_of(load_set(tmp_path), {}, read_table(tmp_path, "telemetry"))
-            if "unsteady" not in text
-        ]
+        found = [text for text in warnings_of(load_set(tmp_path)) if "unsteady" not in text]
         assert len(found) == 1 and words in found[0], found
 
 
 def test_throttling_is_read_from_the_telemetry(tmp_path):
     # A quarter of the GPU's samples were held down by heat.
     results = load_set(add_runs(tmp_path, "ddp", 100, num_repeats=2))
-    telemetry = read_table(tmp_path, "telemetry")
+    telemetry = results.table("telemetry")
     telemetry.loc[(telemetry.device == "gpu0") & (telemetry.t_s == 0.5), "throttle"] = "thermal"
-    found = [text for text in warnings_of(results, {}, telemetry) if "held down" in text]
+    found = [text for text in warnings_of(results) if "held down" in text]
     assert len(found) == 1 and "(thermal) in 25 %" in found[0]
 
 
@@ -328,7 +332,7 @@ def test_the_step_chart_stacks_to_the_step(tmp_path):
     add_runs(tmp_path, "ddp", 100)
     append_rows(tmp_path, "steps", [{"run_id": "ddp-1", "rank": 0, "step": 99, "step_ms": 5000.0}])
     results = load_set(tmp_path)
-    parts = report_charts.step_parts(results.groups[0], read_table(tmp_path, "steps"))
+    parts = report_charts.step_parts(results.groups[0], results.table("steps"))
     assert len(parts) == 12 and parts.sum(axis=1).tolist() == [100.0] * 12
     axes = report_charts.step_chart([results]).axes[0]
     assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(100)
@@ -432,21 +436,15 @@ def test_the_report_draws_sweeps_and_scaling_that_the_set_has(tmp_path):
     # The charts of make sweep and make scaling are in the report, and their commands under "do it again".
     for ranks, speed in ((1, 100), (2, 170)):
         add_runs(tmp_path / f"r{ranks}", "ddp", speed, world_size=ranks)
-        for table in ("runs", "windows"):
-            rows = read_table(tmp_path / f"r{ranks}", table).to_dict("records")
-            append_rows(tmp_path, table, [row | {"run_id": f"{ranks}-{row['run_id']}"} for row in rows])
     (tmp_path / "scaling.csv").write_text("strategy,mode,ranks\nddp,strong,1\n")
-    results = report_content.with_short_labels(load_set(tmp_path))
+    results = load_set(joined(tmp_path, "r1", "r2"))
     assert "scaling_ddp" in report.figures_of(results)
-    assert "make scaling STRATEGY=ddp RANKS='1 2' REPEATS=3" in report_origin.commands(results, {})
+    assert "make scaling STRATEGY=ddp RANKS='1 2' REPEATS=3" in report_origin.commands(results)
 
 
 def test_chart_names_from_the_data_cannot_leave_the_folder(tmp_path):
     # A strategy named ../../x in a CSV from elsewhere must not choose where a file is written.
     for ranks in (1, 2):
         add_runs(tmp_path / f"r{ranks}", "../../x", 100 * ranks, world_size=ranks)
-        for table in ("runs", "windows"):
-            rows = read_table(tmp_path / f"r{ranks}", table).to_dict("records")
-            append_rows(tmp_path, table, [row | {"run_id": f"{ranks}-{row['run_id']}"} for row in rows])
-    names = report.figures_of(load_set(tmp_path))
+    names = report.figures_of(load_set(joined(tmp_path, "r1", "r2")))
     assert all(re.fullmatch(r"[\w-]+", name) for name in names) and any(name.startswith("scaling") for name in names)

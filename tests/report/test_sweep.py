@@ -17,11 +17,13 @@ from support import environment
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
+from scripts.analysis.recorded import flags_in
+from scripts.analysis.scaling import scaling_points
 from scripts.analysis.sets import load_set
 from scripts.analysis.stats import strategy_throughput
+from scripts.analysis.sweep import sweep_points
 from scripts.report import scaling as plot_scaling
 from scripts.report import sweep as plot_sweep
-from scripts.suite import options as options_of
 from scripts.suite import plan
 
 COMMON = {
@@ -250,24 +252,24 @@ def test_sigterm_ends_a_sweep_with_its_row_and_no_process(checkout, tmp_path, ti
 @pytest.mark.parametrize(
     ("options", "value"),
     [
-        ("'--seed 1 --split-size 4", "4"),
-        ("'--split_size=4", "4"),
-        ("'--split-size 4 --split-size 8", "8"),
-        ("'--split-size-x 4", None),
+        ("--seed 1 --split-size 4", "4"),
+        ("--split_size=4", "4"),
+        ("--split-size 4 --split-size 8", "8"),
+        ("--split-size-x 4", None),
         ("", None),
     ],
 )
 def test_the_swept_value_is_read_from_the_flags(options, value):
-    # As a command line is read: the last one wins, - and _ are the same, and the CSV's ' is not part of it.
-    assert options_of.flags_in(options).get("split_size") == value
+    # As a command line is read: the last one wins, - and _ are the same.
+    assert flags_in(options).get("split_size") == value
 
 
 @pytest.mark.parametrize(
-    ("options", "value"), [("'--augment", "yes"), ("'--augment --no-augment", "no"), ("'--seed 1", None)]
+    ("options", "value"), [("--augment", "yes"), ("--augment --no-augment", "no"), ("--seed 1", None)]
 )
 def test_a_swept_boolean_is_read_from_its_flags(options, value):
     # make sweep KEY=augment VALUES="yes no" makes --augment and --no-augment.
-    assert options_of.flags_in(options).get("augment") == value
+    assert flags_in(options).get("augment") == value
 
 
 def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
@@ -276,7 +278,7 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
         add_runs(tmp_path, "ddp", speed, options=f"--bucket-cap-mb {value}")
     add_runs(tmp_path, "ddp", 500, options="")  # not part of the sweep
     add_runs(tmp_path, "single", 50, options="--bucket-cap-mb 5")
-    points = plot_sweep.sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
+    points = sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
     assert list(points) == ["1", "5", "25"]
     assert plot_sweep.main(plot_sweep.Options(tmp_path, "ddp", "bucket_cap_mb")) == 0
     assert plot_sweep.main(plot_sweep.Options(tmp_path, "single", "bucket_cap_mb")) == 0
@@ -298,8 +300,8 @@ def test_two_settings_of_one_value_are_refused(tmp_path):
     # Points of other settings must not be mixed into one curve, nor one silently dropped.
     add_runs(tmp_path, "ddp", 100, options="--bucket-cap-mb 1")
     add_runs(tmp_path, "ddp", 200, options="--bucket-cap-mb 1 --arch resnet50", arch="resnet50")
-    with pytest.raises(UserError, match="two settings"):
-        plot_sweep.sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
+    with pytest.raises(UserError, match="several settings"):
+        sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
 
 
 def test_a_sweep_without_ok_rows_says_why(tmp_path, capsys):
@@ -324,7 +326,7 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
             oversubscribed=ranks == 4,
             options=f"--global-batch {batch}",
         )
-    modes = plot_scaling.scaling_points(load_set(tmp_path), "ddp")
+    modes = scaling_points(load_set(tmp_path), "ddp")
     assert [(point.num_ranks, round(point.efficiency, 9)) for point in modes["strong"]] == [(1, 1), (2, 0.8), (4, 0.5)]
     assert [(point.num_ranks, round(point.efficiency, 9)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
     assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 0
@@ -338,14 +340,14 @@ def test_efficiency_intervals_widen_with_the_noise_of_both_points(tmp_path):
     # The interval is that of the ratio, scaled: it must hold the measured value and be wider than nothing.
     for ranks, speed in ((1, 100), (2, 170)):
         add_runs(tmp_path, "ddp", speed, noise=0.05, world_size=ranks, options="")
-    _, point = plot_scaling.scaling_points(load_set(tmp_path), "ddp")["strong"]
+    _, point = scaling_points(load_set(tmp_path), "ddp")["strong"]
     assert point.low < point.efficiency < point.high and point.high / point.low > 1.05
 
 
 def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):
     # Exit 1 with a sentence, and {} for the report, which leaves the chart out.
     add_runs(tmp_path, "ddp", 100)
-    assert plot_scaling.scaling_points(load_set(tmp_path), "ddp") == {}
+    assert scaling_points(load_set(tmp_path), "ddp") == {}
     assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 1
     assert "two numbers of ranks" in capsys.readouterr().err
 

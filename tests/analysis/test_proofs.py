@@ -1,0 +1,89 @@
+"""What the report's column `same update?` may say: of the settings that were proved, and of no others.
+
+.venv/bin/python -m pytest tests/analysis/test_proofs.py
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_sets import MET, add, asked
+
+from benchmarks.common.results import append_rows
+from scripts.analysis.proofs import proved
+from scripts.analysis.sets import load_set
+
+OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
+SHAPE = MET | {"num_shards": 1, "num_stages": 2, "num_microbatches": 1, "exact": True, "cut": 4}
+LENGTH = {"epochs": 2, "steps": 10, "warmup_steps": 0, "windows": 1, "window_steps": 9, "lr": 0.005}
+OK = {"verdict": "ok", "bit_identical": True, "max_relative_difference": 0.0, "tolerance": 0.0}
+
+
+def cell(folder, proof=None, met=None, runs=None, runs_met=SHAPE, **row):
+    """The cell of runs of model_parallel beside one proof; proof and runs: fields that differ from the defaults."""
+    add(folder, asked("model_parallel", **(runs or {})), runs_met)
+    if proof is not None:
+        row = OK | {"asked": json.dumps(asked("model_parallel", **proof)), "met": json.dumps(SHAPE | (met or {}))} | row
+        append_rows(folder, "equivalence", [{"run_id": "v", "strategy": "model_parallel", **row}])
+    results = load_set(folder)
+    (group,) = results.groups
+    return proved(group, results.table("equivalence"))
+
+
+def test_a_proof_with_another_split_size_is_no_proof(tmp_path):
+    """The third wrong number: "yes: bit-identical" of split sizes 2 to 16 beside a proof with split_size 0."""
+    runs = {"runs": {"split_size": 4}, "runs_met": SHAPE | {"num_microbatches": 8}}
+    assert cell(tmp_path / "a", proof=LENGTH, **runs) == "not proved: split_size"
+    same = {"proof": LENGTH | {"split_size": 4}, "met": {"num_microbatches": 8}}
+    assert cell(tmp_path / "b", **same, **runs) == "yes: bit-identical; but for length, learning rate"
+
+
+def test_what_may_differ_is_named(tmp_path):
+    proof = {"augment": False, "workers": 0, "threads_per_rank": 2}
+    said = "yes: bit-identical; but for threads, augment, workers"
+    assert cell(tmp_path / "a", proof=proof, met={"threads_per_rank": 2}) == said
+    assert cell(tmp_path / "b", proof={}) == "yes: bit-identical"
+    within = {"bit_identical": False, "max_relative_difference": 1.2e-7, "tolerance": 1e-6}
+    assert cell(tmp_path / "c", proof={}, **within) == "yes: within 1.2e-07 (tolerance 1.0e-06)"
+
+
+FIELDS = ["arch", "image_size", "global_batch", "ranks", "norm", "memory_format", "bucket_cap_mb", "momentum", "new"]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_whatever_else_was_asked_must_be_the_same(tmp_path, name):
+    assert cell(tmp_path, proof=LENGTH | {name: 77}) == f"not proved: {name}"
+
+
+@pytest.mark.parametrize("name", ["precision", "device_name", "torch", "cut", "num_microbatches"])
+def test_whatever_was_met_must_be_the_same(tmp_path, name):
+    said = cell(tmp_path, proof=LENGTH, met={name: 77})
+    assert said in (f"not proved: {name}", f"not proved: {name} met")
+
+
+def test_without_a_proof_it_says_what_to_do(tmp_path):
+    assert cell(tmp_path) == "not proved yet: make verify"
+
+
+def test_a_failed_or_skipped_proof_is_told_of_what_was_asked(tmp_path):
+    failed = {"verdict": "failed", "bit_identical": False, "max_relative_difference": 0.5, "reason": "fc.weight"}
+    assert cell(tmp_path / "a", proof=LENGTH, **failed).startswith("NO: relative difference 5.0e-01")
+    never = {"verdict": "failed", "bit_identical": None, "max_relative_difference": None, "met": "", "reason": "died"}
+    assert cell(tmp_path / "b", proof=LENGTH, **never) == "failed: died"
+    assert cell(tmp_path / "c", proof=LENGTH, **never | {"verdict": "skipped"}) == "skipped"
+    assert cell(tmp_path / "d", proof={"norm": "group"}, **never) == "not proved: norm"
+
+
+def test_the_last_proof_that_covers_the_runs_counts(tmp_path):
+    assert cell(tmp_path, proof=LENGTH).startswith("yes")
+    later = OK | {"asked": json.dumps(asked("model_parallel", norm="group")), "met": json.dumps(SHAPE)}
+    append_rows(tmp_path, "equivalence", [{"run_id": "w", "strategy": "model_parallel", **later}])
+    assert cell(tmp_path).startswith("yes"), "a proof of other settings does not take this one away"
+    assert cell(tmp_path, proof=LENGTH, verdict="failed", max_relative_difference=0.5).startswith("NO")
+
+
+def test_a_proof_of_the_old_schema_proves_nothing_in_particular():
+    results = load_set(OLD)
+    cells = {group.label: proved(group, results.table("equivalence")) for group in results.groups}
+    assert cells.pop("apex_ddp") == "skipped"
+    assert set(cells.values()) == {"not proved: settings unknown"}

@@ -1,0 +1,287 @@
+"""What a run is decides with which it is pooled, by what it is labelled, and what it is compared with.
+
+.venv/bin/python -m pytest tests/analysis/test_sets.py
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.common.config import FIELDS, TYPES, Config
+from benchmarks.common.results import add_settings, append_rows
+from benchmarks.common.settings import NOT_COUNTED, SOURCE, ask, settings_hash
+from scripts.analysis.recorded import flags_in
+from scripts.analysis.sets import load_set, read_runs, same_hash_other_settings
+
+OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
+MET = {
+    "device": "cpu",
+    "device_name": "Test CPU",
+    "torch": "2.15.0",
+    "world_size": 2,
+    "precision": "fp32",
+    "commit": "abc",
+    "local_changes": "",
+}
+
+
+def asked(strategy="ddp", ranks=2, **fields):
+    """The asked half of a run with the default configuration but for `fields`; those it does not know are added."""
+    known = {name: value for name, value in fields.items() if name in FIELDS}
+    return ask(Config(**known), strategy, ranks, 1, 1, "2-40-23-abc") | fields
+
+
+def add(folder, half, met=MET, status="ok", images_per_s=100.0, **row):
+    """One run whose settings are recorded; returns its run_id."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "runs.csv"
+    run_id = f"run-{path.read_text().count(chr(10)) if path.exists() else 0}"
+    name = add_settings(folder, half, met)
+    known = {"schema": 2, "run_id": run_id, "settings": name, "strategy": half["strategy"], "status": status}
+    append_rows(folder, "runs", [known | {"repeat": 1, "images_per_s": images_per_s if status == "ok" else None} | row])
+    return run_id
+
+
+def labels(folder):
+    return {group.label: len(group.rows) for group in load_set(folder).groups}
+
+
+def another(name):
+    """A value of a configuration field that is not its default."""
+    wanted, default = TYPES[name], getattr(Config(), name)
+    if wanted is bool:
+        return not default
+    if wanted in (int, float):
+        return default + 1
+    choices = getattr(wanted, "__args__", (f"{default}x",))
+    return next(choice for choice in choices if choice != default)
+
+
+@pytest.mark.parametrize("name", [*FIELDS, "a field of the future"])
+def test_runs_that_differ_in_a_field_are_two_groups_or_it_does_not_count(tmp_path, name):
+    """Protects every mean. Seen to fail with `fields` of an Identity that leaves out the fields with a default."""
+    value = another(name) if name in FIELDS else [1, 2]
+    for half in (asked(), asked(**{name: value}), asked()):
+        add(tmp_path, half)
+    if name in NOT_COUNTED:
+        assert labels(tmp_path) == {"ddp": 3}
+    else:
+        found = labels(tmp_path)
+        assert sorted(found.values()) == [1, 2] and all(label.startswith(f"ddp, {name} ") for label in found)
+        assert not any(", " in label.removeprefix("ddp, ").replace("[1, 2]", "") for label in found), found
+
+
+@pytest.mark.parametrize("name", ["ranks", "nodes", "threads_per_rank", "fingerprint"])
+def test_where_and_on_what_count_too(tmp_path, name):
+    add(tmp_path, asked())
+    add(tmp_path, asked(**{name: 7}))
+    assert set(labels(tmp_path)) == {f"ddp, {name} {asked()[name]}", f"ddp, {name} 7"}
+
+
+@pytest.mark.parametrize("name", [*MET, "num_shards", "a library's version"])
+def test_what_a_run_met_counts_but_for_its_source(tmp_path, name):
+    add(tmp_path, asked())
+    add(tmp_path, asked(), MET | {name: "other"})
+    assert len(labels(tmp_path)) == (1 if name in SOURCE else 2)
+
+
+def test_what_follows_is_named_where_nothing_else_tells_groups_apart(tmp_path):
+    """Protects short labels: ranks say it, world_size and shards follow; alone they are named, and so are twins."""
+    for ranks in (1, 2):
+        add(
+            tmp_path / "a", asked(ranks=ranks), MET | {"world_size": ranks, "num_shards": ranks, "backend": f"b{ranks}"}
+        )
+    assert set(labels(tmp_path / "a")) == {"ddp, ranks 1", "ddp, ranks 2"}
+    for shards in (1, 2):
+        add(tmp_path / "b", asked(), MET | {"num_shards": shards})
+    assert set(labels(tmp_path / "b")) == {"ddp, num_shards 1", "ddp, num_shards 2"}
+    for precision in ("bf16", "fp32"):
+        add(tmp_path / "c", asked(), MET | {"precision": precision})
+    assert set(labels(tmp_path / "c")) == {"ddp, precision met bf16", "ddp, precision met fp32"}
+
+
+def test_a_run_that_met_nothing_is_with_those_that_were_asked_the_same(tmp_path):
+    """Protects "2 ok, 1 failed": a killed run has no second half; a skipped strategy is a group of its own."""
+    add(tmp_path, asked(lr=0.2), None, status="timeout")
+    add(tmp_path, asked())
+    add(tmp_path, asked(lr=0.2))
+    add(tmp_path, asked(), {"commit": "abc", "local_changes": "x"}, status="failed")
+    add(tmp_path, asked("apex_ddp"), None, status="skipped")
+    groups = {group.label: group.counts for group in load_set(tmp_path).groups}
+    assert groups == {
+        "ddp, lr 0.1": {"ok": 1, "failed": 1},
+        "ddp, lr 0.2": {"ok": 1, "timeout": 1},
+        "apex_ddp": {"skipped": 1},
+    }
+
+
+def test_two_models_are_not_pooled(tmp_path):
+    """The first wrong number: two CONFIGs, one of them with norm: group, were one row, "4 ok", and one mean."""
+    rates = {"batch": 200.0, "group": 100.0}
+    for norm in ("batch", "group"):
+        for repeat in (1, 2):
+            half = asked("single", ranks=1, config=f"{norm}.yaml", norm=norm)
+            add(tmp_path, half, repeat=repeat, images_per_s=rates[norm], arch="resnet50", world_size=1)
+    groups = {group.label: group for group in load_set(tmp_path).groups}
+    assert {label: group.throughput.value for label, group in groups.items()} == pytest.approx(
+        {"single, norm batch": 200, "single, norm group": 100}
+    )
+    # without settings, the names of the two files keep them apart
+    old = tmp_path / "old"
+    old.mkdir()
+    for n, norm in enumerate(rates):
+        append_rows(old, "runs", [{"run_id": f"{n}", "strategy": "single", "status": "ok", "config": norm}])
+    assert set(labels(old)) == {"single, config batch", "single, config group"}
+
+
+def test_the_baseline_has_the_same_settings(tmp_path):
+    """Protects x single: ranks and a strategy's own options may differ, the model may not."""
+    for norm in ("batch", "group"):
+        add(tmp_path, asked("single", ranks=1, norm=norm), MET | {"world_size": 1, "num_shards": 1})
+    add(tmp_path, asked(norm="group", bucket_cap_mb=5.0), MET | {"num_shards": 2, "precision": "bf16"})
+    add(tmp_path, asked("horovod_ddp"), MET | {"horovod": "0.28.1"})
+    add(tmp_path, asked("slurm", seed=3))
+    results = load_set(tmp_path)
+    bases = {group.strategy: results.baseline_of(group) for group in results.groups}
+    assert bases["ddp"].label == "single, norm group" and bases["horovod_ddp"].label == "single, norm batch"
+    assert bases["slurm"] is None and bases["single"] is None
+
+
+# --- bad input -----------------------------------------------------------------------------------------------------
+
+
+def write_json(folder, run_id, **content):
+    path = folder / "logs" / run_id / "settings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
+
+
+def test_a_lost_hash_is_taken_from_the_runs_folder(tmp_path, capsys):
+    for norm in ("batch", "group", "batch"):
+        run_id = add(tmp_path, asked(norm=norm))
+        write_json(tmp_path, run_id, schema=1, asked=asked(norm=norm), met=MET)
+    lines = (tmp_path / "settings.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "settings.csv").write_text("".join(lines[:-1]))
+    assert labels(tmp_path) == {"ddp, norm batch": 2, "ddp, norm group": 1}
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "settings.csv lacks the hash" in said and "taken from logs" in said
+
+
+@pytest.mark.parametrize("left", ["nothing", "a newer schema", "half a file"])
+def test_a_row_without_settings_is_kept_by_its_columns(tmp_path, capsys, left):
+    add(tmp_path, asked())
+    run_id = add(tmp_path, asked(), status="failed", arch="resnet50")
+    ok_id = add(tmp_path, asked(norm="group"), arch="resnet50", device_name="Test CPU")
+    text = (tmp_path / "runs.csv").read_text().splitlines(keepends=True)
+    text[2:] = [line.replace(line.split(",")[2], "", 1) for line in text[2:]]
+    (tmp_path / "runs.csv").write_text("".join(text))
+    if left == "a newer schema":
+        write_json(tmp_path, run_id, schema=99, asked={}, wanted={})
+        write_json(tmp_path, ok_id, schema=99, asked={}, wanted={})
+    elif left == "half a file":
+        for name in (run_id, ok_id):
+            (tmp_path / "logs" / name).mkdir(parents=True)
+            (tmp_path / "logs" / name / "settings.json").write_text('{"schema": 1, "ask')
+    assert labels(tmp_path) == {"ddp": 2, "ddp, settings not recorded": 1}
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "(2 runs, such as run-2)" in said
+    words = {"nothing": "there is no logs", "a newer schema": "of schema 99", "half a file": "cannot be read"}
+    assert words[left] in said
+
+
+def test_one_hash_for_two_settings_is_said_and_nothing_pooled(tmp_path, capsys):
+    for norm in ("batch", "group"):
+        run_id = add(tmp_path / "a", asked(norm=norm))
+        write_json(tmp_path / "a", run_id, schema=1, asked=asked(norm=norm), met=MET)
+    names = [settings_hash(asked(norm=norm), MET) for norm in ("batch", "group")]
+    for table in ("runs", "settings"):
+        path = tmp_path / "a" / f"{table}.csv"
+        path.write_text(path.read_text().replace(names[1], names[0]))
+    assert labels(tmp_path / "a") == {"ddp, norm batch": 1, "ddp, norm group": 1}
+    assert "different settings under one hash" in capsys.readouterr().err
+    for name in ("b", "c"):
+        add(tmp_path / name, asked(norm="batch" if name == "b" else "group"))
+    path = tmp_path / "c" / "settings.csv"
+    path.write_text(path.read_text().replace(names[1], names[0]))
+    sets = [load_set(tmp_path / name) for name in ("b", "c")]
+    (sentence,) = same_hash_other_settings(sets)
+    assert names[0] in sentence and same_hash_other_settings(sets[:1] * 2) == []
+
+
+def test_a_run_id_cannot_choose_a_folder(tmp_path, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "settings.json").write_text(json.dumps({"schema": 1, "asked": asked(seed=9)}))
+    row = {"schema": 2, "run_id": str(elsewhere), "strategy": "ddp", "status": "ok", "images_per_s": 1.0}
+    append_rows(tmp_path, "runs", [row])
+    (group,) = load_set(tmp_path).groups
+    assert "seed" not in group.settings and not group.identity.recorded
+
+
+def test_done_already_can_ask_for_the_asked_half(tmp_path):
+    """Protects resuming: a row knows what was asked, whatever it met; one that was not recorded matches nothing."""
+    add(tmp_path, asked(), None, status="failed")
+    add(tmp_path, asked(config="a name"))
+    append_rows(tmp_path, "runs", [{"run_id": "old", "strategy": "ddp", "status": "ok"}])
+    assert list(read_runs(tmp_path).asked_hash) == [settings_hash(asked())] * 2 + [""]
+
+
+# --- older schemas -------------------------------------------------------------------------------------------------
+
+
+def test_a_set_of_the_old_schema_loads_by_its_columns_and_says_so(capsys):
+    """A few rows of the published set, as it was written by schema 1: same groups, same numbers."""
+    groups = {group.label: group for group in load_set(OLD).groups}
+    assert {label: group.counts for label, group in groups.items()} == {
+        "single": {"ok": 2},
+        "ddp": {"ok": 2},
+        "apex_ddp": {"skipped": 1},
+        "model_parallel, split_size 2": {"ok": 2},
+        "model_parallel, split_size 4": {"ok": 2},
+    }
+    assert groups["single"].throughput.value == pytest.approx(176.6, rel=0.1)
+    assert groups["ddp"].settings["config"] == "configs/smoke.yaml" and groups["ddp"].settings["world_size"] == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "older schema" in said and "9 runs" in said
+
+
+def test_an_old_set_that_is_continued_keeps_old_and_new_runs_apart(tmp_path):
+    for name in ("runs", "windows"):
+        (tmp_path / f"{name}.csv").write_bytes((OLD / f"{name}.csv").read_bytes())
+    add(tmp_path, asked())
+    add(tmp_path, asked(seed=1))
+    add(tmp_path, asked("single", ranks=1))
+    old = {label: n for label, n in labels(tmp_path).items() if label.endswith(", settings not recorded")}
+    new = {
+        label: n for label, n in labels(tmp_path).items() if label.startswith(("single", "ddp")) and label not in old
+    }
+    assert sorted(old.values()) == [2, 2] and sorted(new.values()) == [1, 1, 1]
+    assert ["seed 0" in label for label in new] == ["ddp" in label and "seed 1" not in label for label in new]
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ("--seed 1 --split-size 4", "split_size", "4"),
+        ("--split_size=4", "split_size", "4"),
+        ("--split-size 4 --split-size 8", "split_size", "8"),
+        ("--split-size-x 4", "split_size", None),
+        ("", "split_size", None),
+        ("--augment", "augment", "yes"),
+        ("--augment --no-augment", "augment", "no"),
+    ],
+)
+def test_the_flags_of_old_rows_are_read_as_a_command_line_is(options, field, value):
+    # The last one wins, - and _ are the same.
+    assert flags_in(options).get(field) == value
+
+
+def test_the_set_owns_its_tables_and_reads_each_once(tmp_path, monkeypatch):
+    add(tmp_path, asked())
+    results = load_set(tmp_path)
+    assert results.table("telemetry").empty and results.table("telemetry") is results.table("telemetry")
+    (tmp_path / "environment.json").write_text('{"num_cores": 2, "packages": "no"}')
+    assert results.environment == {"num_cores": 2}
+    assert dataclasses.replace(results, name="x").table("runs") is results.table("runs")
