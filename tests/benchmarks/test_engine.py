@@ -104,6 +104,8 @@ def test_a_window_that_never_fits_is_refused():
     for change in ({"warmup_steps": 13}, {"window_steps": 9}, {"epochs": 1}):
         with pytest.raises(UserError, match=r"no timed window fits: .* of 10 steps"):
             check_windows_fit(dataclasses.replace(fits, **change), 10)
+    with pytest.raises(UserError, match="no timed window fits"):
+        check_windows_fit(Config(warmup_steps=0, window_steps=10), 10)  # an epoch's first step is in no window
 
 
 # --- what a run met -----------------------------------------------------------------------------------------------
