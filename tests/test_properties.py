@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support import recorded
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES, append_rows, read_table
@@ -31,7 +32,7 @@ SETTINGS = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-NAMES = ("runs", "windows", "epochs", "steps", "wall", "telemetry")
+NAMES = ("runs", "settings", "windows", "epochs", "steps", "wall", "telemetry")
 RUN_IDS = [f"{strategy}-{repeat}" for strategy in GOOD for repeat in range(1, REPEATS + 1)]
 CELLS = st.one_of(
     st.sampled_from([*"01", "", "ok", "failed", "hostile", "yes", "no", "train", "val", "-1", "32", "1e308", "1e-308"]),
@@ -46,7 +47,7 @@ CONTENTS = st.binary(max_size=80) | st.lists(st.lists(CELLS, max_size=9), max_si
 
 def write_good_set(folder: Path) -> None:
     """Two strategies with three whole runs each, in every table that a run writes."""
-    run_rows, rows = [], {name: [] for name in NAMES}
+    run_rows, rows = [], {name: [] for name in NAMES if name != "settings"}
     for (strategy, rate), repeat in itertools.product(GOOD.items(), range(1, REPEATS + 1)):
         run_id = f"{strategy}-{repeat}"
         run_rows.append(
@@ -98,8 +99,9 @@ def write_good_set(folder: Path) -> None:
         ]
         rows["wall"] += [{"run_id": run_id, "part": "imports", "seconds": 5.0}]
         rows["telemetry"] += [{"run_id": run_id, "t_s": n / 2, "device": "cpu", "util_pct": 90.0} for n in range(3)]
-    for name in NAMES:
-        append_rows(folder, name, run_rows if name == "runs" else rows[name])
+    rows["runs"] = [recorded(folder, row) for row in run_rows]  # settings.csv too
+    for name in rows:
+        append_rows(folder, name, rows[name])
 
 
 def line_of(cells: list[str]) -> str:

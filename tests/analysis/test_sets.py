@@ -61,7 +61,7 @@ def another(name):
 
 @pytest.mark.parametrize("name", [*FIELDS, "a field of the future"])
 def test_runs_that_differ_in_a_field_are_two_groups_or_it_does_not_count(tmp_path, name):
-    """Protects every mean. Seen to fail with `fields` of an Identity that leaves out the fields with a default."""
+    """Protects every mean. Seen to fail with norm and seed left out of Identity.fields."""
     value = another(name) if name in FIELDS else [1, 2]
     for half in (asked(), asked(**{name: value}), asked()):
         add(tmp_path, half)

@@ -10,6 +10,7 @@ import sys
 import pytest
 from support import NUM_VAL, environment, run_strategy
 
+from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
 from scripts.report import mlperf_log
@@ -112,13 +113,33 @@ def test_no_path_of_this_machine_is_in_the_log(real):
 
 
 def test_what_cannot_be_logged_is_said(real, tmp_path, capsys):
-    # An unknown run, a set without an evaluated run, and a configuration that changed since.
+    # An unknown run, a set without an evaluated run.
     results, row, _ = real
     with pytest.raises(UserError, match=row["run_id"]):
         mlperf_log.main(mlperf_log.Options(results, run_id="no-such-run"))
     append_rows(tmp_path, "runs", [{"run_id": "a", "strategy": "single", "status": "ok"}])
     assert mlperf_log.main(mlperf_log.Options(tmp_path)) == 1
     assert "evaluated" in capsys.readouterr().err
-    runs = read_table(results, "runs").iloc[-1]
-    with pytest.raises(UserError, match=r"global_batch 8, but .* ran with 16"):
-        mlperf_log.config_of(runs.replace({8: 16}))
+
+
+def test_the_settings_of_an_older_set_are_not_guessed(tmp_path):
+    # Its flags and a file that may have changed since are no configuration.
+    row = {
+        "run_id": "a",
+        "strategy": "single",
+        "status": "ok",
+        "config": "configs/smoke.yaml",
+        "started_at": "2026-01-02",
+    }
+    append_rows(tmp_path, "runs", [row])
+    append_rows(tmp_path, "epochs", [{"run_id": "a", "epoch": 0, "phase": "val", "seconds": 1, "images": 9, "acc1": 5}])
+    with pytest.raises(UserError, match="does not tell with which settings a ran"):
+        mlperf_log.main(mlperf_log.Options(tmp_path))
+
+
+@pytest.mark.parametrize(("norm", "span"), [("batch", 3), ("group", None)])
+def test_batch_norm_spans_what_the_run_says_that_it_did(norm, span):
+    # The shape is the strategy's own: 24 images, 2 shards, each in 4 micro-batches. No name decides.
+    asked = vars(Config(global_batch=24, norm=norm)) | {"strategy": "any"}
+    found = mlperf_log.hyper_parameters(asked, {"num_shards": 2, "num_microbatches": 4, "precision": "bf16"})
+    assert found["model_bn_span"] == span and found["precision"] == "bf16"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support import recorded
 
 from benchmarks.common.results import TABLES, append_rows
 from scripts.analysis.sets import load_set
@@ -40,19 +41,17 @@ def write_set(folder, speeds, num_repeats=3, num_windows=5, num_epochs=2, **colu
         for strategy, speed in speeds.items():
             run_id = f"{repeat}-{strategy}"
             speed = speed * numpy.exp(0.02 * rng.normal())
-            runs.append(
-                {
-                    **COMMON,
-                    "run_id": run_id,
-                    "strategy": strategy,
-                    "status": "ok",
-                    "repeat": repeat,
-                    "parallel": strategy != "dataparallel",
-                    "images_per_s": speed,
-                    "acc1": 40.0,
-                }
-                | columns
-            )
+            row = {
+                **COMMON,
+                "run_id": run_id,
+                "strategy": strategy,
+                "status": "ok",
+                "repeat": repeat,
+                "parallel": strategy != "dataparallel",
+                "images_per_s": speed,
+                "acc1": 40.0,
+            } | columns
+            runs.append(recorded(folder, row))
             windows += [
                 {"run_id": run_id, "window": n, "images": 224, "seconds": 224 / speed / numpy.exp(0.02 * rng.normal())}
                 for n in range(num_windows)
@@ -77,7 +76,8 @@ def write_set(folder, speeds, num_repeats=3, num_windows=5, num_epochs=2, **colu
 
 
 def add_run(folder, **row):
-    append_rows(folder, "runs", [{**COMMON, "run_id": row["strategy"] + "-x", "repeat": 1, **row}])
+    row = {**COMMON, "run_id": row["strategy"] + "-x", "repeat": 1, **row}
+    append_rows(folder, "runs", [recorded(folder, row)])
 
 
 def svg_text(path):
@@ -215,7 +215,8 @@ def test_torn_lines_cost_only_themselves(tmp_path, capsys):
     for name in ("runs", "windows", "epochs"):
         with open(folder / f"{name}.csv", "a") as file:
             file.write("half,a li")
-    assert load_set(folder).groups[0].throughput.num_runs == 3
+    results = load_set(folder)
+    assert results.groups[0].throughput.num_runs == 3 and len(results.table("epochs")) == 12
     assert capsys.readouterr().err.count("not a whole row") == 3
 
 

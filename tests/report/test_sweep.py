@@ -12,7 +12,7 @@ import xml.etree.ElementTree
 
 import numpy
 import pytest
-from support import environment
+from support import environment, recorded
 
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
@@ -43,14 +43,18 @@ COMMON = {
 OURS = "scripts.suite.bench scripts.suite.attempt scripts.report.sweep scripts.report.scaling"
 
 
-def add_runs(folder, strategy, images_per_s, num_repeats=3, noise=0.02, **row):
-    """Runs of one setting with three windows each; noise is that of log throughput, between runs."""
+def add_runs(folder, strategy, images_per_s, num_repeats=3, noise=0.02, asked=None, **row):
+    """Runs of one setting with three windows each; noise is that of log throughput, between runs.
+
+    asked: fields of their recorded settings; None for runs as schema 1 wrote them, with flags in `options`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rng = numpy.random.default_rng(int(images_per_s))
     for repeat in range(1, num_repeats + 1):
         run_id = f"{strategy}-{repeat}-{len(read_table(folder, 'runs'))}"
         speed = images_per_s * float(numpy.exp(noise * rng.normal()))
-        append_rows(folder, "runs", [{**COMMON, "run_id": run_id, "strategy": strategy, "repeat": repeat, **row}])
+        whole = {**COMMON, "run_id": run_id, "strategy": strategy, "repeat": repeat, **row}
+        append_rows(folder, "runs", [whole if asked is None else recorded(folder, whole, **asked)])
         windows = [{"run_id": run_id, "window": n, "images": 64, "seconds": 64 / speed} for n in range(3)]
         append_rows(folder, "windows", windows)
 
@@ -296,6 +300,16 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     assert text.count("n = 3") == 3 and "95 % interval" in text and "single" not in text
 
 
+def test_a_sweep_is_the_runs_that_are_alike_in_all_else(tmp_path):
+    # Two sweeps of one strategy in one set share the default run; a value measured on another model is in neither.
+    for asked in ({}, {"bucket_cap_mb": 1.0}, {"bucket_cap_mb": 5.0}, {"workers": 0}, {"workers": 2}):
+        add_runs(tmp_path, "ddp", 100 + len(asked) + sum(asked.values()), num_repeats=1, asked=asked)
+    add_runs(tmp_path, "ddp", 50, num_repeats=1, asked={"bucket_cap_mb": 9.0, "norm": "group"})
+    results = load_set(tmp_path)
+    assert list(sweep_points(results, "ddp", "bucket_cap_mb")) == ["0", "1", "5"]
+    assert list(sweep_points(results, "ddp", "workers")) == ["0", "2", "4"]
+
+
 def test_two_settings_of_one_value_are_refused(tmp_path):
     # Points of other settings must not be mixed into one curve, nor one silently dropped.
     add_runs(tmp_path, "ddp", 100, options="--bucket-cap-mb 1")
@@ -334,6 +348,16 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
     assert [row["oversubscribed"] for row in rows] == ["no", "no", "yes", "no", "no", "yes"]
     assert [row["efficiency_ci_low"] == "" for row in rows] == [True, False, False, True, False, False]
     assert "oversubscribed" in text_of(tmp_path / "charts" / "scaling_ddp.svg")
+
+
+def test_scaling_asks_the_settings(tmp_path):
+    # Another model at another number of ranks is no point; two whole studies in one set are refused.
+    for ranks, batch, asked in ((1, 32, {}), (2, 32, {}), (4, 32, {"norm": "group"})):
+        add_runs(tmp_path, "ddp", 100 * ranks, 1, world_size=ranks, global_batch=batch, asked=asked)
+    assert [point.num_ranks for point in scaling_points(load_set(tmp_path), "ddp")["strong"]] == [1, 2]
+    add_runs(tmp_path, "ddp", 90, 1, asked={"norm": "group"})
+    with pytest.raises(UserError, match="several settings"):
+        scaling_points(load_set(tmp_path), "ddp")
 
 
 def test_efficiency_intervals_widen_with_the_noise_of_both_points(tmp_path):
