@@ -7,7 +7,7 @@ if [ -z "${HOSTS:-}" ]; then
   over_loopback
 else
   NPROC=$(awk -F, '{ for (i = 1; i <= NF; i++) { split($i, a, ":"); n += a[2] } print n }' <<<"$HOSTS")
-  NUM_CORES=$NPROC # of other hosts nobody knows better than who lists them
+  export NUM_CORES=$NPROC # of other hosts nobody knows better than who lists them
 fi
 HOROVODRUN=("$PYTHON" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
 attempt "${HOROVODRUN[@]}" "$PYTHON" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

@@ -21,6 +21,7 @@ if [ -z "${RUN_ID:-}" ]; then
   done <<<"$told"
 fi
 export OMP_NUM_THREADS=$THREADS_PER_RANK
+# shellcheck disable=SC2034 # launchers use it
 OPTIONS=(--config "$CONFIG") # of every script: all that was asked is in this file
 
 over_loopback() { # one machine talks to itself; across nodes the libraries choose the interface

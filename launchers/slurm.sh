@@ -27,7 +27,7 @@ if [[ $(scontrol show config 2>/dev/null || true) =~ ClusterName\ +=\ slurm-loca
 else # nodes are not like the host that submits: a task has its share of the cores of the smallest
   cores=$(sinfo -h -o %c "${WHERE[@]}" | awk '{ if (!least || $1 + 0 < least) least = $1 + 0 } END { print least }')
   CPUS_PER_TASK=${CPUS_PER_TASK:-$((${cores:-1} > TASKS_PER_NODE ? ${cores:-1} / TASKS_PER_NODE : 1))}
-  NUM_CORES=$((${cores:-1} * NODES)) THREADS_PER_RANK=$CPUS_PER_TASK OMP_NUM_THREADS=$CPUS_PER_TASK
+  export NUM_CORES=$((${cores:-1} * NODES)) THREADS_PER_RANK=$CPUS_PER_TASK OMP_NUM_THREADS=$CPUS_PER_TASK
 fi
 export SRUN_CPUS_PER_TASK=$CPUS_PER_TASK # since 22.05 srun does not take it from its allocation
 SHAPE=(--nodes "$NODES" --ntasks-per-node "$TASKS_PER_NODE" --cpus-per-task "$CPUS_PER_TASK" "${WHERE[@]}")
