@@ -11,12 +11,13 @@ import functools
 import json
 from collections.abc import Collection
 
+from benchmarks.common.config import FIELDS
 from benchmarks.common.settings import SOURCE, Shape, counted
 from scripts.analysis.words import show
 
 MET = " met"  # ends the name of a met field that was also asked: `precision` was asked, `precision met` came of it
 # On one machine these follow from what was asked, so that they tell no two runs apart that nothing else does.
-FOLLOWS = {"world_size", "backend", *(field.name for field in dataclasses.fields(Shape))}
+FOLLOWS = {"world_size", "backend", *(field.name for field in dataclasses.fields(Shape))} - FIELDS.keys()
 # What a strategy is: groups of one set that differ in these, and in nothing else, are what the suite compares.
 OF_THE_STRATEGY = {
     **dict.fromkeys(("strategy", "ranks", "nodes", "threads_per_rank"), "how it divides the machine"),
