@@ -105,9 +105,9 @@ def labels(strategy: str, identities: list[Identity]) -> list[str]:
 def unlike(one: Identity, other: Identity) -> list[str]:
     """The fields for which two groups of one set cannot be compared: those that are not their strategies' own.
 
-    A field that only one of them met, such as the version of a strategy's own library, is the strategy's.
+    A field that only one of two recorded ones met, such as the version of a strategy's own library, is the strategy's.
     """
-    own = OF_THE_STRATEGY.keys() | (one.met.keys() ^ other.met.keys())
+    own = OF_THE_STRATEGY.keys() | (one.met.keys() ^ other.met.keys() if one.recorded and other.recorded else set())
     return [name for name in differing([one, other]) if name.removesuffix(MET) not in own]
 
 
