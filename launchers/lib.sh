@@ -48,6 +48,9 @@ words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, or as one 
       --rdzv-id "$STRATEGY_NAME-${REPEAT:-1}" --rdzv-endpoint "$RDZV_ENDPOINT")
   else
     over_loopback
-    TORCHRUN+=(--standalone) # a port of its own: two torchruns in quick succession do not collide
+    # Files, not ports: the stores of `torchrun --standalone` would listen on every interface of the machine.
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$RESULTS/logs/$RUN_ID/ranks
+    TORCHRUN+=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$RESULTS/logs/$RUN_ID/torchrun"
+      --local-addr 127.0.0.1)
   fi
 }

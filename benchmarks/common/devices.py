@@ -64,8 +64,10 @@ def start_worker(config: Config, place: Place, backend: str | None = None) -> Wo
 
 def group_options(config: Config, worker: Worker) -> dict:
     """Keyword arguments of init_process_group that every strategy shares: backend, timeout and, for NCCL,
-    the device, without which a barrier would guess it."""
+    the device, without which a barrier would guess it. In RENDEZVOUS_FILE, where a launcher names one, ranks meet."""
     options = {"backend": worker.backend, "timeout": timedelta(seconds=config.timeout_s)}
+    if path := os.environ.get("RENDEZVOUS_FILE"):
+        options |= {"init_method": f"file://{path}", "rank": worker.rank, "world_size": worker.world_size}
     if worker.device.type == "cuda":
         options["device_id"] = worker.device
     return options

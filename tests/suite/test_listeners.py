@@ -1,4 +1,4 @@
-"""What a run on one machine listens on: loopback, but for sockets whose tool gives no choice. They are listed here.
+"""What a run on one machine listens on: loopback, and nothing else.
 
     .venv/bin/python -m pytest tests/suite/test_listeners.py
 
@@ -15,8 +15,6 @@ from fault_runs import finish, start, until_planted
 from support import ONE_PROCESS, ROOT, RUNNABLE
 
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-# Who listens on all addresses, and what with. launchers/README.md explains them.
-EXPLAINED = {"torch.distributed.run": "torchrun's two TCPStores: torch gives no choice of the address"}
 
 
 def listeners(run_dir: Path) -> set[tuple[str, str]]:
@@ -46,10 +44,6 @@ def test_a_run_on_one_machine_listens_on_loopback(tmp_path, strategy):
     finally:
         process.send_signal(signal.SIGTERM)
         finish(process, results)
-    command = next(line for line in (run_dir / "run.log").read_text().splitlines() if line.startswith("$ "))
-    expected = {name for name in EXPLAINED if name in command}
     if strategy not in ONE_PROCESS:
         assert found, "ranks that talk to each other listen somewhere"
-    elsewhere = {line for address, line in found if address not in LOOPBACK}
-    assert {name for name in EXPLAINED for line in elsewhere if name in line} == expected
-    assert not [line for line in elsewhere if not any(name in line for name in EXPLAINED)]
+    assert not {line for address, line in found if address not in LOOPBACK}
