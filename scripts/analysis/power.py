@@ -95,9 +95,9 @@ def half_width(samples: Mapping[str, Sample], baseline: str) -> float | None:
 def enough(samples: Mapping[str, Sample], baseline: str, width: float) -> bool:
     """The rule of UNTIL: whether the family's intervals are as narrow as that, and were a round before.
 
-    A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree: from
-    3 rounds on it covers 91.5 %. A further round, after the first that will do, makes up for it (Simons 1968), and so
-    does a first look with 8 degrees of freedom: it then covers 93 to 95 %.
+    A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree:
+    from 3 rounds on it covers 91.5 %. A further round, after the first that will do, makes up for it (Simons 1968), and
+    so does a first look with 8 degrees of freedom: it then covers 93 to 95 %.
     """
     latest = max((max(each.rounds) for each in samples.values()), default=0)
     before = {name: _without(each, latest) for name, each in samples.items()}
