@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy
 
 from scripts.analysis import critical
-from scripts.analysis.families import Sample
+from scripts.analysis.families import Sample, Spread, find_spread
 from scripts.analysis.stats import NO_REPEAT, RatioEstimate, judged, welch
 
 MIN_SETS = 3
@@ -52,15 +52,23 @@ def between(a: Mapping[str, Sample], b: Mapping[str, Sample], day: DaySpread | N
     day: None where it is unknown, which allows no verdict.
     """
     names = [name for name in a if name in b]
-    return {name: _between(a[name].logs, b[name].logs, day, len(names)) for name in names}
+    repeated = [each[name] for name in names for each in (a, b) if len(each[name].logs) > 1]
+    # rounds of two days are no blocks
+    spread = find_spread([Sample(each.logs, ()) for each in repeated]) if repeated else None
+    return {name: _between(a[name].logs, b[name].logs, day, spread, len(names)) for name in names}
 
 
-def _between(first: numpy.ndarray, second: numpy.ndarray, day: DaySpread | None, num_compared: int) -> RatioEstimate:
+def _between(
+    first: numpy.ndarray, second: numpy.ndarray, day: DaySpread | None, spread: Spread | None, num_compared: int
+) -> RatioEstimate:
     difference = second.mean() - first.mean()
     if day is None or min(len(first), len(second)) < 2:
         why = UNKNOWN if day is None else NO_REPEAT
         return judged(difference, 0.0, 1.0, 0.0, why=why)
-    error, df = welch(second, first)
+    if spread.variance is None:
+        error, df = welch(second, first)
+    else:
+        error, df = math.sqrt(spread.variance * (1 / len(first) + 1 / len(second))), spread.df
     total = 2 * day.sd**2 + error**2
     # a spread of few days rules; one that is given leaves that of the runs (Satterthwaite 1946)
     df = day.df if math.isfinite(day.df) else df * (total / error**2) ** 2 if error else math.inf

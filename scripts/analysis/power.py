@@ -25,7 +25,7 @@ from scripts.analysis.stats import POWER
 
 DIFFERENCES = (0.02, 0.05, 0.10)
 MOST_ROUNDS = 1000
-FIRST_LOOK_ROUNDS, FIRST_LOOK_DF = 3, 8
+FIRST_LOOK_ROUNDS, FIRST_LOOK_DF = 3, 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ def enough(samples: Mapping[str, Sample], baseline: str, width: float) -> bool:
 
     A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree:
     from 3 rounds on it covers 91.5 %. A further round, after the first that will do, makes up for it (Simons 1968), and
-    so does a first look with 8 degrees of freedom: it then covers 93 to 95 %.
+    so does a first look with 12 degrees of freedom: it then covers 93 to 95 %.
     """
     latest = max((max(each.rounds) for each in samples.values()), default=0)
     before = {name: _without(each, latest) for name, each in samples.items()}

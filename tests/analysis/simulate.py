@@ -161,14 +161,16 @@ def one_by_one(noise: Noise, difference: float, num: int, scale: float = 1.0, li
     return numpy.mean(found, axis=0)
 
 
-def two_days(strategies: int, rounds: int, num: int, day_sd: float, num_sets: int, given: float | None) -> float:
-    """Fraction of pairs of equal sets with a false verdict; day_sd is given, or measured from `num_sets` sets of A."""
+def two_days(strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None) -> float:
+    """Fraction of pairs of equal sets with a false verdict; day_sd is measured from other sets, or given (None)."""
     rng = numpy.random.default_rng(4)
     wrong = []
     for _ in range(num):
-        sets = [samples_of(gaussian(rng, strategies, rounds) + day_sd * rng.normal()) for _ in range(num_sets + 1)]
-        day = days.day_spread(sets[:-1]) if given is None else days.DaySpread(given)
-        verdicts = [each.verdict for each in days.between(sets[0], sets[-1], day).values()]
+        sets = [
+            samples_of(gaussian(rng, strategies, rounds) + day_sd * rng.normal()) for _ in range(2 + (num_sets or 0))
+        ]
+        day = days.day_spread(sets[2:]) if num_sets else days.DaySpread(day_sd)
+        verdicts = [each.verdict for each in days.between(*sets[:2], day).values()]
         wrong.append(any(verdict != "no difference seen" for verdict in verdicts))
     return float(numpy.mean(wrong))
 
@@ -197,7 +199,7 @@ def main(num: int) -> None:
             print(f"ab, sd 4 %, difference {100 * difference:g} %, {name}: {told}")
     for strategies in (1, 9):
         for rounds in (3, 5, 10):
-            cases = [two_days(strategies, rounds, num, 0.02, *case) for case in ((1, 0.02), (3, None), (5, None))]
+            cases = [two_days(strategies, rounds, num, 0.02, num_sets) for num_sets in (None, 3, 5)]
             told = ", ".join(f"{100 * each:.1f}" for each in cases)
             print(
                 f"two days, {strategies} strategies, {rounds} rounds: false with sd given, from 3 and 5 sets: {told} %"
