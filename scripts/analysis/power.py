@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy
 import tyro
 from scipy.special import chdtri, nctdtrinc
+from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
 from scripts.analysis import critical
@@ -53,18 +54,13 @@ def detectable(sd: float, num_strategies: int, rounds: int) -> float:
 def rounds_needed(difference: float, sd: float, num_strategies: int) -> int | None:
     """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond MOST_ROUNDS."""
     wanted = math.log1p(difference) / sd if sd else math.inf
-    low, high = 2, 2
-    while needed_errors(num_strategies, high) > wanted:
-        if high == MOST_ROUNDS:
-            return None
-        low, high = high + 1, min(2 * high, MOST_ROUNDS)
-    while low < high:
-        middle = (low + high) // 2
-        if needed_errors(num_strategies, middle) > wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return high
+    if needed_errors(num_strategies, MOST_ROUNDS) > wanted:
+        return None
+    # with the critical value of so many rounds, which is the smallest: too few, and then step by step never too many
+    rounds = max(2, math.ceil(MOST_ROUNDS * (needed_errors(num_strategies, MOST_ROUNDS) / wanted) ** 2))
+    while (needed := needed_errors(num_strategies, rounds)) > wanted:
+        rounds = math.ceil(rounds * (needed / wanted) ** 2)
+    return rounds
 
 
 def run_spread(samples: Mapping[str, Sample]) -> tuple[float, float, int]:
@@ -132,7 +128,7 @@ def report(results: ResultSet) -> list[str]:
     ]
     if have > 1:
         lines.append(f"its {have} rounds find a difference of {_percent(detectable(sd, len(samples), have))}")
-    for difference in DIFFERENCES:
+    for difference in tqdm(DIFFERENCES, desc="differences", disable=None, leave=False):
         wanted = [rounds_needed(difference, each, len(samples)) for each in (sd, high)]
         told = [f"more than {MOST_ROUNDS}" if each is None else str(each) for each in wanted]
         takes = "" if None in (wanted[0], round_s) else f", about {_duration(wanted[0] * round_s)}"
