@@ -1,24 +1,27 @@
-"""How sure a throughput is: intervals over repeats and windows, and the ratio of two strategies.
+"""How sure a throughput is: its interval over runs, and the ratio of two strategies, each comparison by itself.
 
     from scripts.analysis.stats import strategy_throughput, ratio
 
-A run is one process that timed several windows; a strategy in a set has several runs. Throughput is total
-images over total seconds. Its interval comes from a hierarchical bootstrap (Davison & Hinkley 1997, section
-3.8): draw runs with replacement, then windows within each. The plain percentile interval of three runs is far
-too narrow, so only the standard error of log throughput is taken from the bootstrap, scaled by n / (n - 1)
-runs, and the interval is Student's t with n - 1 degrees of freedom around the measured value (Welch's for a
-ratio). `tests/analysis/test_stats.py` holds its error rate to account. Needs numpy and scipy only.
+A run is one process that timed several windows; a strategy in a set has several runs. A run's throughput is its total
+images over its total seconds, and a strategy's the geometric mean of its runs'. The windows' noise is in the runs'
+spread already and is not counted again: intervals are Student's t on the logarithms of the runs' throughputs (Welch's
+for a ratio, or of the differences of paired runs). Several strategies at once are a family: scripts/analysis/families.
+`tests/analysis/simulate.py` holds the error rates to account. Needs numpy and scipy only.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
 import numpy
-from scipy.special import stdtrit
+from scipy.special import nctdtrinc, stdtrit
 
 CONFIDENCE = 0.95
-NUM_RESAMPLES = 2000
+POWER = 0.8
 MIN_PAIRED_ROUNDS = 5  # below, pairing loses more degrees of freedom than it removes noise
+CONSTANT = 1e-9  # a standard deviation of log throughput below this is rounding, not a measured spread
+
+NO_REPEAT = "one run says nothing of the spread between runs"
+NO_SPREAD = "every run has the same throughput, so that nothing says how far another would be off"
 
 Windows = numpy.ndarray
 """float64 [num_windows, 2]: images and seconds of each timed window of one run."""
@@ -39,8 +42,9 @@ class Estimate:
 class RatioEstimate:
     """How many times as fast one is as the other, with the 95 % interval and what can be said of it.
 
-    verdict: faster, slower, no difference seen, or no verdict (one repeat). smallest_difference: the least
-    difference, as a fraction, that this data could have shown: half the interval's width.
+    verdict: faster, slower, no difference seen, or no verdict; `why` then says what is missing.
+    smallest_difference: the difference, as a fraction, that data like this finds with 80 % power.
+    paired: what a round did to both was taken out.
     """
 
     value: float
@@ -49,83 +53,92 @@ class RatioEstimate:
     verdict: str
     smallest_difference: float | None
     paired: bool
+    why: str = ""
+
+    @property
+    def half_width(self) -> float | None:
+        """How far the interval reaches above the ratio, as a fraction of it."""
+        return None if self.high is None else self.high / self.value - 1
+
+    def inverse(self) -> "RatioEstimate":
+        """The same of the second over the first."""
+        turned = {"faster": "slower", "slower": "faster"}.get(self.verdict, self.verdict)
+        low, high = (None, None) if self.low is None else (1 / self.high, 1 / self.low)
+        return dataclasses.replace(self, value=1 / self.value, low=low, high=high, verdict=turned)
 
 
 def run_interval(windows: Sequence[tuple[float, float]]) -> Estimate:
-    """Throughput of one run and its interval over that run's windows, each (images, seconds)."""
+    """Throughput of one run and its interval over that run's windows, each (images, seconds).
+
+    Windows of one run share its luck and follow one another: the next run may well be outside.
+    """
     windows = numpy.asarray(windows, dtype=float).reshape(-1, 2)
-    # every window as a run of one window: the same bootstrap without its second level
-    interval = strategy_throughput([window[None] for window in windows])
-    return dataclasses.replace(interval, num_runs=1)
+    images, seconds = windows.sum(axis=0)
+    low, high = _t_interval(numpy.log(images / seconds), numpy.log(windows[:, 0] / windows[:, 1]))
+    return Estimate(float(images / seconds), low, high, 1, len(windows))
 
 
 def strategy_throughput(runs: Sequence[Windows]) -> Estimate:
-    """Throughput of a strategy over its runs, and its interval over runs and the windows in them."""
-    value = _throughput(runs)
-    error = _log_error(runs)
-    low, high = _interval(value, error, len(runs) - 1)
-    return Estimate(value, low, high, len(runs), sum(len(run) for run in runs))
+    """Throughput of a strategy, the geometric mean of its runs', and its interval over runs."""
+    rates = log_throughput(runs)
+    low, high = _t_interval(rates.mean(), rates)
+    return Estimate(float(numpy.exp(rates.mean())), low, high, len(runs), sum(len(run) for run in runs))
+
+
+def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:
+    """float64 [num_runs]: logarithm of each run's total images over its total seconds."""
+    totals = numpy.array([run.sum(axis=0) for run in runs])
+    return numpy.log(totals[:, 0] / totals[:, 1])
 
 
 def ratio(of: Sequence[Windows], to: Sequence[Windows], paired: bool = False) -> RatioEstimate:
-    """Throughput of `of` over that of `to`: 2.0 is twice as fast.
+    """Throughput of `of` over that of `to`, one comparison by itself: 2.0 is twice as fast.
 
     paired: the n-th run of both ran in the same round, one after the other; used from 5 rounds on.
     """
-    paired = paired and len(of) == len(to) >= MIN_PAIRED_ROUNDS
-    value = _throughput(of) / _throughput(to)
-    if min(len(of), len(to)) < 2:
-        return RatioEstimate(value, None, None, "no verdict", None, False)
+    first, second = log_throughput(of), log_throughput(to)
+    paired = paired and len(first) == len(second) >= MIN_PAIRED_ROUNDS
+    difference = first.mean() - second.mean()
+    if min(len(first), len(second)) < 2:
+        return judged(difference, 0.0, 1.0, 0.0, False, NO_REPEAT)
     if paired:
-        error, df = _log_error(of, to), len(of) - 1.0
+        error, df = (first - second).std(ddof=1) / numpy.sqrt(len(first)), len(first) - 1.0
     else:
-        parts = numpy.array([_log_error(of) ** 2, _log_error(to) ** 2])
-        weights = numpy.array([len(of) - 1, len(to) - 1])
-        error = numpy.sqrt(parts.sum())
-        df = parts.sum() ** 2 / (parts**2 / weights).sum() if error > 0 else 1.0  # Welch-Satterthwaite
-    low, high = _interval(value, error, df)
-    verdict = "faster" if low > 1 else "slower" if high < 1 else "no difference seen"
+        error, df = welch(first, second)
+    return judged(difference, error, df, stdtrit(df, (1 + CONFIDENCE) / 2), paired)
+
+
+def welch(first: numpy.ndarray, second: numpy.ndarray) -> tuple[float, float]:
+    """Standard error of the difference of two means, and its degrees of freedom (Welch 1947, Satterthwaite 1946)."""
+    parts = numpy.array([first.var(ddof=1) / len(first), second.var(ddof=1) / len(second)])
+    weights = numpy.array([len(first) - 1, len(second) - 1])
+    df = parts.sum() ** 2 / (parts**2 / weights).sum() if parts.any() else 1.0
+    return float(numpy.sqrt(parts.sum())), float(df)
+
+
+def judged(
+    difference: float, error: float, df: float, critical: float, paired: bool = False, why: str = ""
+) -> RatioEstimate:
+    """The ratio exp(difference), its interval of `critical` standard errors of the log, and the verdict.
+
+    why: what forbids a verdict, if anything does. A standard error of zero forbids one too.
+    """
+    value = float(numpy.exp(difference))
+    why = why or (NO_SPREAD if error < CONSTANT else "")
+    if why:
+        return RatioEstimate(value, None, None, "no verdict", None, paired, why)
     with numpy.errstate(over="ignore"):
-        return RatioEstimate(value, low, high, verdict, float(high / value - 1), paired)
+        factor = numpy.exp(critical * error)
+        smallest = numpy.expm1(nctdtrinc(df, 1 - POWER, critical) * error)
+    low, high = float(value / factor), float(value * factor)
+    verdict = "faster" if low > 1 else "slower" if high < 1 else "no difference seen"
+    return RatioEstimate(value, low, high, verdict, float(smallest), paired)
 
 
-def _throughput(runs: Sequence[Windows]) -> float:
-    images, seconds = numpy.concatenate(list(runs)).sum(axis=0)
-    return float(images / seconds)
-
-
-def _interval(value: float, log_error: float | None, df: float) -> tuple[float | None, float | None]:
-    if log_error is None:
+def _t_interval(centre: float, logs: numpy.ndarray) -> tuple[float | None, float | None]:
+    """Student's interval around exp(centre) from the spread of `logs`, if they have one."""
+    if len(logs) < 2 or (error := logs.std(ddof=1) / numpy.sqrt(len(logs))) < CONSTANT:
         return None, None
     with numpy.errstate(over="ignore"):
-        factor = numpy.exp(stdtrit(df, (1 + CONFIDENCE) / 2) * log_error)
-    return float(value / factor), float(value * factor)
-
-
-def _log_error(runs: Sequence[Windows], partners: Sequence[Windows] | None = None) -> float | None:
-    """Bootstrap standard error of log throughput, or of the log ratio to partners that ran in the same rounds."""
-    num_runs = len(runs)
-    if num_runs < 2:
-        return None
-    rng = numpy.random.default_rng(0)
-    picks = rng.integers(num_runs, size=(NUM_RESAMPLES, num_runs))
-    resampled = _resample(runs, picks, rng)
-    if partners is not None:
-        resampled = resampled - _resample(partners, picks, rng)
-    # the mean square of n draws from n values is (n - 1) / n of the variance it stands for
-    return float(numpy.std(resampled) * numpy.sqrt(num_runs / (num_runs - 1)))
-
-
-def _resample(runs: Sequence[Windows], picks: numpy.ndarray, rng: numpy.random.Generator) -> numpy.ndarray:
-    """Log throughput [num_resamples] of the picked runs [num_resamples, num_runs], windows redrawn in each."""
-    sizes = numpy.array([len(run) for run in runs])
-    padded = numpy.zeros((len(runs), sizes.max(), 2))
-    for run, windows in enumerate(runs):
-        padded[run, : len(windows)] = windows
-    totals = numpy.zeros((len(picks), 2))
-    for picked in picks.T:
-        num_drawn = sizes[picked][:, None]
-        drawn = (rng.random((len(picks), sizes.max())) * num_drawn).astype(int)
-        counted = numpy.arange(sizes.max()) < num_drawn
-        totals += (padded[picked[:, None], drawn] * counted[..., None]).sum(axis=1)
-    return numpy.log(totals[:, 0] / totals[:, 1])
+        half = stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2) * error
+        return float(numpy.exp(centre - half)), float(numpy.exp(centre + half))

@@ -4,6 +4,8 @@ Used by scripts/suite/attempt.py; its rows become telemetry.csv.
 """
 
 import contextlib
+import itertools
+import math
 import os
 import threading
 import time
@@ -12,6 +14,8 @@ from pathlib import Path
 import psutil
 
 PERIOD_S = 0.5
+REACH_S = 1.5  # how far from its moment a GPU's reading stands for its power, where a neighbour is missing
+MIN_READ = 0.8  # of the windows' time: an energy of less is a guess
 
 
 class Sampler(threading.Thread):
@@ -45,7 +49,8 @@ class Sampler(threading.Thread):
                 }
             )
             before, joules, then = network, used_j, now
-            self.rows += [{"t_s": now - self.began, "device": f"gpu{n}", **_gpu_row(gpu)} for n, gpu in self.gpus]
+            found = [(n, gpu) for n, gpu in self.gpus if gpu is not None]
+            self.rows += [{"t_s": now - self.began, "device": f"gpu{n}", **_gpu_row(gpu)} for n, gpu in found]
 
     def stop(self) -> list[dict]:
         """End the thread and return its rows."""
@@ -56,22 +61,43 @@ class Sampler(threading.Thread):
     def energy_j_per_image(self, windows: list[tuple[int, float, float]], run: dict) -> float | None:
         """Joules an image that the run's devices drew in its windows: (images, seconds, moment of the end).
 
-        run: device, nodes and world_size of its row. None where no power was read in a window, or not of all nodes.
+        run: device, nodes and world_size of its row. None where readings of one of its devices stand for less than
+        MIN_READ of the windows' time, such as none at all, or where they are not of all nodes.
         """
         if run["nodes"] > 1:
             return None
-        devices = {f"gpu{n}" for n, _ in self.gpus[: run["world_size"]]} if run["device"] == "cuda" else {"cpu"}
-
-        def timed(moment: float) -> bool:
-            return any(end - seconds <= moment <= end for _, seconds, end in windows)
-
-        read = [row for row in self.rows if row["device"] in devices and row.get("power_w") is not None]
-        inside = [row for row in read if timed(self.began + row["t_s"])]
-        moments = {row["t_s"] for row in inside}
-        if not moments:
+        devices = [f"gpu{n}" for n, _ in self.gpus[: run["world_size"]]] if run["device"] == "cuda" else ["cpu"]
+        times = [(end - seconds - self.began, end - self.began) for _, seconds, end in windows]
+        watts = [mean_w(self.rows, device, times) for device in devices]
+        if not watts or None in watts:
             return None
-        watts = sum(row["power_w"] for row in inside) / len(moments)
-        return watts * sum(seconds for _, seconds, _ in windows) / sum(images for images, _, _ in windows)
+        return sum(watts) * sum(seconds for _, seconds, _ in windows) / sum(images for images, _, _ in windows)
+
+
+def mean_w(rows: list[dict], device: str, times: list[tuple[float, float]]) -> float | None:
+    """Mean power in W of a device within times (from, to) on t_s's clock; None where too little of them was read.
+
+    Each reading counts by how much of the times it stands for, so that a hole does not shift the mean to where readings
+    are dense.
+    """
+    joules = read_s = 0.0
+    for since, until, watts in _readings(rows, device):
+        inside_s = sum(max(0.0, min(until, end) - max(since, start)) for start, end in times)
+        joules, read_s = joules + watts * inside_s, read_s + inside_s
+    wanted_s = sum(end - start for start, end in times)
+    return joules / read_s if read_s and read_s >= MIN_READ * wanted_s else None
+
+
+def _readings(rows: list[dict], device: str) -> list[tuple[float, float, float]]:
+    """Since when, until when, and W of each reading of power: a CPU's counters tell the mean since the row before."""
+    mine = [row for row in rows if row["device"] == device]
+    if device == "cpu":
+        spans = zip([0.0, *(row["t_s"] for row in mine)], mine, strict=False)
+        return [(since, row["t_s"], row["power_w"]) for since, row in spans if row.get("power_w") is not None]
+    read = [(row["t_s"], row["power_w"]) for row in mine if row.get("power_w") is not None]
+    halfway = [(first + second) / 2 for (first, _), (second, _) in itertools.pairwise(read)]
+    ends = zip([0.0, *halfway], read, [*halfway, math.inf], strict=False)
+    return [(max(since, t_s - REACH_S), min(until, t_s + REACH_S), watts) for since, (t_s, watts), until in ends]
 
 
 def _network_bytes() -> int:
@@ -88,7 +114,8 @@ def _rapl_j(folder: Path = Path("/sys/class/powercap")) -> float:
         return 0.0
 
 
-def _nvml_gpus() -> list[tuple[int, object]]:
+def _nvml_gpus() -> list[tuple[int, object | None]]:
+    """Numbers and handles of the visible GPUs; None for one that NVML cannot find."""
     try:
         import pynvml
 
@@ -97,13 +124,13 @@ def _nvml_gpus() -> list[tuple[int, object]]:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = range(pynvml.nvmlDeviceGetCount()) if visible is None else [word for word in visible.split(",") if word]
-    gpus = []
+    gpus = dict.fromkeys(range(len(names)))
     for n, name in enumerate(names):
         with contextlib.suppress(pynvml.NVMLError, ValueError):
             by_uuid = isinstance(name, str) and not name.strip().isdecimal()
             get = pynvml.nvmlDeviceGetHandleByUUID if by_uuid else pynvml.nvmlDeviceGetHandleByIndex
-            gpus.append((n, get(name.strip() if by_uuid else int(name))))
-    return gpus
+            gpus[n] = get(name.strip() if by_uuid else int(name))
+    return [*gpus.items()]
 
 
 def _gpu_row(gpu) -> dict:

@@ -20,7 +20,6 @@ from benchmarks.common import results as tables
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES, TEXT_COLUMNS, add_settings, append_rows, cell, plain, read_table
 from benchmarks.common.settings import settings_hash
-from scripts.suite.telemetry import Sampler
 
 APPENDER = """
 import sys
@@ -229,20 +228,3 @@ def test_random_damage_never_raises(tmp_path, noise, where):
     assert list(frame.columns) == list(TABLES["windows"])
     lines_hit = 1 + noise.count(b"\n")
     assert where < len(whole.split(b"\n")[0]) or len(frame) >= 4 - lines_hit
-
-
-def test_energy_is_that_of_the_runs_own_devices_in_its_windows():
-    """Protects J/image from idle neighbours, from what lies between windows, and from a 0 where nothing was read."""
-    sampler = Sampler()
-    sampler.began, sampler.gpus = 100.0, [(0, None), (1, None)]
-    watts = {"gpu0": 300.0, "gpu1": 70.0, "cpu": 50.0}
-    sampler.rows = [{"t_s": t, "device": name, "power_w": power} for t in (1, 2, 3) for name, power in watts.items()]
-    sampler.rows += [{"t_s": 8, "device": "gpu0", "power_w": 999.0}]  # after the last window
-    windows = [(100, 1.0, 101.5), (100, 1.0, 103.5)]
-    one = {"device": "cuda", "nodes": 1, "world_size": 1}
-    assert sampler.energy_j_per_image(windows, one) == pytest.approx(300 * 2 / 200)
-    assert sampler.energy_j_per_image(windows, one | {"world_size": 2}) == pytest.approx(370 * 2 / 200)
-    assert sampler.energy_j_per_image(windows, one | {"device": "cpu"}) == pytest.approx(50 * 2 / 200)
-    assert sampler.energy_j_per_image(windows, one | {"nodes": 2}) is None
-    sampler.rows = [row for row in sampler.rows if row["device"] == "cpu"]  # such as a MIG slice, which tells no power
-    assert sampler.energy_j_per_image(windows, one) is None

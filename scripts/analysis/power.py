@@ -1,0 +1,161 @@
+"""How many rounds does it take to see a difference of 2, 5 or 10 %, with the spread that a result set has?
+
+    python -m scripts.analysis.power --results results/x
+
+Found means: with 80 % power, by Dunnett's intervals of all strategies over one baseline, which are right together. The
+spread of few runs is itself uncertain: the numbers are a guide. Also the rule of UNTIL=5%. Needs no torch.
+"""
+
+import dataclasses
+import functools
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy
+import tyro
+from scipy.special import chdtri, nctdtrinc
+from tqdm import tqdm
+
+from benchmarks.common.errors import UserError
+from scripts.analysis import critical
+from scripts.analysis.families import MIN_BLOCK_DF, Sample, against, all_pairs, find_spread, sample
+from scripts.analysis.sets import ResultSet, load_set
+from scripts.analysis.stats import POWER
+
+DIFFERENCES = (0.02, 0.05, 0.10)
+MOST_ROUNDS = 1000
+FIRST_LOOK_ROUNDS, FIRST_LOOK_DF = 3, 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How many rounds does it take to see a difference of 2, 5 or 10 %, with the spread that a result set has?"""
+
+    results: Path
+    """Result set whose spread between runs is taken."""
+
+
+@functools.cache
+def needed_errors(num_strategies: int, rounds: int) -> float:
+    """How many standard deviations of a run a difference has to be to be found, baseline among the strategies."""
+    block_df = (num_strategies - 1) * (rounds - 1)
+    df = block_df if block_df >= MIN_BLOCK_DF else num_strategies * (rounds - 1)
+    limit = critical.dunnett(rounds, (rounds,) * (num_strategies - 1), df)
+    return float(nctdtrinc(df, 1 - POWER, limit)) * math.sqrt(2 / rounds)
+
+
+def detectable(sd: float, num_strategies: int, rounds: int) -> float:
+    """The difference, as a fraction, that so many rounds find with 80 % power; sd: of log throughput of runs."""
+    return math.expm1(sd * needed_errors(num_strategies, rounds))
+
+
+def rounds_needed(difference: float, sd: float, num_strategies: int) -> int | None:
+    """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond MOST_ROUNDS."""
+    wanted = math.log1p(difference) / sd if sd else math.inf
+    if needed_errors(num_strategies, MOST_ROUNDS) > wanted:
+        return None
+    # with the critical value of so many rounds, which is the smallest: too few, and then step by step never too many
+    rounds = max(2, math.ceil(MOST_ROUNDS * (needed_errors(num_strategies, MOST_ROUNDS) / wanted) ** 2))
+    while (needed := needed_errors(num_strategies, rounds)) > wanted:
+        rounds = math.ceil(rounds * (needed / wanted) ** 2)
+    return rounds
+
+
+def run_spread(samples: Mapping[str, Sample]) -> tuple[float, float, int]:
+    """sd of log throughput of runs, the upper end of its 80 % interval, and its degrees of freedom.
+
+    Strategies that differ in it are averaged. Raises ValueError where no strategy has two runs.
+    """
+    repeated = [each for each in samples.values() if len(each.logs) > 1]
+    if not repeated:
+        raise ValueError("no strategy has two runs")
+    spread = find_spread(repeated)
+    df = spread.df or sum(len(each.logs) - 1 for each in repeated)
+    squares = sum(((each.logs - each.logs.mean()) ** 2).sum() for each in repeated)
+    variance = squares / df if spread.variance is None else spread.variance
+    return math.sqrt(variance), math.sqrt(variance * df / chdtri(df, 0.9)), df
+
+
+def half_width(samples: Mapping[str, Sample], baseline: str) -> float | None:
+    """The widest of the family's intervals, from the ratio up, as a fraction: over the baseline, if it is there.
+
+    Without it that of all pairs. None where an interval is missing.
+    """
+    family = against(baseline, samples) if baseline in samples else all_pairs(samples)
+    widths = [each.half_width for each in family.values()]
+    return None if not widths or None in widths else max(widths)
+
+
+def enough(samples: Mapping[str, Sample], baseline: str, width: float) -> bool:
+    """The rule of UNTIL: whether the family's intervals are as narrow as that, and were a round before.
+
+    A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree:
+    from 3 rounds on it covers 91.5 %. A further round, after the first that will do, makes up for it (Simons 1968), and
+    so does a first look with 12 degrees of freedom: it then covers 93 to 95 %.
+    """
+    latest = max((max(each.rounds) for each in samples.values()), default=0)
+    before = {name: _without(each, latest) for name, each in samples.items()}
+    return _narrow(samples, baseline, width) and _narrow(before, baseline, width)
+
+
+def _without(one: Sample, latest: float) -> Sample:
+    kept = numpy.asarray(one.rounds) != latest
+    return Sample(one.logs[kept], numpy.asarray(one.rounds)[kept].tolist())
+
+
+def _narrow(samples: Mapping[str, Sample], baseline: str, width: float) -> bool:
+    counts = [len(each.logs) for each in samples.values()]
+    if min(counts, default=0) < FIRST_LOOK_ROUNDS or sum(counts) - len(counts) < FIRST_LOOK_DF:
+        return False
+    found = half_width(samples, baseline)
+    return found is not None and found <= width
+
+
+def report(results: ResultSet) -> list[str]:
+    """Lines of text. Raises UserError for a set without two strategies, or without a spread."""
+    samples = {group.label: sample(group.samples, group.rounds) for group in results.groups if group.samples}
+    if len(samples) < 2 or all(len(each.logs) < 2 for each in samples.values()):
+        raise UserError(f"{results.path} needs two strategies, and two runs of one: make bench-all REPEATS=3")
+    sd, high, df = run_spread(samples)
+    have = min(len(each.logs) for each in samples.values())
+    walls = [group.ok.wall_s.mean() for group in results.groups if group.samples]
+    round_s = float(numpy.sum(walls)) if numpy.isfinite(walls).all() else None
+    lines = [
+        f"{results.path}: {len(samples)} strategies; from run to run the sd is {_percent(sd)}"
+        f" (may be {_percent(high)}; {df} degrees of freedom)"
+    ]
+    if have > 1:
+        lines.append(f"its {have} rounds find a difference of {_percent(detectable(sd, len(samples), have))}")
+    for difference in tqdm(DIFFERENCES, desc="differences", disable=None, leave=False):
+        wanted = [rounds_needed(difference, each, len(samples)) for each in (sd, high)]
+        told = [f"more than {MOST_ROUNDS}" if each is None else str(each) for each in wanted]
+        takes = "" if None in (wanted[0], round_s) else f", about {_duration(wanted[0] * round_s)}"
+        lines.append(f"to find {100 * difference:3.0f} %: REPEATS={told[0]} (if unlucky {told[1]}){takes}")
+    return [
+        *lines,
+        "found: by 80 of 100 such sets, with intervals of all strategies over one baseline together at 95 %",
+    ]
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def command(args: list[str] | None = None) -> int:
+    """The command line's exit code; a user's mistake is a line on stderr."""
+    try:
+        print("\n".join(report(load_set(tyro.cli(Options, args=args).results))))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(command())

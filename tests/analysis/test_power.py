@@ -1,0 +1,72 @@
+"""Power as people mean it: 80 of 100. By hand for two strategies, and by simulation for a family."""
+
+import math
+
+import numpy
+import pytest
+from scipy import stats
+from simulate import PUBLISHED, samples_of
+
+from benchmarks.common.errors import UserError
+from scripts.analysis import power
+from scripts.analysis.families import against
+from scripts.analysis.sets import load_set
+
+
+def test_two_strategies_are_a_t_test():
+    # R's power.t.test(n = 5, sd = 1, power = 0.8) says delta = 2.024
+    assert power.needed_errors(2, 5) == pytest.approx(2.024, abs=0.002)
+    assert power.detectable(0.04, 2, 5) == pytest.approx(math.expm1(0.04 * 2.024), rel=1e-3)
+
+
+@pytest.mark.parametrize("strategies, rounds", [(6, 3), (3, 6)])
+def test_the_difference_is_found_by_80_in_100(strategies, rounds):
+    # Mutant: the half-width in its place is found by about 50.
+    rng, sd = numpy.random.default_rng(1), 0.04
+    slow = math.log1p(power.detectable(sd, strategies, rounds))
+    found = []
+    for _ in range(600):
+        logs = sd * rng.normal(size=(strategies, rounds))
+        logs[1] += slow
+        found.append(against("0", samples_of(logs))["1"].verdict == "faster")
+    assert 0.75 <= numpy.mean(found) <= 0.85
+
+
+def test_rounds_needed_are_the_fewest_that_find_it():
+    for difference in (0.05, 0.2, 0.9):
+        needed = power.rounds_needed(difference, 0.04, 4)
+        assert power.detectable(0.04, 4, needed) <= difference
+        assert needed == 2 or power.detectable(0.04, 4, needed - 1) > difference
+    assert power.rounds_needed(0.001, 0.2, 2) is None
+
+
+def test_the_published_set_says_what_it_found_and_what_more_would(capsys):
+    assert power.command(["--results", str(next(PUBLISHED.iterdir()))]) == 0
+    out = capsys.readouterr().out
+    assert "10 strategies" in out and out.count("REPEATS=") == 3 and "%" in out
+
+
+def test_a_set_without_a_spread_is_a_users_error(tmp_path):
+    (tmp_path / "runs.csv").write_text("run_id,strategy,status\n")
+    with pytest.raises(UserError, match="two strategies"):
+        power.report(load_set(tmp_path))
+
+
+def test_until_waits_for_a_second_look():
+    logs = 0.001 * numpy.random.default_rng(2).normal(size=(4, 8))
+    looks = [power.enough(samples_of(logs[:, :rounds]), "0", 0.05) for rounds in range(1, 9)]
+    # 4 strategies have 12 degrees of freedom from 4 rounds on: the second look that will do is the fifth
+    assert looks == [False] * 4 + [True] * 4
+    assert not power.enough(samples_of(logs * 100), "0", 0.05)
+    assert power.enough(samples_of(logs), "no baseline", 0.05)
+    constant = samples_of(numpy.zeros((4, 8)))
+    assert not power.enough(constant, "0", 0.05) and power.half_width(constant, "0") is None
+
+
+def test_the_runs_spread_is_pooled_and_has_an_upper_end():
+    rng = numpy.random.default_rng(3)
+    sd, high, df = power.run_spread(samples_of(0.05 * rng.normal(size=(10, 5))))
+    assert df == 36 and 0.04 < sd < 0.06
+    assert high == pytest.approx(sd * math.sqrt(36 / stats.chi2.ppf(0.1, 36)))
+    with pytest.raises(ValueError):
+        power.run_spread(samples_of(rng.normal(size=(3, 1))))
