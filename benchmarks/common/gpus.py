@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ DEVICES = Path("/dev")
 
 @dataclass(frozen=True)
 class Build:
-    """A line of torch wheels on PyPI. capability: the oldest GPU with kernels in it; driver: the oldest that runs it."""
+    """A line of torch wheels on PyPI. capability: the oldest GPU with kernels; driver: the oldest that runs it."""
 
     lock: str
     versions: str
@@ -60,18 +61,20 @@ def look() -> Seen:
 
 def _ask(fields: str) -> Seen:
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, errors="replace"
-        )
-    except subprocess.TimeoutExpired:
-        return Seen(problem=f"nvidia-smi did not answer in {PATIENCE_S} s")
-    except OSError as error:
-        return Seen(problem=f"nvidia-smi cannot be started ({error.strerror})")
-    if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())
-        return Seen(problem=f"nvidia-smi failed: {said[:120]}")
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+            code = process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()  # and not waited for: in a sick driver it cannot even be killed
+            return Seen(problem=f"nvidia-smi did not answer in {PATIENCE_S} s")
+        except OSError as error:
+            return Seen(problem=f"nvidia-smi cannot be started ({error.strerror})")
+        file.seek(0)
+        said = file.read()
+    if code:
+        return Seen(problem=f"nvidia-smi failed: {' '.join(said.split())[:120]}")
+    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
     rows = [row for row in rows if len(row) == fields.count(",") + 1]
     if not rows:
         return Seen(problem="nvidia-smi lists no GPU")
@@ -175,9 +178,10 @@ def _unusable(torch, seen: Seen, visible: str | None) -> str:
     if not torch.version.cuda:
         return f"{there} is here, but torch {torch.__version__} is built without CUDA; {_remedy(seen)}"
     if _version(seen.driver) and _version(seen.driver)[0] < _needed_driver(torch.version.cuda):
-        return f"driver {seen.driver} is too old for torch {torch.__version__} (CUDA {torch.version.cuda}); {_remedy(seen)}"
+        needs = f"torch {torch.__version__} (CUDA {torch.version.cuda})"
+        return f"driver {seen.driver} is too old for {needs}; {_remedy(seen)}"
     if visible is not None:
-        return f"CUDA_VISIBLE_DEVICES={visible} names no GPU that can be used; nvidia-smi -L lists them; or leave it out"
+        return f"CUDA_VISIBLE_DEVICES={visible} names no GPU that can be used; nvidia-smi -L lists them"
     try:
         torch.cuda.init()
         why = seen.problem
@@ -196,4 +200,6 @@ def _remedy(seen: Seen) -> str:
         build, _ = fitting_build(seen)
     except UserError as error:
         return str(error)
-    return f"{build.versions} fits: make setup chooses it, or install it into PYTHON; or CUDA_VISIBLE_DEVICES= for the CPU"
+    return (
+        f"{build.versions} fits: make setup chooses it, or install it into PYTHON; or CUDA_VISIBLE_DEVICES= for the CPU"
+    )

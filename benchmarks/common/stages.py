@@ -23,7 +23,7 @@ Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
 
 
 FLOPS_PER_BYTE = 17
-"""What a device computes while it moves a byte: a V100's 15.7 TFLOP/s of fp32 and 900 GB/s. An A100 has 10, an H100 20."""
+"""What a device computes while it moves a byte: a V100's 15.7 TFLOP/s of fp32 and 900 GB/s. H100: 20; A100: 10."""
 
 
 def cut_stages(config: Config, net: nn.Module, num_stages: int) -> list[nn.Sequential]:

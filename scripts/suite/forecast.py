@@ -10,6 +10,8 @@ RESERVED_BYTES: an estimate, as no GPU has been measured yet.
 
 import contextlib
 import dataclasses
+import functools
+import math
 import shutil
 import sys
 import weakref
@@ -141,7 +143,8 @@ def forecast(config: Config, split: Split, num_classes: int = IMAGENET_CLASSES) 
         if split.one_f_one_b:
             waiting = min(waiting, split.num_stages - number)
         with fake:
-            need = _need(config, split, stage, shape, num_images // split.num_microbatches, waiting, stage is stages[-1])
+            images = torch.empty(num_images // split.num_microbatches, *shape, requires_grad=number > 0)
+            need = _need(config, split, stage, images, waiting, stage is stages[-1])
         if number == 0 and split.whole_batch:
             images = 4 * (config.global_batch - num_images) * 3 * config.image_size**2
             need = dataclasses.replace(need, peak=need.peak + images)
@@ -153,31 +156,35 @@ def forecast(config: Config, split: Split, num_classes: int = IMAGENET_CLASSES) 
     return needs
 
 
-def _need(config, split, stage: nn.Module, shape: tuple, num_images: int, waiting: int, last: bool) -> Need:
+def _need(config, split, stage: nn.Module, images: torch.Tensor, waiting: int, last: bool) -> Need:
     """One micro-batch through a stage, forwards and back, and the sum for as many as wait."""
     parameters = _num_bytes(stage.parameters())
     momentum = parameters if config.momentum else 0
-    fixed = parameters + _num_bytes(stage.buffers()) + momentum + split.copies * parameters
     autocast = torch.autocast("cpu", split.autocast) if split.autocast else contextlib.nullcontext()
     with Tally() as tally:
-        images = torch.empty(num_images, *shape, requires_grad=len(shape) == 3 and shape[0] != 3)
+        for tensor in (*stage.parameters(), *stage.buffers()):
+            tally.add(tensor.untyped_storage())
+        before = tally.now
+        tally.add(images.untyped_storage())
         with autocast:
             output = stage(images)
-        loss = cross_entropy(output, torch.zeros(num_images, dtype=torch.long)) if last else output
-        activations = tally.now
+        loss = cross_entropy(output, torch.zeros(len(images), dtype=torch.long)) if last else output
+        activations = tally.now - before
         loss.backward(None if last else torch.empty_like(loss))
         for parameter in stage.parameters():
             parameter.grad = None
     # The update keeps gradients with the weight decay in them beside the gradients.
-    peak = max(tally.peak + (waiting - 1) * activations, 2 * parameters + 4 * num_images * 3 * config.image_size**2)
-    return Need(parameters, parameters, momentum, waiting * activations, fixed + peak)
+    peak = max(tally.peak + (waiting - 1) * activations, before + 2 * parameters + images.nbytes)
+    return Need(parameters, parameters, momentum, waiting * activations, peak + momentum + split.copies * parameters)
 
 
 def _evaluation_peak(net: nn.Module, config: Config, num_images: int) -> int:
     with Tally() as tally, torch.no_grad():
+        for tensor in (*net.parameters(), *net.buffers()):
+            tally.add(tensor.untyped_storage())
         net.eval()(torch.empty(num_images, 3, config.image_size, config.image_size))
         net.train()
-    return _num_bytes(net.parameters()) + tally.peak
+    return tally.peak
 
 
 def _num_bytes(tensors) -> int:
@@ -194,7 +201,7 @@ def shm_bytes(config: Config, split: Split) -> int:
 
 def refusal(config: Config, split: Split, memory_bytes: float, shm_free_bytes: float) -> str:
     """Why the run would end for lack of memory, and what fits; empty where all fits."""
-    need = max(need.peak for need in forecast(config, split))
+    need = _peak(config, split)
     if need + RESERVED_BYTES > memory_bytes:
         return (
             f"needs {need / 1e9:.1f} GB on one device, of {memory_bytes / 1e9:.1f} less {RESERVED_BYTES / 1e9:.1f} for "
@@ -233,13 +240,18 @@ def largest_batch(config: Config, split: Split, limit_bytes: float) -> int:
         batch = dataclasses.replace(config, global_batch=units * unit)
         return _peak(batch, dataclasses.replace(split, evaluates=evaluates))
 
-    fits, too_many = 0, config.global_batch // unit + 1
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        fits, too_many = (middle, too_many) if peak(middle) <= limit_bytes else (fits, middle)
-    return fits * unit
+    units = most = config.global_batch // unit
+    if units > 1:  # a straight line, but for batches of a few images
+        slope = (peak(units) - peak(units // 2)) / (units - units // 2)
+        units = min(units, max(1, units - math.ceil((peak(units) - limit_bytes) / slope)))
+    while units and peak(units) > limit_bytes:
+        units = units * 9 // 10
+    while units and units < most and peak(units + 1) <= limit_bytes:
+        units += 1
+    return units * unit
 
 
+@functools.cache
 def _peak(config: Config, split: Split) -> int:
     return max(need.peak for need in forecast(config, split))
 
