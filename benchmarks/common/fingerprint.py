@@ -1,0 +1,46 @@
+"""What a folder of images is, whatever it is called and whenever it was copied: part of what a run is.
+
+    >>> fingerprint(Path("data/imagenet-mini"))
+    '12-480-132-99ab6a71545deb75'
+
+Classes, training images, validation images, and SHA-256 of all names and of the byte sizes of the first and the last
+file of each class. Paths and times are not in it, so it is the same on every machine. It reads names, no file:
+seconds for ImageNet's 1.3 million. The plan takes it once; ranks do not. Needs no torch.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+
+# torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+DIGITS = 16
+
+
+def fingerprint(folder: Path) -> str:
+    """Of `folder`/train/<class>/ and `folder`/val/<class>/. Raises OSError where these cannot be read."""
+    digest, num_images, classes = hashlib.sha256(), {"train": 0, "val": 0}, set()
+    for split in num_images:
+        names = sorted(entry.name for entry in os.scandir(os.path.join(folder, split)) if entry.is_dir())
+        for name in tqdm(names, desc=f"fingerprint of {split}", unit="class", disable=None, leave=False):
+            below = os.path.join(folder, split, name)
+            files = sorted(_images(below))
+            sizes = [os.stat(os.path.join(below, file)).st_size for file in (*files[:1], *files[-1:])]
+            words = (name, str(len(files)), *map(str, sizes), *files)
+            digest.update(b"".join(os.fsencode(word) + b"\0" for word in words))
+            num_images[split] += len(files)
+        classes.update(names)
+    return f"{len(classes)}-{num_images['train']}-{num_images['val']}-{digest.hexdigest()[:DIGITS]}"
+
+
+def _images(folder: str, within: str = "") -> Iterator[str]:
+    """Names of the images below `folder` that ImageFolder reads, with / between folders; links are followed."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _images(entry.path, f"{within}{entry.name}/")
+            elif entry.name.lower().endswith(IMG_EXTENSIONS):
+                yield within + entry.name
