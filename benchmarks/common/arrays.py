@@ -48,6 +48,8 @@ def write_arrays(path: Path, metadata: dict[str, str], arrays: dict[str, numpy.n
             file.write(header(metadata, {name: (array.dtype, array.shape) for name, array in arrays.items()}))
             for array in arrays.values():
                 file.write(numpy.ascontiguousarray(array).data)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

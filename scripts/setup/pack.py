@@ -100,7 +100,7 @@ def told_size(config: Config, part: str, listing: Listing) -> int:
         stored = pool.map(lambda index: len(encode(listing.path(index), config.pack)[0]), some)
         mean = sum(tqdm(stored, f"sizing {part}", len(some), delay=2, disable=None, leave=False)) / len(some)
     size, there = int(mean * len(listing)), pack_path(config, part).with_suffix(".part")
-    print(f"{part}: {len(listing)} images, about {size / 1e9:.2f} GB as {config.pack}")
+    print(f"{part}: {len(listing)} images, about {size / 1e9:.3g} GB as {config.pack}")
     return max(0, size - (there.stat().st_size if there.exists() else 0))
 
 
@@ -162,7 +162,7 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: 
     bad = [index for index, size in enumerate(size for chunk in done for size in chunk.sizes) if not size]
     for index in bad[:3]:
         print(f"warning: {listing.path(index)!r} is not a readable image; a run that meets it says so")
-    print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.2f} GB, {len(bad)} of them not readable")
+    print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
 
 
 def read_journal(journal: Path, plan: str) -> list[Chunk]:

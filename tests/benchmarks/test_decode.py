@@ -11,8 +11,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
-from support import ROOT, environment
-from test_data import loaders, pixels, save
+from support import ROOT, environment, loaders, pixels, save
 from torchvision.transforms import v2
 
 from benchmarks.common import decode
