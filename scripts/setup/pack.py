@@ -36,6 +36,7 @@ from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_pat
 
 CHUNK = 128  # images that are written, and lost by a kill, together
 SAMPLE = 200  # images whose sizes tell the size of all
+KINDS = ("full", "256", "jpeg256")
 SHORT_SIDE, QUALITY = 256, 90
 HEADER_ROOM = 1 << 14  # bytes, beside the classes' names
 

@@ -221,7 +221,7 @@ def test_packing_goes_on_after_kills(own_data):
         process = subprocess.Popen(
             [sys.executable, "-c", SLOWLY, str(own_data), "0.05"],
             cwd=ROOT,
-            env=environment(),
+            env=environment(PYTHONUNBUFFERED=1),
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
