@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report readme compare verify sweep scaling mlperf loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report readme compare verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -33,6 +33,7 @@ help: ## this text
 #: NODES, TASKS_PER_NODE, PARTITION, TIME  for bench-slurm; TIME in minutes
 #: GPUS_PER_NODE, CPUS_PER_TASK            the same; default: the GPUs here, and a task's share of a node's cores
 #: PLAN        yes: bench, sweep and scaling print their runs, and start none
+#: PACK, PACKED                            what make pack keeps (full, 256, jpeg256), and its folder
 #: MEASURE     no: make report from what is there
 #: WARNING_S   bench-slurm: seconds before the time limit at which a checkpoint is asked for; default 60
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
@@ -104,6 +105,16 @@ scaling: setup data ## strong and weak scaling: STRATEGY=ddp RANKS="1 2 4"
 
 mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
 	@$(PYTHON) -m scripts.report.mlperf_log --results "$(or $(RESULTS),results/latest)" $(ARGS)
+
+pack: setup data ## write the images as one mapped file a split: DATA=... PACK=full, 256 or jpeg256 PACKED=folder
+	@$(PYTHON) -m scripts.setup.pack --data "$(or $(DATA),data/imagenet-mini)" --pack $(or $(PACK),full) \
+	  $(if $(PACKED),--packed "$(PACKED)")
+
+bench-loaders: setup data ## the loaders of this suite, bare loops and other projects' loaders, side by side
+	@$(PYTHON) -m scripts.probe.loaders --data "$(or $(DATA),data/imagenet-mini)" $(ARGS)
+
+listing: setup ## what a rank pays to know 1.3 million files, by ImageFolder and by the index
+	@$(PYTHON) -m scripts.probe.listing $(if $(DATA),--data "$(DATA)")
 
 loader: setup data ## is the loader the limit? loader alone, training alone, both
 	@$(PYTHON) -m scripts.probe.loader --results "$(or $(RESULTS),results/latest)"

@@ -11,10 +11,14 @@ from pathlib import Path
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks: tests mean the same with and without GPUs
 
 import numpy
+import pytest
 import torch
 from PIL import Image
 
 from benchmarks.common.config import FIELDS, Config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import Worker
+from benchmarks.common.errors import UserError
 from benchmarks.common.results import add_settings, read_table
 from benchmarks.common.settings import ask
 from scripts.analysis.recorded import MET_COLUMNS
@@ -61,6 +65,8 @@ PATTERNS = {
     "waves": lambda x, y: numpy.sin(15 * x),
 }
 
+CPU = torch.device("cpu")
+
 torch.set_num_threads(1)  # as the ranks that tests start: sums in another order have other last bits
 
 
@@ -74,6 +80,38 @@ def draw_images(folder: Path, num_images: int, seed: int) -> None:
         pixels = 128 + 90 * PATTERNS[name](x, y)[..., None] * colours + noise
         (folder / name).mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels.clip(0, 255).astype("uint8")).save(folder / name / f"{name} {number}.JPEG", quality=90)
+
+
+def loaders(data, rank=0, world_size=1, **changes):
+    """(train, val) of one rank."""
+    config = Config(**{"data": str(data), "image_size": 32, "global_batch": 8, "workers": 0} | changes)
+    return build_loaders(config, Worker(CPU, rank=rank, world_size=world_size))
+
+
+def pixels(loader, epoch=0, start_step=0):
+    """All images of an epoch, (N, 3, H, W), and all targets, (N,)."""
+    loader.set_epoch(epoch, start_step)
+    images, targets = zip(*loader, strict=True)
+    return torch.cat(images), torch.cat(targets)
+
+
+def save(path, mode, size=(50, 40), kind="JPEG"):
+    colour = {"L": 200, "CMYK": (0, 200, 200, 0), "RGBA": (200, 30, 30, 128), "P": 3}[mode]
+    Image.new(mode, size, colour).save(path, kind)
+
+
+def refusal(loader) -> str:
+    """The message of the UserError that reading ends in. Keeps no traceback, which would keep loader workers alive."""
+    try:
+        pixels(loader)
+    except UserError as error:
+        return str(error)
+    pytest.fail("a bad file was read as if it were good")
+
+
+def spoil(path, kind):
+    content = path.read_bytes()
+    path.write_bytes({"truncated": content[: len(content) // 2], "empty": b"", "text": b"not an image"}[kind])
 
 
 def environment(**variables) -> dict[str, str]:

@@ -40,12 +40,18 @@ class Config:
 
     data: str = "data/imagenet-mini"
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
-    loader: Literal["folder", "synthetic"] = "folder"
-    """`folder` reads JPEG files; `synthetic` repeats one random batch that lives on the device."""
+    loader: Literal["folder", "packed", "synthetic"] = "folder"
+    """`folder` reads JPEG files, `packed` what `make pack` made of them; `synthetic` repeats one random batch."""
+    decoder: Literal["auto", "nvimgcodec", "torchcodec", "pillow"] = "auto"
+    """What decodes JPEGs; auto: the first of these that is installed. Pixels differ by 1 of 255 at most."""
+    pack: Literal["full", "256", "jpeg256"] = "full"
+    """What packed files hold: whole images, or shrunk to 256 pixels on the shorter side, as pixels or as JPEGs."""
+    packed: str = ""
+    """Folder of the packed files; empty: packed/ in the folder of the data."""
     augment: bool = True
     """Random crops and flips in training. Off: the centre crop, so that every run sees the same pixels."""
-    workers: int = 4
-    """Loader processes of each rank; 0 decodes in the training process."""
+    workers: int | Literal["auto"] = 4
+    """Loader workers of each rank; 0 decodes in the training process; auto: a GPU rank's share of the cores but one."""
     skip_bad_files: bool = False
     """Count and replace files that cannot be decoded, instead of stopping at the first."""
 
@@ -166,7 +172,7 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     config = tyro.cli(Config, args=args, default=base, description=description)
     for name, minimum in AT_LEAST.items():
         value = getattr(config, name)
-        if not minimum <= value < float("inf"):
+        if value != "auto" and not minimum <= value < float("inf"):
             raise UserError(f"{name} is {value}, but must be at least {minimum}")
     for name, values in allowed.items():
         if getattr(config, name) not in values:
@@ -216,6 +222,8 @@ def _checked(path: str, name: str, value: object) -> object:
         hint = f"did you mean `{near[0]}`?" if near else "`make help` and --help list the fields"
         raise UserError(f"{path}: unknown key {name!r}; {hint}")
     wanted = TYPES[name]
+    if wanted == int | Literal["auto"]:
+        wanted = Literal["auto"] if value == "auto" else int
     if typing.get_origin(wanted) is Literal:
         choices = typing.get_args(wanted)
         if value in choices:

@@ -5,90 +5,31 @@ equal slice of it. The augmentation of an image is drawn from (seed, epoch, posi
 neither the ranks, nor the loader's workers, nor where a resumed run started.
 """
 
+import collections
 import contextlib
 import errno
+import functools
 import itertools
+import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import numpy
 import torch
-from PIL import Image
 from torch.utils.data import DataLoader
-from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
 
+from benchmarks.common import decode, packed
 from benchmarks.common.config import Config
 from benchmarks.common.devices import Worker
 from benchmarks.common.errors import UserError
+from benchmarks.common.photographs import NEIGHBOURS_TRIED, Files, Photographs
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set, as torchvision documents
 IMAGENET_TRAIN_IMAGES, IMAGENET_CLASSES = 1_281_167, 1000
-NEIGHBOURS_TRIED = 100  # that many unreadable files in a row are no accident
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what asks a rank for a checkpoint
-DECODE_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-
-
-class Photographs(ImageFolder):
-    """A folder of class folders, indexed by (epoch, position, index).
-
-    An item is (uint8 CHW image or None, target, problem): `problem` is '' or names a file that could not be
-    decoded. With `fill_gaps`, the next readable image takes its place, so that training batches stay whole.
-    """
-
-    def __init__(self, folder: Path, transform, seed: int, class_to_idx: dict | None, fill_gaps: bool):
-        self.known_classes, self.seed, self.fill_gaps = class_to_idx, seed, fill_gaps
-        try:
-            super().__init__(str(folder), transform=transform, allow_empty=True)
-        except OSError as error:
-            raise UserError(f"cannot read {folder}: {error}; DATA must hold train/ and val/") from None
-        if not self.samples:
-            raise UserError(f"{folder} holds no class folder with images; expected {folder}/<class>/*.JPEG")
-
-    def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
-        """Classes are numbered by train/: a val/ that lacks some must not shift the others."""
-        classes, class_to_idx = super().find_classes(directory)
-        if self.known_classes is None:
-            return classes, class_to_idx
-        unknown = sorted(set(classes) - set(self.known_classes))
-        if unknown:
-            raise UserError(f"{directory} has classes that train/ lacks: {unknown[:3]!r}; remove or train them")
-        return list(self.known_classes), self.known_classes
-
-    def __getitem__(self, key: tuple[int, int, int]) -> tuple[torch.Tensor | None, int, str]:
-        epoch, position, index = key
-        problem = ""
-        for step in range(NEIGHBOURS_TRIED if self.fill_gaps else 1):
-            path, target = self.samples[(index + step) % len(self.samples)]
-            try:
-                with Image.open(path) as image, _random_from(self.seed, epoch, position):
-                    return self.transform(image.convert("RGB")), target, problem
-            except DECODE_ERRORS as error:
-                problem = problem or f"{path!r} is not a readable image ({error})"
-        return None, target, problem
-
-
-def collate(items: list[tuple[torch.Tensor | None, int, str]]) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    """Readable images stacked (uint8 NCHW), their targets (int64), and the problems of the others.
-
-    Problems travel as text: an exception raised in a loader worker would arrive as a page of traceback.
-    """
-    readable = [(image, target) for image, target, _ in items if image is not None]
-    images = torch.stack([image for image, _ in readable]) if readable else torch.empty(0, 3, 1, 1, dtype=torch.uint8)
-    return images, torch.tensor([target for _, target in readable]), [problem for *_, problem in items if problem]
-
-
-@contextlib.contextmanager
-def _random_from(*numbers: int) -> Iterator[None]:
-    """Draw torch's random numbers from these numbers alone, and leave the generator as it was."""
-    state = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(int(numpy.random.SeedSequence(numbers).generate_state(1, numpy.uint64)[0] >> 1))
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(state)
+AHEAD = 2  # batches that each loader worker has ready, as torch's DataLoader has it
 
 
 class GlobalBatches:
@@ -124,7 +65,8 @@ class GlobalBatches:
             first = self.shard * share + min(self.shard, extra)
             mine = positions[first : first + share + (self.shard < extra)]
             if mine:
-                yield [(self.epoch, position, int(order[position])) for position in mine]
+                indices = order[mine.start : mine.stop].tolist()
+                yield [(self.epoch, position, index) for position, index in zip(mine, indices, strict=True)]
 
 
 class Loader:
@@ -140,7 +82,7 @@ class Loader:
         self.memory_format = MEMORY_FORMATS[config.memory_format]
         self.mean = torch.tensor(MEAN, device=device).mul(255).view(1, 3, 1, 1)
         self.std = torch.tensor(STD, device=device).mul(255).view(1, 3, 1, 1)
-        self.num_bad_files = 0
+        self.num_bad_files = self.num_by_pillow = 0
 
     @property
     def num_steps(self) -> int:
@@ -161,20 +103,22 @@ class Loader:
             if self.batches.shuffle and len(batch[1]) < self.batches.global_batch // self.batches.num_shards:
                 raise UserError(f"{batch[2][0]}, nor are the {NEIGHBOURS_TRIED - 1} after it; mend the data set")
             self.num_bad_files += len(batch[2])
+        if batch is not None:
+            self.num_by_pillow += sum(batch[3:])
         return batch
 
     def to_device(self, images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """uint8 images are copied first and converted after: a quarter of the bytes cross to the device."""
         if images.dtype == torch.uint8:
-            images = images.to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
-            images = images.contiguous(memory_format=self.memory_format)
+            images = images.to(self.device, non_blocking=True).to(torch.float32, memory_format=self.memory_format)
+            images = images.sub_(self.mean).div_(self.std)
         return images, target.to(self.device, non_blocking=True)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         with _worker_troubles():
             host_batches = iter(self.host_batches)
         while (batch := self.fetch(host_batches)) is not None:
-            images, target, _ = batch
+            images, target, *_ = batch
             if len(target):
                 yield self.to_device(images, target)
 
@@ -242,30 +186,78 @@ def build_loaders(
 
 
 def image_folders(config: Config) -> tuple[Photographs, Photographs]:
-    """train/ and val/ of config.data: random crops and flips for training, centre crops for validation.
+    """train/ and val/ of config.data, as files or packed: random crops and flips in training, else centre crops.
 
-    The centre crop is of an image whose shorter side is image_size * 256 / 224, as torchvision's references do.
+    Raises UserError where they cannot be read, or a decoder that was asked for is not here.
     """
-    size, root = config.image_size, Path(config.data)
-    centre = [v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size), v2.PILToTensor()]
-    random = [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()]
-    train_transform = v2.Compose(random if config.augment else centre)
-    train = Photographs(root / "train", train_transform, config.seed, None, fill_gaps=True)
-    return train, Photographs(root / "val", v2.Compose(centre), config.seed, train.class_to_idx, fill_gaps=False)
+    if config.loader == "packed":
+        sources = [packed.open_pack(config, part) for part in ("train", "val")]
+    else:
+        sources = [Files(Path(config.data) / part) for part in ("train", "val")]
+    name = decode.resolved_decoder(config)
+    open_reader = functools.partial(decode.reader, name) if name else packed.raw_reader
+    train, val = (
+        Photographs(source, open_reader, config.image_size, config.seed, sources[0].classes) for source in sources
+    )
+    train.fill_gaps, train.augment = True, config.augment
+    return train, val
 
 
-def _host_batches(config: Config, worker: Worker, images: Photographs, batches: GlobalBatches) -> DataLoader:
+def num_workers(config: Config, worker: Worker) -> int:
+    """What config.workers came to. auto: a rank's share of the cores but one, and 0 where ranks train on the cores."""
+    if config.workers != "auto":
+        return config.workers
+    if worker.device.type != "cuda":
+        return 0
+    ranks = worker.world_size // worker.nodes
+    return max(1, len(os.sched_getaffinity(0)) // ranks - 1)
+
+
+def _host_batches(config: Config, worker: Worker, images: Photographs, batches: GlobalBatches):
+    workers, pin_memory = num_workers(config, worker), worker.device.type == "cuda"
+    if workers and not decode.resolved_decoder(config):
+        return ThreadedBatches(images, batches, workers, pin_memory)
     return DataLoader(
         images,
         batch_sampler=batches,
-        collate_fn=collate,
-        num_workers=config.workers,
-        timeout=config.timeout_s if config.workers else 0,  # a worker that finds /dev/shm full says nothing
-        persistent_workers=config.workers > 0,
+        collate_fn=_as_it_is,
+        num_workers=workers,
+        timeout=config.timeout_s if workers else 0,  # a worker that finds /dev/shm full says nothing
+        persistent_workers=workers > 0,
         generator=torch.Generator(),  # else it draws its workers' seeds from the generator of training
         worker_init_fn=_outlive_stop if config.checkpoint_dir else None,
-        pin_memory=worker.device.type == "cuda",
+        pin_memory=pin_memory,
     )
+
+
+class ThreadedBatches:
+    """What DataLoader does, by threads of this process: nothing is copied between processes.
+
+    Faster where little of the work holds Python's lock, as with packed pixels.
+    """
+
+    def __init__(self, images: Photographs, batches: GlobalBatches, num_threads: int, pin_memory: bool):
+        self.images, self.batches, self.num_threads, self.pin_memory = images, batches, num_threads, pin_memory
+
+    def __iter__(self) -> Iterator[tuple]:
+        pool, waiting = ThreadPoolExecutor(self.num_threads), collections.deque[Future]()
+        try:
+            for keys in self.batches:
+                waiting.append(pool.submit(self._read, keys))
+                if len(waiting) > AHEAD * self.num_threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _read(self, keys: list[tuple[int, int, int]]) -> tuple:
+        images, *rest = self.images.__getitems__(keys)
+        return images.pin_memory() if self.pin_memory else images, *rest
+
+
+def _as_it_is(batch: tuple) -> tuple:
+    return batch
 
 
 def _outlive_stop(worker_id: int) -> None:

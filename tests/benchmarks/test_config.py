@@ -131,7 +131,7 @@ def test_a_mistake_in_a_flag_is_named(flags, words, capsys):
 
 def test_every_number_has_a_least_value_and_is_held_to_it():
     """Protects against a new field that takes a negative number of anything, or infinity."""
-    numeric = {name for name, kind in TYPES.items() if kind in (int, float)}
+    numeric = {name for name, kind in TYPES.items() if {int, float} & {kind, *typing.get_args(kind)}}
     assert set(AT_LEAST) == numeric
     for name in numeric:
         flag = "--" + name.replace("_", "-")

@@ -11,28 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
-from support import NUM_TRAIN, NUM_VAL
+from support import NUM_TRAIN, NUM_VAL, loaders, pixels, refusal, save, spoil
 
-from benchmarks.common.config import Config
-from benchmarks.common.data import GlobalBatches, build_loaders
-from benchmarks.common.devices import Worker
+from benchmarks.common.data import GlobalBatches
 from benchmarks.common.errors import UserError
-
-CPU = torch.device("cpu")
-
-
-def loaders(data, rank=0, world_size=1, **changes):
-    """(train, val) of one rank."""
-    config = Config(**{"data": str(data), "image_size": 32, "global_batch": 8, "workers": 0} | changes)
-    return build_loaders(config, Worker(CPU, rank=rank, world_size=world_size))
-
-
-def pixels(loader, epoch=0, start_step=0):
-    """All images of an epoch, (N, 3, H, W), and all targets, (N,)."""
-    loader.set_epoch(epoch, start_step)
-    images, targets = zip(*loader, strict=True)
-    return torch.cat(images), torch.cat(targets)
 
 
 def dealt(num_images, global_batch, num_steps, num_shards, epoch=0, shuffle=True, start_step=0):
@@ -154,11 +136,6 @@ def test_images_are_normalised_once(tiny_data):
 # --- which files -----------------------------------------------------------------------------------------------
 
 
-def save(path, mode, size=(50, 40), kind="JPEG"):
-    colour = {"L": 200, "CMYK": (0, 200, 200, 0), "RGBA": (200, 30, 30, 128), "P": 3}[mode]
-    Image.new(mode, size, colour).save(path, kind)
-
-
 def test_files_of_any_mode_and_size_are_read(own_data):
     """Protects real ImageNet, which has a PNG and CMYK files named .JPEG, and hand-made folders."""
     for part in ("train", "val"):
@@ -171,20 +148,6 @@ def test_files_of_any_mode_and_size_are_read(own_data):
     for loader, num_images in ((train, 44), (val, NUM_VAL + 4)):
         images, _ = pixels(loader)
         assert images.shape == (num_images, 3, 32, 32) and images.isfinite().all()
-
-
-def refusal(loader) -> str:
-    """The message of the UserError that reading ends in. Keeps no traceback, which would keep loader workers alive."""
-    try:
-        pixels(loader)
-    except UserError as error:
-        return str(error)
-    pytest.fail("a bad file was read as if it were good")
-
-
-def spoil(path, kind):
-    content = path.read_bytes()
-    path.write_bytes({"truncated": content[: len(content) // 2], "empty": b"", "text": b"not an image"}[kind])
 
 
 @pytest.mark.parametrize("kind, workers", [("truncated", 0), ("truncated", 2), ("empty", 0), ("text", 0)])

@@ -1,0 +1,160 @@
+"""JPEG in, the pixels of one box out: by the fastest library that is here, and by Pillow what that cannot read.
+
+A reader takes a file's content and a Choose, and returns (box, view, by_pillow): the box's pixels as uint8 height x
+width x 3, or as a Pillow image. Orientation in EXIF is ignored, as torchvision's ImageFolder ignores it.
+"""
+
+import contextlib
+import functools
+import importlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy
+import torch
+from PIL import Image
+
+from benchmarks.common.config import Config
+from benchmarks.common.crops import Choose, View
+from benchmarks.common.errors import UserError
+
+DECODERS = ("nvimgcodec", "torchcodec", "pillow")  # the fastest first
+DECODE_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+ON_CPU = -99999  # nvimgcodec's NVIMGCODEC_DEVICE_CPU_ONLY
+JPEG_END = b"\xff\xd9"
+
+Reader = Callable[[bytes, Choose], tuple[torch.Tensor | Image.Image, View, bool]]
+
+
+class LeftToPillow(Exception):
+    """This library cannot read the image, or might read it otherwise than Pillow."""
+
+
+def resolved_decoder(config: Config) -> str:
+    """What config.decoder came to: the library's name; '' for a loader that decodes nothing.
+
+    Raises UserError for a library that was asked for by name and is not here.
+    """
+    if config.loader == "synthetic" or (config.loader == "packed" and config.pack != "jpeg256"):
+        return ""
+    if config.decoder == "auto":
+        return next(name for name in DECODERS if loads(name) is None)
+    if problem := loads(config.decoder):
+        package = {"nvimgcodec": "nvidia-nvimgcodec-cu13"}.get(config.decoder, config.decoder)
+        raise UserError(f"decoder {config.decoder}: {problem}; pip install {package}, or use --decoder auto")
+    return config.decoder
+
+
+@functools.cache
+def loads(name: str) -> str | None:
+    """None where the library is installed and reads an image, else why not."""
+    probe = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(probe, "JPEG")
+    try:
+        box, *_ = READERS[name]()(probe.getvalue(), lambda height, width: View(0, 0, height, width, 16, 16))
+    except Exception as error:  # a library for another glibc, CUDA or Python fails in a way of its own
+        return f"it does not load ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+    return None if box is not None else "it cannot read a JPEG"
+
+
+def reader(name: str) -> Reader:
+    """The library's reader, backed by Pillow. DECODE_ERRORS come through for what Pillow cannot read either."""
+    by_pillow = read_by_pillow()
+    if name == "pillow":
+        return by_pillow
+    fast = READERS[name]()
+
+    def read(content: bytes, choose: Choose):
+        try:
+            return fast(content, choose)
+        except (LeftToPillow, RuntimeError):  # both libraries raise RuntimeError for what they do not know
+            box, view, _ = by_pillow(content, choose)
+            return torch.from_numpy(numpy.array(box)), view, True
+
+    return read
+
+
+def read_by_pillow() -> Reader:
+    def read(content: bytes, choose: Choose):
+        with Image.open(io.BytesIO(content)) as image:
+            view = choose(image.height, image.width)
+            box = view.left, view.top, view.left + view.width, view.top + view.height
+            return image.convert("RGB").crop(box), view, False
+
+    return read
+
+
+def read_by_nvimgcodec() -> Reader:
+    library, params, decoder_of = _nvimgcodec()
+
+    def read(content: bytes, choose: Choose):
+        stream = library.CodeStream(content)
+        check_plain(content, stream.height, stream.width)
+        if stream.codec_name != "jpeg" or stream.num_channels not in (1, 3) or stream.precision != 8:
+            raise LeftToPillow
+        view = choose(stream.height, stream.width)
+        end = [view.top + view.height, view.left + view.width]
+        box = stream.get_sub_code_stream(region=library.Region(start=[view.top, view.left], end=end))
+        image = decoder_of(os.getpid()).decode(box, params=params)
+        if image is None:
+            raise LeftToPillow
+        return torch.from_numpy(numpy.asarray(image)), view, False
+
+    return read
+
+
+@functools.cache
+def _nvimgcodec():
+    """The library, its parameters, and a decoder for each process: none outlives a fork."""
+    with _quiet():
+        library = importlib.import_module("nvidia.nvimgcodec")
+
+    @functools.lru_cache(maxsize=1)
+    def decoder_of(pid: int):
+        with _quiet():
+            backends = [library.Backend(library.BackendKind.CPU_ONLY)]
+            return library.Decoder(device_id=ON_CPU, backends=backends, max_num_cpu_threads=1)
+
+    return library, library.DecodeParams(apply_exif_orientation=False), decoder_of
+
+
+def read_by_torchcodec() -> Reader:
+    decode_jpeg = importlib.import_module("torchcodec.decoders").decode_jpeg
+
+    def read(content: bytes, choose: Choose):
+        with Image.open(io.BytesIO(content)) as image:  # the header only
+            if image.format != "JPEG" or image.mode not in ("L", "RGB") or 274 in image.getexif():
+                raise LeftToPillow
+            height, width = image.height, image.width
+        check_plain(content, height, width)
+        view = choose(height, width)
+        pixels = decode_jpeg(content, mode="RGB").permute(1, 2, 0)
+        box = pixels[view.top : view.top + view.height, view.left : view.left + view.width]
+        return torch.from_numpy(numpy.ascontiguousarray(box.numpy())), view, False
+
+    return read
+
+
+READERS = {"nvimgcodec": read_by_nvimgcodec, "torchcodec": read_by_torchcodec, "pillow": read_by_pillow}
+
+
+def check_plain(content: bytes, height: int, width: int) -> None:
+    """Leave to Pillow a file that is cut off, which a crop above the cut would not show, and what it calls a bomb."""
+    if not content.endswith(JPEG_END) or height * width > 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize):
+        raise LeftToPillow
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing on stderr: nvimgcodec calls it an error that NVIDIA's other libraries, which it can use, are not here."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

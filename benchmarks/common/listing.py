@@ -1,0 +1,159 @@
+"""The images of a folder of class folders, in ImageFolder's order, without a Python object for each of them.
+
+ImageNet's 1.3 million names are one buffer and a table of offsets, which all ranks and their loader workers map from
+one file: an index in the cache folder, valid as long as no listed folder's modification time has changed.
+"""
+
+import bisect
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy
+from tqdm import tqdm
+
+from benchmarks.common.arrays import Damaged, map_arrays, write_arrays
+from benchmarks.common.fingerprint import IMG_EXTENSIONS, fingerprint
+from benchmarks.common.results import write_whole
+
+VERSION = "1"
+LISTED_AT_ONCE = 16  # folders: what a network file system takes to answer overlaps
+WORTH_AN_INDEX = 10_000  # images; fewer are listed in a blink
+SETTLED_NS = 2_000_000_000  # a folder changed that recently may change again with the same time
+
+
+class Listing:
+    """Image number i of `folder`: its path and its class's number. Raises OSError for what cannot be listed.
+
+    classes: the names of the class folders, sorted. Paths are in the order of ImageFolder's samples.
+    """
+
+    def __init__(self, folder: Path, metadata: dict[str, str], arrays: dict[str, numpy.ndarray]):
+        self.folder = folder
+        self.classes: list[str] = json.loads(metadata["classes"])
+        self._folders: list[str] = json.loads(metadata["folders"])  # the folders that hold images
+        self._first = arrays["first"].tolist()  # number of the first image of each of them
+        self._class = arrays["class"].tolist()
+        self._ends, self._names = memoryview(arrays["ends"]), memoryview(arrays["names"])
+        self.times = metadata["times"]  # as text: equal for equal listings
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def path(self, index: int) -> str:
+        start = self._ends[index - 1] if index else 0
+        name = os.fsdecode(bytes(self._names[start : self._ends[index]]))
+        return os.path.join(self.folder, self._folders[self._folder_of(index)], name)
+
+    def target(self, index: int) -> int:
+        """Place of the image's class in `classes`."""
+        return self._class[self._folder_of(index)]
+
+    def targets(self) -> numpy.ndarray:
+        """All of them, int64."""
+        return numpy.repeat(self._class, numpy.diff([*self._first, len(self)]))
+
+    def _folder_of(self, index: int) -> int:
+        return bisect.bisect_right(self._first, index) - 1
+
+
+def list_images(folder: Path) -> Listing:
+    """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many."""
+    index = index_path(folder)
+    with contextlib.suppress(OSError, Damaged, ValueError, KeyError):
+        metadata, arrays = map_arrays(index)
+        if metadata["version"] == VERSION and is_current(folder, json.loads(metadata["times"])):
+            return Listing(folder, metadata, arrays)
+    metadata, arrays, settled = scan(folder)
+    if len(arrays["ends"]) >= WORTH_AN_INDEX and settled:
+        with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
+            write_arrays(index, metadata, arrays)
+            return Listing(folder, *map_arrays(index))
+    return Listing(folder, metadata, arrays)
+
+
+def known_fingerprint(data: Path) -> str:
+    """benchmarks.common.fingerprint of a data set, taken once for as long as the listings of train/ and val/ hold."""
+    parts = [list_images(data / part) for part in ("train", "val")]
+    kept, times = cached(data, "fingerprint"), "\n".join(part.times for part in parts)
+    listed = hashlib.sha256(times.encode()).hexdigest()
+    with contextlib.suppress(OSError, ValueError):
+        before, value = kept.read_text(encoding="utf-8").split()
+        if before == listed:
+            return value
+    value = fingerprint(data)
+    if index_path(data / "train").exists():
+        with contextlib.suppress(OSError):
+            write_whole(kept, f"{listed} {value}\n")
+    return value
+
+
+def cached(path: Path, kind: str) -> Path:
+    """The file of the cache folder (XDG_CACHE_HOME, or ~/.cache) that holds what is known about `path`."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
+    return Path(cache) / "imagenet-parallel-benchmarks" / f"{name}.{kind}"
+
+
+def index_path(folder: Path) -> Path:
+    return cached(folder, "safetensors")
+
+
+def is_current(folder: Path, times: dict[str, int]) -> bool:
+    """Whether every folder that was listed still has the modification time, in ns, that it had."""
+    return all(os.stat(os.path.join(folder, name)).st_mtime_ns == time_ns for name, time_ns in times.items())
+
+
+def scan(folder: Path) -> tuple[dict[str, str], dict[str, numpy.ndarray], bool]:
+    """List `folder` anew: the index's metadata and arrays, and whether all of it was left alone for a while."""
+    began_ns = time.time_ns()
+    times = {"": os.stat(folder).st_mtime_ns}
+    with os.scandir(folder) as entries:
+        classes = sorted(entry.name for entry in entries if entry.is_dir())
+    if not classes:
+        raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
+    folders, first, of_class, lengths, names, total = [], [], [], [], [], 0
+    with ThreadPoolExecutor(LISTED_AT_ONCE) as pool:
+        listed = pool.map(lambda name: [*_walk(folder, name)], classes)
+        bar = tqdm(listed, f"listing {folder.name}", len(classes), unit="class", delay=2, disable=None, leave=False)
+        for number, found in enumerate(bar):
+            for path, time_ns, images in sorted(found):
+                times[path] = time_ns
+                if images:
+                    folders.append(path)
+                    first.append(total)
+                    of_class.append(number)
+                    lengths.append(numpy.fromiter(map(len, images), numpy.int64, len(images)))
+                    names.append(b"".join(images))
+                    total += len(images)
+    metadata = {"version": VERSION} | {
+        name: json.dumps(value) for name, value in (("classes", classes), ("folders", folders), ("times", times))
+    }
+    arrays = {
+        "ends": numpy.cumsum(numpy.concatenate([numpy.zeros(0, numpy.int64), *lengths])),
+        "first": numpy.array(first, numpy.int64),
+        "class": numpy.array(of_class, numpy.int64),
+        "names": numpy.frombuffer(b"".join(names), numpy.uint8),
+    }
+    return metadata, arrays, began_ns - max(times.values()) > SETTLED_NS
+
+
+def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
+    """(path below `folder`, its modification time in ns, names of its images) of a folder and of all below it."""
+    path = os.path.join(folder, name)
+    time_ns = os.stat(path).st_mtime_ns  # before it is listed: what comes meanwhile makes the index old
+    images, inner = [], []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                inner.append(entry.name)
+            elif entry.name.lower().endswith(IMG_EXTENSIONS):
+                images.append(entry.name)
+    yield name, time_ns, [os.fsencode(image) for image in sorted(images)]
+    for one in inner:
+        yield from _walk(folder, os.path.join(name, one))

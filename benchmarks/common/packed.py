@@ -1,0 +1,147 @@
+"""One file with all images of train/ or val/, mapped into memory: what `make pack` writes and `loader: packed` reads.
+
+It is a safetensors file (see arrays.py): `images`, all images' bytes one after the other, and tables with each one's
+end, shape, class and checksum. Images have the order of the folder, so batches are those of `loader: folder`. Arrow
+would hold the same bytes, but brings 40 MB of library to map them, and a .npy file holds one array only.
+"""
+
+import json
+import os
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy
+import torch
+from tqdm import tqdm
+
+from benchmarks.common.arrays import Damaged, map_arrays
+from benchmarks.common.config import Config
+from benchmarks.common.crops import Choose
+from benchmarks.common.errors import UserError
+from benchmarks.common.listing import cached, known_fingerprint
+from benchmarks.common.results import write_whole
+
+WHAT, VERSION = "imagenet-parallel-benchmarks pack", "1"
+CHECKED_AT_ONCE = 1000  # images
+
+
+class Pack:
+    """The Source that is a packed file. An image is its JPEG's bytes, or its pixels, uint8 (height, width, 3).
+
+    Raises OSError, or Damaged where the file, its header or its tables are not whole; pixels are `check`ed apart.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.metadata, arrays = map_arrays(path)
+        if self.metadata.get("what") != WHAT:
+            raise Damaged("it is not a packed file")
+        if self.metadata.get("version") != VERSION:
+            raise Damaged(f"it has version {self.metadata.get('version')}, and this code reads {VERSION}")
+        if tables_checksum(self.metadata, arrays) != self.metadata.get("checksum"):
+            raise Damaged("its tables do not have their checksum")
+        self.classes: list[str] = json.loads(self.metadata["classes"])
+        self._pixels = self.metadata["kind"] != "jpeg256"
+        self._images, self._ends, self._shapes = arrays["images"], memoryview(arrays["ends"]), arrays["shapes"]
+        self._targets, self._checksums = arrays["targets"], arrays["checksums"]
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def content(self, index: int) -> numpy.ndarray | bytes:
+        """Raises ValueError for an image that was not readable when it was packed."""
+        stored = self._stored(index)
+        if not len(stored):
+            raise ValueError("it was not readable when it was packed")
+        return stored.reshape(*self._shapes[index], 3) if self._pixels else stored.tobytes()
+
+    def name(self, index: int) -> str:
+        return f"image {index} of {self.path}"
+
+    def target(self, index: int) -> int:
+        return int(self._targets[index])
+
+    def check(self, description: str) -> None:
+        """Compare every image with its checksum. Raises Damaged with the first that differs."""
+
+        def damaged(start: int) -> list[int]:
+            some = range(start, min(start + CHECKED_AT_ONCE, len(self)))
+            return [index for index in some if zlib.crc32(self._stored(index)) != self._checksums[index]]
+
+        starts = range(0, len(self), CHECKED_AT_ONCE)
+        with ThreadPoolExecutor() as pool:
+            for found in tqdm(pool.map(damaged, starts), description, len(starts), delay=2, disable=None, leave=False):
+                if found:
+                    raise Damaged(f"image {found[0]} does not have its checksum")
+
+    def _stored(self, index: int) -> numpy.ndarray:
+        return self._images[self._ends[index - 1] if index else 0 : self._ends[index]]
+
+
+def tables_checksum(metadata: dict[str, str], arrays: dict[str, numpy.ndarray]) -> str:
+    """CRC-32 of the metadata and of all arrays but the images, which have their own."""
+    words = {name: value for name, value in metadata.items() if name != "checksum"}
+    checksum = zlib.crc32(json.dumps(words, sort_keys=True).encode())
+    for name in ("ends", "shapes", "targets", "checksums"):
+        checksum = zlib.crc32(numpy.ascontiguousarray(arrays[name]), checksum)
+    return f"{checksum:08x}"
+
+
+def pack_path(config: Config, part: str) -> Path:
+    folder = Path(config.packed) if config.packed else Path(config.data) / "packed"
+    return folder / config.pack / f"{part}.safetensors"
+
+
+def open_pack(config: Config, part: str) -> Pack:
+    """The packed train or val of a run. Raises UserError where it is not there, not whole, or of other images.
+
+    Every image is checked once after the file was written or copied, as its time, size and place tell.
+    """
+    path = pack_path(config, part)
+    again = f"make pack PACK={config.pack} DATA={config.data} writes it"
+    try:
+        pack = Pack(path)
+        if pack.metadata["kind"] != config.pack:
+            raise Damaged(f"it holds {pack.metadata['kind']}, not {config.pack}")
+        if (Path(config.data) / part).is_dir() and pack.metadata["fingerprint"] != known_fingerprint(Path(config.data)):
+            raise Damaged(f"{config.data} holds other images than those that were packed")
+        if not was_checked(path):
+            pack.check(f"checking {path.name}")
+            note_checked(path)
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror or error}); {again}") from None
+    except (Damaged, KeyError, ValueError) as error:
+        raise UserError(f"{path} cannot be used: {error}; {again} again") from None
+    return pack
+
+
+def was_checked(path: Path) -> bool:
+    try:
+        return cached(path, "checked").read_text(encoding="utf-8") == _state(path)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def note_checked(path: Path) -> None:
+    try:
+        cached(path, "checked").parent.mkdir(parents=True, exist_ok=True)
+        write_whole(cached(path, "checked"), _state(path))
+    except OSError:
+        pass  # the next run checks again
+
+
+def _state(path: Path) -> str:
+    stat = os.stat(path)
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}\n"
+
+
+def raw_reader():
+    """The reader of packed pixels, which have nothing to decode."""
+
+    def read(pixels: numpy.ndarray, choose: Choose):
+        view = choose(*pixels.shape[:2])
+        box = pixels[view.top : view.top + view.height, view.left : view.left + view.width]
+        return torch.from_numpy(numpy.ascontiguousarray(box)), view, False
+
+    return read

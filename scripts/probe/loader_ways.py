@@ -1,0 +1,323 @@
+"""The loaders that scripts.probe.loaders compares: each a function of (config, cores) that yields numbers of images."""
+
+import dataclasses
+import importlib.util
+import os
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy
+import pandas
+import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from benchmarks.common import packed
+from benchmarks.common.config import Config
+from benchmarks.common.crops import _draw_box, finish, random_view
+from benchmarks.common.data import build_loaders, image_folders
+from benchmarks.common.decode import loads, read_by_nvimgcodec
+from benchmarks.common.devices import Worker
+from scripts.setup import pack
+
+PEERS = {
+    "nvimgcodec": "nvidia-nvimgcodec-cu13",
+    "torchcodec": "torchcodec",
+    "nvidia.dali": "nvidia-dali-cuda130",
+    "webdataset": "webdataset",
+    "litdata": "litdata",
+}
+DRAWN = 2000  # crops that a bare loop has beforehand
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    name: str
+    batches: Callable[[Config, int], Iterator[int]]
+
+
+def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
+    """All ways that can run here, their files made in `temporary`; says what the others lack."""
+    missing = [name for name in ("nvimgcodec", "torchcodec") if loads(name)]
+    missing += [name for name in ("nvidia.dali", "webdataset", "litdata") if not findable(name)]
+    for name in missing:
+        print(f"left out: {name}; pip install {PEERS[name]}")
+    packs = {
+        kind: dataclasses.replace(config, loader="packed", pack=kind, packed=str(temporary)) for kind in pack.KINDS
+    }
+    ways = [Way("torchvision, Pillow", plain), Way("ours, Pillow", ours(decoder="pillow"))]
+    if "torchcodec" not in missing:
+        ways.append(Way("ours, torchcodec", ours(decoder="torchcodec")))
+    if "nvimgcodec" not in missing:
+        ways += [
+            Way("ours, nvimgcodec", ours(decoder="nvimgcodec")),
+            Way("bare nvimgcodec loop", in_threads(bare_crops)),
+        ]
+    for kind, one in packs.items():
+        ways.append(Way(f"ours, packed {kind}", ours(loader="packed", pack=kind, packed=one.packed)))
+    bare = bare_pack(packs["full"])
+    ways += [Way("bare packed full, threads", in_threads(bare))]
+    ways += [Way("bare packed full, processes", in_processes(bare))]
+    if "nvidia.dali" not in missing:
+        ways.append(Way("DALI, CPU", dali))
+    if "webdataset" not in missing:
+        ways.append(Way("webdataset, Pillow", webdataset(temporary / "shard.tar")))
+    if "litdata" not in missing:
+        ways.append(Way("litdata, Pillow", litdata(temporary / "litdata")))
+    ways = [way for way in ways if not words or any(word in way.name for word in words)]
+    for kind in packs:
+        if any("packed" in way.name and kind in way.name for way in ways):
+            pack.main(pack.Options(config.data, kind, str(temporary)))
+    if any("webdataset" in way.name for way in ways):
+        write_tar(config, temporary / "shard.tar")
+    if any("litdata" in way.name for way in ways):
+        write_litdata(config, temporary / "litdata")
+    return ways
+
+
+def findable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def transform(config: Config) -> v2.Compose:
+    return v2.Compose([v2.RandomResizedCrop(config.image_size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+
+
+def repeated(make: Callable[[], object]) -> Iterator[int]:
+    """Sizes of the batches of one epoch after the other."""
+    batches = make()
+    while True:
+        for images, *_ in batches:
+            yield len(images)
+
+
+def workers_of(cores: int) -> int:
+    return cores if cores > 1 else 0
+
+
+def plain(config: Config, cores: int) -> Iterator[int]:
+    images = ImageFolder(Path(config.data) / "train", transform(config))
+    workers = workers_of(cores)
+    return repeated(
+        lambda: DataLoader(images, config.global_batch, True, num_workers=workers, persistent_workers=workers > 0)
+    )
+
+
+def ours(**changes) -> Callable[[Config, int], Iterator[int]]:
+    def batches(config: Config, cores: int) -> Iterator[int]:
+        config = dataclasses.replace(config, workers=workers_of(cores), **changes)
+        train, _ = build_loaders(config, Worker(torch.device("cpu")))
+        return repeated(lambda: train.host_batches)
+
+    return batches
+
+
+# --- bare loops: no seeds, no draws, no batches -------------------------------------------------------------------
+
+
+def drawn(images, config: Config) -> list:
+    """(content, view) of images in random order, drawn beforehand; a folder's content is its path."""
+    order = numpy.random.default_rng(0).permutation(DRAWN) % len(images)
+    sizes: dict[int, tuple[int, int]] = {}
+    found = []
+    for number, index in enumerate(order.tolist()):
+        if index not in sizes:
+            sizes[index] = size_of(images, index)
+        found.append((index, random_view(config.image_size, (0, number))(*sizes[index])))
+    return found
+
+
+def size_of(images, index: int) -> tuple[int, int]:
+    from PIL import Image
+
+    content = images.source.content(index)
+    if not isinstance(content, bytes):
+        return content.shape[:2]
+    with Image.open(images.source.name(index)) as image:
+        return image.height, image.width
+
+
+def bare_loop(images, read, config: Config) -> Iterator[int]:
+    crops, out = drawn(images, config), torch.empty(config.image_size, config.image_size, 3, dtype=torch.uint8)
+    while True:
+        for index, view in crops:
+            box, *_ = read(images.source.content(index), lambda *_, view=view: view)
+            finish(box, view, out)
+            yield 1
+
+
+def bare_crops(config: Config) -> Iterator[int]:
+    return bare_loop(image_folders(config)[0], read_by_nvimgcodec(), config)
+
+
+def bare_pack(packs: Config) -> Callable[[Config], Iterator[int]]:
+    return lambda config: bare_loop(
+        image_folders(dataclasses.replace(packs, image_size=config.image_size))[0], packed.raw_reader(), config
+    )
+
+
+def in_threads(loop: Callable[[Config], Iterator[int]]) -> Callable[[Config, int], Iterator[int]]:
+    """As many loops as cores, each in a thread; yields how many images they made since it was asked last."""
+
+    def batches(config: Config, cores: int) -> Iterator[int]:
+        if cores == 1:
+            yield from loop(config)
+        counts, stop = [0] * cores, threading.Event()
+
+        def work(number: int, numbers: Iterator[int]) -> None:
+            while not stop.is_set():
+                counts[number] += next(numbers)
+
+        threads = [threading.Thread(target=work, args=(n, loop(config)), daemon=True) for n in range(cores)]
+        for thread in threads:
+            thread.start()
+        seen = 0
+        try:
+            while True:
+                time.sleep(0.01)
+                now = sum(counts)
+                yield now - seen
+                seen = now
+        finally:
+            stop.set()
+
+    return batches
+
+
+def in_processes(loop: Callable[[Config], Iterator[int]]) -> Callable[[Config, int], Iterator[int]]:
+    """The same with processes."""
+
+    def batches(config: Config, cores: int) -> Iterator[int]:
+        counts = torch.zeros(cores, dtype=torch.int64).share_memory_()
+        parent, children = os.getpid(), []
+        for number in range(cores):
+            if not (child := os.fork()):
+                for images in loop(config):
+                    counts[number] += images
+                    if os.getppid() != parent:
+                        os._exit(0)
+            children.append(child)
+        seen = 0
+        try:
+            while True:
+                time.sleep(0.01)
+                now = int(counts.sum())
+                yield now - seen
+                seen = now
+        finally:
+            for child in children:
+                os.kill(child, 9)
+                os.waitpid(child, 0)
+
+    return batches
+
+
+# --- other projects' loaders --------------------------------------------------------------------------------------
+
+
+def dali(config: Config, cores: int) -> Iterator[int]:
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(batch_size=config.global_batch, num_threads=cores, device_id=None)
+    def pipeline():
+        jpegs, labels = fn.readers.file(file_root=str(Path(config.data) / "train"), random_shuffle=True)
+        images = fn.decoders.image_random_crop(jpegs, device="cpu", output_type=types.RGB)
+        size = config.image_size
+        images = fn.resize(images, resize_x=size, resize_y=size, interp_type=types.INTERP_LINEAR, antialias=True)
+        return fn.flip(images, horizontal=fn.random.coin_flip()), labels
+
+    built = pipeline()
+    built.build()
+    while True:
+        yield len(built.run()[0])
+
+
+def write_tar(config: Config, path: Path) -> None:
+    images = ImageFolder(Path(config.data) / "train")
+    with tarfile.open(path, "w") as tar:
+        for number, (file, target) in enumerate(images.samples):
+            tar.add(file, f"{number:08d}.jpg")
+            label = path.with_name("label")
+            label.write_text(str(target))
+            tar.add(label, f"{number:08d}.cls")
+
+
+def webdataset(path: Path) -> Callable[[Config, int], Iterator[int]]:
+    def batches(config: Config, cores: int) -> Iterator[int]:
+        import webdataset as wds
+
+        change = transform(config)
+        # one shard for each worker, as many shards would give
+        shards = wds.WebDataset([str(path)] * max(1, cores), shardshuffle=False, nodesplitter=None).shuffle(256)
+        images = shards.decode("pilrgb").to_tuple("jpg", "cls").map_tuple(change, int).batched(config.global_batch)
+        return repeated(lambda: DataLoader(images, None, num_workers=workers_of(cores), persistent_workers=cores > 1))
+
+    return batches
+
+
+def as_stored(sample: tuple[str, int]) -> dict:
+    return {"image": Path(sample[0]).read_bytes(), "target": sample[1]}
+
+
+def write_litdata(config: Config, path: Path) -> None:
+    import litdata
+
+    samples = ImageFolder(Path(config.data) / "train").samples
+    litdata.optimize(as_stored, samples, str(path), num_workers=1, chunk_bytes="64MB")
+
+
+def litdata(path: Path) -> Callable[[Config, int], Iterator[int]]:
+    def batches(config: Config, cores: int) -> Iterator[int]:
+        import io
+
+        from litdata import StreamingDataLoader, StreamingDataset
+        from PIL import Image
+
+        change = transform(config)
+
+        class Images(StreamingDataset):
+            def __getitem__(self, index):
+                sample = super().__getitem__(index)
+                with Image.open(io.BytesIO(sample["image"])) as image:
+                    return change(image.convert("RGB")), sample["target"]
+
+        images = Images(str(path), shuffle=True)
+        return repeated(
+            lambda: StreamingDataLoader(images, batch_size=config.global_batch, num_workers=workers_of(cores))
+        )
+
+    return batches
+
+
+# --- what our loader adds -----------------------------------------------------------------------------------------
+
+
+def costs(config: Config) -> pandas.DataFrame:
+    """Microseconds an image, alone in this process: seeding, crop parameters, and the copy into the batch."""
+    generator, choose = torch.Generator().manual_seed(0), random_view(config.image_size, (0, 0, 0))
+    image = torch.zeros(config.image_size, config.image_size, 3, dtype=torch.uint8)
+    out = torch.empty_like(image)
+    whole, draw = microseconds(lambda: choose(375, 500)), microseconds(lambda: _draw_box(375, 500, generator))
+    rows = {
+        "seeding": whole - draw,
+        "crop parameters": draw,
+        "collate (copy into the batch)": microseconds(lambda: numpy.copyto(out.numpy(), image.numpy())),
+    }
+    return pandas.DataFrame({"cause": rows.keys(), "us_per_image": rows.values()})
+
+
+def microseconds(work: Callable[[], object], repeats: int = 2000) -> float:
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        best = min(best, time.perf_counter() - began)
+    return best / repeats * 1e6

@@ -1,0 +1,147 @@
+"""How fast loaders are, side by side: ours, the bare loops that they could be at best, and those of other projects.
+
+    python -m scripts.probe.loaders --data data/imagenet-mini --out results/loaders
+
+Images a second of one core and of all, without training: read, decoded, cropped at random to image_size, flipped and
+put into batches of uint8. Ways take turns, round after round, each in a process of its own. A bare loop has its crops
+drawn beforehand and makes no batches. Peers that are not installed are named with the words that install them.
+"""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas
+import tyro
+from tqdm import tqdm
+
+from benchmarks.common.config import Config
+from benchmarks.common.devices import device_name
+from benchmarks.common.errors import UserError
+from scripts.analysis.stats import ratio, run_interval
+from scripts.probe import loader_ways as ways
+
+WARMUP_IMAGES = 64
+PLAIN = "torchvision, Pillow"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    data: str = "data/imagenet-mini"
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
+    out: Path = Path("results/loaders")
+    """Folder for loaders.csv and costs.csv."""
+    image_size: int = 224
+    """Pixels along each side."""
+    rounds: int = 5
+    """Windows of each way, at least 2."""
+    window_s: float = 2.0
+    """Seconds of a window."""
+    only: str = ""
+    """Words; a way takes part if its name has one of them."""
+
+
+def main(options: Options) -> int:
+    cores = sorted(os.sched_getaffinity(0))
+    if options.rounds < 2:
+        raise UserError(f"rounds is {options.rounds}, but an interval needs at least 2")
+    with tempfile.TemporaryDirectory() as temporary:
+        config = Config(data=options.data, image_size=options.image_size, global_batch=32)
+        chosen = ways.installed(config, Path(temporary), options.only.split())
+        cases = [(way, number) for number in dict.fromkeys((1, len(cores))) for way in chosen]
+        taken: dict = {(way.name, number): [] for way, number in cases}
+        failed: set[str] = set()
+        with tqdm(total=len(cases) * options.rounds, desc="windows", disable=None, leave=False) as bar:
+            for _ in range(options.rounds):
+                for way, number in cases:
+                    bar.update()
+                    if way.name in failed:
+                        continue
+                    try:
+                        taken[way.name, number].append(window(way.batches, config, cores[:number], options.window_s))
+                    except UserError as error:  # another project's loader must not cost us ours
+                        failed.add(way.name)
+                        tqdm.write(f"failed: {way.name}: {error}", file=sys.stderr)
+        costs = ways.costs(config)
+    rates = table({case: windows for case, windows in taken.items() if case[0] not in failed})
+    print(f"{device_name_here()}, {len(cores)} cores, load average {os.getloadavg()[0]:.1f}, {platform.platform()}")
+    print(rates.to_string(index=False, float_format=lambda value: f"{value:.2f}"))
+    print("\nwhat our loader adds to a bare loop, microseconds an image:")
+    print(costs.to_string(index=False, float_format=lambda value: f"{value:.1f}"))
+    options.out.mkdir(parents=True, exist_ok=True)
+    rates.assign(machine=device_name_here()).to_csv(options.out / "loaders.csv", index=False)
+    costs.to_csv(options.out / "costs.csv", index=False)
+    return int(bool(failed))
+
+
+def device_name_here() -> str:
+    import torch
+
+    return device_name(torch.device("cpu"))
+
+
+def window(batches: Callable, config: Config, cores: list[int], seconds: float) -> tuple[int, float]:
+    """Images and seconds of a window, in a process bound to these cores. Raises UserError where it fails."""
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_timed, args=(theirs, batches, config, cores, seconds))
+    process.start()
+    theirs.close()
+    try:
+        found = mine.recv()
+    except EOFError:
+        found = "it ended without a word"
+    process.join()
+    if isinstance(found, str):
+        raise UserError(found)
+    return found
+
+
+def _timed(pipe, batches: Callable, config: Config, cores: list[int], seconds: float) -> None:
+    import torch
+
+    os.sched_setaffinity(0, cores)
+    torch.set_num_threads(1)
+    try:
+        with contextlib.closing(batches(config, len(cores))) as numbers:
+            pipe.send(_count(numbers, seconds, len(cores)))
+    except Exception as error:  # shown as one line by the parent
+        pipe.send(f"{type(error).__name__}: {error}")
+
+
+def _count(numbers: Iterator[int], seconds: float, cores: int) -> tuple[int, float]:
+    warm, images = 0, 0
+    while warm < WARMUP_IMAGES * (1 + 2 * cores):  # and what workers had ready before the clock started
+        warm += next(numbers)
+    began = time.perf_counter()
+    while (took := time.perf_counter() - began) < seconds:
+        images += next(numbers)
+    return images, took
+
+
+def table(taken: dict) -> pandas.DataFrame:
+    """A row a case: images a second with its 95 % interval, and times the plain torchvision pipeline's."""
+    rows = []
+    for (name, cores), windows in taken.items():
+        rate = run_interval(windows)
+        row = {"cores": cores, "loader": name, "images_per_s": rate.value, "low": rate.low, "high": rate.high}
+        if (PLAIN, cores) in taken:
+            times = ratio([[one] for one in windows], [[one] for one in taken[PLAIN, cores]], paired=True)
+            row |= {"times_plain": times.value, "times_low": times.low, "times_high": times.high}
+        rows.append(row)
+    return pandas.DataFrame(rows)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Options, description=__doc__)))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

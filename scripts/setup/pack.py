@@ -1,0 +1,266 @@
+"""Pack a folder's images into one file for train/ and one for val/, which training maps instead of decoding JPEGs.
+
+    python -m scripts.setup.pack --data data/imagenet-mini --pack full
+
+full holds every pixel (ImageNet: about 700 GB); 256 the images shrunk to 256 pixels on the shorter side (350 GB);
+jpeg256 those as JPEGs of quality 90 (31 GB). Only full trains on the same pixels as the folder. Started again after
+it was stopped or killed, it goes on; a packed file that is whole already is checked and kept.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import io
+import json
+import os
+import shutil
+import sys
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy
+import tyro
+from PIL import Image
+from tqdm import tqdm
+
+from benchmarks.common.arrays import ALIGNED, Damaged, header
+from benchmarks.common.config import Config
+from benchmarks.common.decode import DECODE_ERRORS
+from benchmarks.common.errors import UserError
+from benchmarks.common.listing import Listing, is_current, known_fingerprint, list_images
+from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path, tables_checksum
+
+CHUNK = 128  # images that are written, and lost by a kill, together
+SAMPLE = 200  # images whose sizes tell the size of all
+KINDS = ("full", "256", "jpeg256")
+SHORT_SIDE, QUALITY = 256, 90
+HEADER_ROOM = 1 << 14  # bytes, beside the classes' names
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    data: str
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
+    pack: Literal["full", "256", "jpeg256"] = "full"
+    """What is kept of an image."""
+    packed: str = ""
+    """Folder for the packed files; empty: packed/ in the folder of the data."""
+
+
+@dataclasses.dataclass
+class Chunk:
+    """Images as they are stored, and what the tables say of each."""
+
+    stored: bytes
+    sizes: list[int]
+    shapes: list[tuple[int, int]]
+    checksums: list[int]
+
+
+def main(options: Options) -> None:
+    config = Config(data=options.data, loader="packed", pack=options.pack, packed=options.packed)
+    root = Path(options.data)
+    try:
+        listings = {part: list_images(root / part) for part in ("train", "val")}
+        fingerprint = known_fingerprint(root)
+    except OSError as error:
+        raise UserError(f"cannot read {root}: {error}; DATA must hold train/ and val/") from None
+    todo = {part: one for part, one in listings.items() if not is_whole(pack_path(config, part), fingerprint)}
+    sizes = {part: told_size(config, part, listing) for part, listing in todo.items()}
+    refuse_without_room(pack_path(config, "train").parent, sum(sizes.values()))
+    for part, listing in todo.items():
+        with alone(pack_path(config, part)):
+            write_pack(pack_path(config, part), listing, config.pack, fingerprint, root)
+
+
+def is_whole(path: Path, fingerprint: str) -> bool:
+    """Whether a packed file of these images is there; all of it is read."""
+    if not path.exists():
+        return False
+    try:
+        pack = Pack(path)
+        if pack.metadata["fingerprint"] != fingerprint:
+            raise Damaged("it is of other images")
+        pack.check(f"checking {path.name}")
+    except (OSError, Damaged, KeyError, ValueError) as error:
+        print(f"{path} is written anew: {error}")
+        return False
+    note_checked(path)
+    print(f"{path} is whole: {len(pack)} images")
+    return True
+
+
+def told_size(config: Config, part: str, listing: Listing) -> int:
+    """Bytes that packing will take, from a sample; says them. What a stopped run has written is not counted again."""
+    some = range(0, len(listing), max(1, len(listing) // SAMPLE))
+    with ThreadPoolExecutor() as pool:
+        stored = pool.map(lambda index: len(encode(listing.path(index), config.pack)[0]), some)
+        mean = sum(tqdm(stored, f"sizing {part}", len(some), delay=2, disable=None, leave=False)) / len(some)
+    size, there = int(mean * len(listing)), pack_path(config, part).with_suffix(".part")
+    print(f"{part}: {len(listing)} images, about {size / 1e9:.3g} GB as {config.pack}")
+    return max(0, size - (there.stat().st_size if there.exists() else 0))
+
+
+def refuse_without_room(folder: Path, size: int) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; give another folder by PACKED") from None
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise UserError(
+            f"packing needs about {size / 1e9:.1f} GB in {folder}, and {free / 1e9:.1f} GB are free; "
+            "make room, give another folder by PACKED, or take PACK=256 or jpeg256"
+        )
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Raises UserError where another process packs the same."""
+    with path.with_suffix(".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is writing {path}; wait for it") from None
+        yield
+
+
+def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: Path) -> None:
+    """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header."""
+    part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
+    metadata = {"what": WHAT, "version": VERSION, "kind": kind, "fingerprint": fingerprint}
+    metadata["classes"] = json.dumps(listing.classes)
+    room = HEADER_ROOM + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
+    plan = json.dumps([metadata, listing.times, room, CHUNK])
+    done = [] if not part.exists() else read_journal(journal, plan)
+    try:
+        with part.open("r+b" if done else "wb") as file, journal.open("a" if done else "w") as notes:
+            if not done:
+                notes.write(plan + "\n")
+            file.truncate(room + sum(sum(chunk.sizes) for chunk in done))
+            file.seek(0, os.SEEK_END)
+            for chunk in encoded(listing, kind, len(done)):
+                file.write(chunk.stored)
+                flush(file)  # first the bytes, then the note that they are there
+                chunk.stored = b""
+                done.append(chunk)
+                notes.write(json.dumps([chunk.sizes, chunk.shapes, chunk.checksums]) + "\n")
+                flush(notes)
+            if not is_current(listing.folder, json.loads(listing.times)) or known_fingerprint(root) != fingerprint:
+                raise UserError(f"{listing.folder} changed while it was packed; run make pack again")
+            finish(file, metadata, listing, done, room)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise UserError(f"cannot pack {error.filename or path}: {error.strerror}; run make pack again") from None
+        raise UserError(f"the disk of {path.parent} is full; make room, and make pack goes on") from None
+    os.replace(part, path)
+    journal.unlink()
+    note_checked(path)
+    bad = [index for index, size in enumerate(size for chunk in done for size in chunk.sizes) if not size]
+    for index in bad[:3]:
+        print(f"warning: {listing.path(index)!r} is not a readable image; a run that meets it says so")
+    print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
+
+
+def read_journal(journal: Path, plan: str) -> list[Chunk]:
+    """What a stopped run of the same plan has written, without its bytes; nothing of another plan."""
+    chunks = []
+    with contextlib.suppress(OSError, ValueError):  # the last note may have been cut off
+        lines = journal.read_text(encoding="utf-8").split("\n")
+        if lines[0] != plan:
+            return []
+        # a note without its line end was cut off, even where it still reads as JSON
+        chunks.extend(Chunk(b"", *json.loads(line)) for line in lines[1:-1])
+    if chunks:
+        print(f"going on after {sum(len(chunk.sizes) for chunk in chunks)} images")
+    return chunks
+
+
+def encoded(listing: Listing, kind: str, num_done: int) -> Iterator[Chunk]:
+    """The chunks that are not done yet, in order, made by all cores a little ahead of what is written."""
+    starts, threads = range(num_done * CHUNK, len(listing), CHUNK), len(os.sched_getaffinity(0))
+
+    def make(index: int) -> tuple[bytes, tuple[int, int]]:
+        return encode(listing.path(index), kind)
+
+    bar = tqdm(desc=f"packing {listing.folder.name}", total=len(listing), unit="image", disable=None, leave=False)
+    with ThreadPoolExecutor(threads) as pool, bar:
+        bar.update(num_done * CHUNK)
+        waiting = []
+        for start in starts:
+            waiting.append([pool.submit(make, index) for index in range(start, min(start + CHUNK, len(listing)))])
+            if len(waiting) > 2:
+                yield one_chunk(waiting.pop(0), bar)
+        while waiting:
+            yield one_chunk(waiting.pop(0), bar)
+
+
+def one_chunk(futures: list, bar: tqdm) -> Chunk:
+    images = []
+    for future in futures:
+        images.append(future.result())
+        bar.update()
+    stored = [bytes_of for bytes_of, _ in images]
+    return Chunk(b"".join(stored), [*map(len, stored)], [shape for _, shape in images], [*map(zlib.crc32, stored)])
+
+
+def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
+    """An image as it is stored, and its height and width; nothing of an image that cannot be read.
+
+    Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it.
+    """
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            image = opened.convert("RGB")
+    except DECODE_ERRORS:
+        return b"", (0, 0)
+    if kind != "full" and min(image.size) > SHORT_SIDE:
+        scale = SHORT_SIDE / min(image.size)
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BILINEAR)
+    shape = image.height, image.width
+    if kind != "jpeg256":
+        return image.tobytes(), shape
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=QUALITY)
+    return out.getvalue(), shape
+
+
+def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: list[Chunk], room: int) -> None:
+    """The tables after the images, and at last the header before them."""
+    sizes = numpy.concatenate([chunk.sizes for chunk in done]).astype("<i8")
+    tables = {
+        "ends": numpy.cumsum(sizes),
+        "shapes": numpy.concatenate([chunk.shapes for chunk in done]).astype("<i4"),
+        "targets": listing.targets().astype("<i4"),
+        "checksums": numpy.concatenate([chunk.checksums for chunk in done]).astype("<u4"),
+    }
+    padding = -int(sizes.sum()) % ALIGNED
+    layout = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
+    layout |= {name: (table.dtype, table.shape) for name, table in tables.items()}
+    metadata["checksum"] = tables_checksum(metadata, tables)
+    file.write(bytes(padding))
+    for table in tables.values():
+        file.write(table.tobytes())
+    flush(file)
+    file.seek(0)
+    file.write(header(metadata, layout, room))
+    flush(file)
+
+
+def flush(file) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Options, description=__doc__))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

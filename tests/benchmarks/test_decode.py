@@ -1,0 +1,180 @@
+"""Every decoder gives Pillow's pixels, from torchvision's boxes, and names what nobody can read.
+
+.venv/bin/python -m pytest tests/benchmarks/test_decode.py
+"""
+
+import io
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+from support import ROOT, environment, loaders, pixels, save
+from torchvision.transforms import v2
+
+from benchmarks.common import decode
+from benchmarks.common.config import Config
+from benchmarks.common.crops import centre_view, finish, random_view
+from benchmarks.common.decode import DECODERS, loads, reader, resolved_decoder
+from benchmarks.common.errors import UserError
+from benchmarks.common.photographs import Files, Photographs
+
+HERE = [pytest.param(name, marks=pytest.mark.skipif(bool(loads(name)), reason=str(loads(name)))) for name in DECODERS]
+
+
+def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def photograph(width: int, height: int) -> Image.Image:
+    """Smooth colours with fine noise on them: hard to upsample alike by chance."""
+    rng = numpy.random.default_rng(width * 10_000 + height)
+    small = Image.fromarray(rng.integers(0, 256, (5, 7, 3), dtype=numpy.uint8))
+    smooth = numpy.asarray(small.resize((width, height), Image.BICUBIC)).astype(int)
+    return Image.fromarray((smooth + rng.integers(-30, 31, smooth.shape)).clip(0, 255).astype(numpy.uint8))
+
+
+def inverted_cmyk() -> bytes:
+    """What Adobe writes: ink is stored inverted, with black."""
+    planes = [photograph(301, 203).getchannel(0).rotate(90 * turn) for turn in range(4)]
+    return encoded(Image.merge("CMYK", planes))
+
+
+def turned() -> bytes:
+    exif = Image.Exif()
+    exif[274] = 6
+    return encoded(photograph(320, 213), exif=exif)
+
+
+HARD = {
+    "4:2:0": lambda: encoded(photograph(500, 375), subsampling=2),
+    "4:2:2": lambda: encoded(photograph(500, 375), subsampling=1),
+    "4:4:4": lambda: encoded(photograph(500, 375), subsampling=0),
+    "progressive": lambda: encoded(photograph(500, 375), progressive=True),
+    "restart markers": lambda: encoded(photograph(333, 251), restart_marker_rows=1),
+    "odd sizes": lambda: encoded(photograph(333, 217), subsampling=2),
+    "portrait": lambda: encoded(photograph(281, 500)),
+    "16 pixels": lambda: encoded(photograph(16, 16)),
+    "1 pixel": lambda: encoded(photograph(1, 1)),
+    "a strip": lambda: encoded(photograph(900, 20)),
+    "8000 pixels": lambda: encoded(photograph(8000, 600)),
+    "grey": lambda: encoded(photograph(301, 203).convert("L")),
+    "CMYK": inverted_cmyk,
+    "EXIF orientation": turned,
+    "a PNG named .JPEG": lambda: encoded(photograph(301, 203), "PNG"),
+    "bytes after the end": lambda: encoded(photograph(301, 203)) + b"\0\0",
+}
+BY_PILLOW = {"CMYK", "a PNG named .JPEG", "bytes after the end"}
+
+
+@pytest.mark.parametrize("size", [224, 32])
+@pytest.mark.parametrize("hard", HARD)
+@pytest.mark.parametrize("name", HERE)
+def test_pixels_are_torchvisions(name, hard, size):
+    """Protects training from a decoder that upsamples, turns or rounds otherwise: v2 on Pillow's image is the truth.
+
+    By Pillow they are equal, by the others within 1 of 255.
+    """
+    content = HARD[hard]()
+    image = Image.open(io.BytesIO(content)).convert("RGB")
+    random = v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+    centre = v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size), v2.PILToTensor()])
+    read, out = reader(name), torch.empty(size, size, 3, dtype=torch.uint8)
+    views = [(random_view(size, (0, 1, number)), random, number) for number in range(8)] + [
+        (centre_view(size), centre, 0)
+    ]
+    for choose, transform, number in views:
+        torch.manual_seed(int(numpy.random.SeedSequence((0, 1, number)).generate_state(1, numpy.uint64)[0] >> 1))
+        expected = transform(image).permute(1, 2, 0)
+        box, view, by_pillow = read(content, choose)
+        finish(box, view, out)
+        difference = (out.int() - expected.int()).abs().max()
+        assert difference <= (name != "pillow"), f"{difference} of 255"
+        if name == "nvimgcodec":
+            assert by_pillow == (hard in BY_PILLOW)
+
+
+def test_boxes_are_torchvisions():
+    """Protects the distribution of crops, and comparisons with older results: the same numbers, drawn alike."""
+    transform, rng = v2.RandomResizedCrop(64), numpy.random.default_rng(0)
+    sides = [(1, 1), (1, 900), (900, 1), (20, 27), (3, 4), (333, 500), (6000, 8000)]
+    flips = 0
+    for number, (height, width) in enumerate(sides + rng.integers(1, 700, (300, 2)).tolist()):
+        torch.manual_seed(int(numpy.random.SeedSequence((5, 0, number)).generate_state(1, numpy.uint64)[0] >> 1))
+        wanted = transform.make_params([torch.empty(3, height, width)])
+        flip = bool(torch.rand(1) < 0.5)
+        view = random_view(64, (5, 0, number))(height, width)
+        assert view[:4] == tuple(wanted[name] for name in ("top", "left", "height", "width"))
+        assert view.flip == flip
+        flips += flip
+    assert 100 < flips < 200
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("spoiled", ["cut off", "empty", "text", "bomb"])
+def test_what_nobody_can_read_is_an_error(name, spoiled, monkeypatch):
+    """Protects from half a picture: a crop above the place where a file is cut off would look whole."""
+    whole = encoded(photograph(400, 300))
+    content = {"cut off": whole[: len(whole) * 3 // 4], "empty": b"", "text": b"no image", "bomb": whole}[spoiled]
+    if spoiled == "bomb":
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
+    top = centre_view(8)(60, 60)  # far above the cut
+    with pytest.raises(decode.DECODE_ERRORS):
+        reader(name)(content, lambda height, width: top)
+
+
+def test_what_pillow_had_to_read_is_counted(own_data):
+    """Protects a slow epoch from being a riddle: the loader says how many images its decoder left to Pillow."""
+    if loads("nvimgcodec"):
+        pytest.skip(loads("nvimgcodec"))
+    save(own_data / "train" / "left" / "print.JPEG", "CMYK")
+    for workers in (0, 2):
+        train, _ = loaders(own_data, workers=workers, global_batch=41)
+        pixels(train)
+        assert train.num_by_pillow == 1 and train.num_bad_files == 0
+
+
+def test_auto_is_the_first_that_loads_and_a_missing_one_says_how_to_get_it(monkeypatch):
+    """Protects `auto` from an old glibc, and a run from a decoder other than the one it asked for."""
+
+    def missing():
+        raise ImportError("libc.so.6: version `GLIBC_2.99' not found")
+
+    monkeypatch.setitem(decode.READERS, "nvimgcodec", missing)
+    monkeypatch.setitem(decode.READERS, "torchcodec", missing)
+    loads.cache_clear()
+    try:
+        assert resolved_decoder(Config()) == "pillow"
+        with pytest.raises(UserError, match=r"GLIBC_2.99.*pip install nvidia-nvimgcodec-cu13, or use --decoder auto"):
+            resolved_decoder(Config(decoder="nvimgcodec"))
+    finally:
+        loads.cache_clear()
+    assert resolved_decoder(Config(loader="synthetic")) == "" == resolved_decoder(Config(loader="packed"))
+
+
+def test_nothing_is_said_about_libraries_that_nobody_asked_for(tiny_data):
+    """Protects the user's terminal from nvimgcodec, which calls it an error that nvJPEG2000 is not installed."""
+    code = f"""
+from benchmarks.common.photographs import *
+from benchmarks.common.decode import *
+import functools, sys
+from pathlib import Path
+images = Files(Path({str(tiny_data)!r}) / "train")
+name = resolved_decoder(Config())
+one = Photographs(images, functools.partial(reader, name), 32, 0, images.classes)
+print(one[0, 0, 0][0].shape)
+print("still heard", file=sys.stderr)
+"""
+    env = environment(PYTHONPATH=":".join(sys.path))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.stdout == "torch.Size([3, 32, 32])\n" and done.stderr == "still heard\n"
+
+
+def test_a_class_that_train_lacks_is_refused(tiny_data):
+    source = Files(tiny_data / "val")
+    with pytest.raises(UserError, match="train/ lacks"):
+        Photographs(source, lambda: None, 32, 0, source.classes[1:])

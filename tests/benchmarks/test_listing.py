@@ -1,0 +1,128 @@
+"""The listing of a folder: ImageFolder's order, kept in an index that is as old as the folder and no older.
+
+.venv/bin/python -m pytest tests/benchmarks/test_listing.py     # slow: 1.3 million links
+"""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from support import NUM_TRAIN, loaders
+from torchvision.datasets import ImageFolder
+
+from benchmarks.common import listing
+from benchmarks.common.fingerprint import fingerprint
+from benchmarks.common.listing import index_path, known_fingerprint, list_images
+from scripts.probe import listing as probe
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """A cache of the test's own, in which every listing is worth an index."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+    monkeypatch.setattr(listing, "WORTH_AN_INDEX", 1)
+
+
+@pytest.fixture
+def settled(own_data) -> Path:
+    """Images in folders that nobody has changed for an hour: one in a folder of its own, one with an odd name."""
+    train = own_data / "train"
+    inner = train / "left" / "an inner folder"
+    inner.mkdir()
+    os.link(train / "left" / "left 1.JPEG", inner / "one.JPEG")
+    os.link(train / "left" / "left 1.JPEG", os.fsencode(train / "top") + b"/\xff odd.jpeg")
+    (train / "top" / "no image.txt").touch()
+    (train / "an empty class").mkdir()
+    settle(own_data)
+    return own_data
+
+
+def settle(folder: Path) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        if path.is_dir():
+            os.utime(path, ns=(then := time.time_ns() - 3600 * 10**9, then))
+
+
+def same(found: listing.Listing, folder: Path) -> bool:
+    samples = ImageFolder(str(folder), allow_empty=True).samples
+    numbers = range(len(found))
+    return [(found.path(n), found.target(n)) for n in numbers] == samples and [*found.targets()] == [
+        target for _, target in samples
+    ]
+
+
+def test_images_are_those_of_imagefolder_in_its_order_from_the_index_too(settled, monkeypatch):
+    """Protects every earlier result: image number i stays image number i."""
+    folder = settled / "train"
+    assert same(list_images(folder), folder)
+    assert index_path(folder).exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(listing, "scan", None)  # the second time nobody may list
+        assert same(list_images(folder), folder) and len(list_images(folder)) == NUM_TRAIN + 2
+
+
+@pytest.mark.parametrize("change", ["a new file", "one less", "renamed", "a new class", "in an inner folder", "damage"])
+def test_an_index_is_never_older_than_its_folder(settled, change):
+    """Protects from files that are gone or missed."""
+    folder = settled / "train"
+    list_images(folder)
+    one = folder / "left" / "left 1.JPEG"
+    if change == "damage":
+        index_path(folder).write_bytes(index_path(folder).read_bytes()[:-1])
+    elif change == "one less":
+        one.unlink()
+    elif change == "renamed":
+        one.rename(one.with_name("z.JPEG"))
+    elif change == "a new class":
+        (folder / "zebra").mkdir()
+        os.link(one, folder / "zebra" / "1.JPEG")
+    else:
+        os.link(one, (folder / "left" / "an inner folder" if "inner" in change else folder / "top") / "new.JPEG")
+    assert same(list_images(folder), folder)
+
+
+def test_a_folder_that_was_just_changed_is_not_indexed(settled, monkeypatch):
+    """Protects from clocks too coarse to tell a second change from the first."""
+    monkeypatch.setattr(listing, "SETTLED_NS", 2 * 3600 * 10**9)
+    list_images(settled / "train")
+    assert not index_path(settled / "train").exists()
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(settled, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert same(list_images(settled / "train"), settled / "train")
+    assert known_fingerprint(settled) == fingerprint(settled)
+
+
+def test_the_fingerprint_is_kept_as_long_as_the_listing(settled, monkeypatch):
+    """Protects `a run is of these images`: what is kept is what would be taken."""
+    expected = fingerprint(settled)
+    assert known_fingerprint(settled) == expected
+    with monkeypatch.context() as patch:
+        patch.setattr(listing, "fingerprint", None)
+        assert known_fingerprint(settled) == expected
+    os.link(settled / "val" / "top" / "top 2.JPEG", settled / "val" / "top" / "another.JPEG")
+    assert known_fingerprint(settled) == fingerprint(settled) != expected
+
+
+def test_loaders_read_from_the_index(settled):
+    """Protects the way to the pixels: names, classes and targets from the mapped file."""
+    (settled / "train" / "an empty class").rmdir()
+    settle(settled)
+    for _ in range(2):
+        train, _ = loaders(settled, global_batch=42)
+        assert len(next(iter(train))[1]) == 42
+    assert index_path(settled / "train").exists()
+
+
+@pytest.mark.slow
+def test_imagenets_size_costs_a_rank_nothing(tmp_path):
+    """Protects start-up and memory at 1.3 million files: 0.3 s, 5 MB a rank, and no growth of a loader worker."""
+    probe.make_links(tmp_path / "links", num_train=1_281_167, num_val=50_000)
+    settle(tmp_path / "links")
+    first = probe.measured(tmp_path / "links")
+    again = probe.measured(tmp_path / "links")
+    assert first["images"] == again["images"] == 1_331_167
+    assert again["own_mb"] < 5 and again["worker_growth_mb"] < 5
+    assert min(probe.measured(tmp_path / "links")["seconds"] for _ in range(3)) < 0.3

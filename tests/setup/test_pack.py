@@ -1,0 +1,259 @@
+"""Packed files: the folder's images in the folder's order, whole or refused, after any kill.
+
+.venv/bin/python -m pytest tests/setup/test_pack.py
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from support import NUM_TRAIN, NUM_VAL, ROOT, draw_images, environment, loaders, pixels, refusal, save, spoil
+
+from benchmarks.common import packed
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
+from benchmarks.common.packed import Pack, open_pack
+from scripts.setup import pack
+
+KINDS = ["full", "256", "jpeg256"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+
+
+def make(data: Path, kind: str = "full") -> Path:
+    """Pack, and the file of train/."""
+    pack.main(pack.Options(str(data), kind))
+    return data / "packed" / kind / "train.safetensors"
+
+
+def packed_loaders(data: Path, kind: str = "full", **changes):
+    return loaders(data, loader="packed", pack=kind, **changes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_packed_set_has_the_folders_images_in_the_folders_order(own_data, kind):
+    """Protects comparisons: the same batches, and from full files the same pixels within 1 of 255, as Pillow has them.
+
+    The images are 80 x 60, which 256 leaves as they are; only JPEGs change by being written again.
+    """
+    make(own_data, kind)
+    for own, of_folder in zip(packed_loaders(own_data, kind), loaders(own_data, decoder="pillow"), strict=True):
+        images, targets = pixels(own, epoch=1)
+        expected, expected_targets = pixels(of_folder, epoch=1)
+        assert torch.equal(targets, expected_targets) and own.classes == of_folder.classes
+        difference = ((images - expected) * of_folder.std).abs()
+        assert difference.max() < (1.01 if kind != "jpeg256" else 255) and difference.mean() < 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pixels_depend_on_neither_threads_nor_ranks_nor_where_a_run_resumed(own_data, kind):
+    make(own_data, kind)
+    images, targets = pixels(packed_loaders(own_data, kind)[0], epoch=1)
+    by_workers, workers_targets = pixels(packed_loaders(own_data, kind, workers=2)[0], epoch=1)
+    assert torch.equal(by_workers, images) and torch.equal(workers_targets, targets)
+    shares = [pixels(packed_loaders(own_data, kind, rank=rank, world_size=2)[0], epoch=1)[0] for rank in range(2)]
+    steps = zip(*(share.split(4) for share in shares), strict=True)
+    assert torch.equal(torch.cat([part for step in steps for part in step]), images)
+    assert torch.equal(pixels(packed_loaders(own_data, kind)[0], epoch=1, start_step=3)[0], images[3 * 8 :])
+
+
+def test_large_images_are_shrunk_to_256_pixels_on_the_shorter_side(own_data):
+    save(own_data / "train" / "left" / "a large one.JPEG", "L", (700, 400))
+    for kind in KINDS:
+        of_train = Pack(make(own_data, kind))
+        shapes = {tuple(of_train._shapes[index].tolist()) for index in range(len(of_train))}
+        assert shapes == {(60, 80), (400, 700) if kind == "full" else (256, 448)}
+
+
+def test_a_safetensors_library_reads_it(own_data):
+    """Protects `well-kept format`, where the library is here."""
+    numpy_reader = pytest.importorskip("safetensors.numpy")
+    assert len(numpy_reader.load_file(make(own_data))["targets"]) == NUM_TRAIN
+
+
+def test_an_image_that_cannot_be_read_is_treated_as_in_the_folder(own_data, capsys):
+    """Protects --skip-bad-files: the same images count as bad, and take the same place."""
+    spoil(own_data / "train" / "top" / "top 6.JPEG", "truncated")
+    make(own_data)
+    assert "top 6.JPEG" in capsys.readouterr().out
+    assert "was not readable when it was packed" in refusal(packed_loaders(own_data)[0])
+    train, _ = packed_loaders(own_data, skip_bad_files=True)
+    assert len(pixels(train)[0]) == NUM_TRAIN and train.num_bad_files == 1
+
+
+# --- files that are not what they should be ---------------------------------------------------------------------
+
+
+def problem(data: Path, kind: str = "full") -> str:
+    with pytest.raises(UserError) as caught:
+        packed_loaders(data, kind)
+    return str(caught.value)
+
+
+def test_no_packed_file_says_how_to_get_one(own_data):
+    message = problem(own_data, "jpeg256")
+    assert f"make pack PACK=jpeg256 DATA={own_data}" in message and "No such file" in message
+
+
+def test_a_file_cut_off_anywhere_is_refused(own_data):
+    path = make(own_data)
+    whole = path.read_bytes()
+    for length in [0, 7, 8, 100, 5000, len(whole) // 2, len(whole) - 100, len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        assert "cannot be used" in problem(own_data), length
+    path.write_bytes(whole + b"\0")
+    assert "not what its header says" in problem(own_data)
+
+
+def test_one_flipped_byte_anywhere_is_refused_or_changes_nothing(own_data):
+    """Protects from training on a damaged disk's pixels: header, images and tables. Only filling may change."""
+    path = make(own_data)
+    whole, chance = path.read_bytes(), random.Random(0)
+    room = 8 + int.from_bytes(whole[:8], "little")
+    text = len(whole[8:room].rstrip())
+    tables = len(whole) - NUM_TRAIN * 24
+    places = [0, 3, 8, *(chance.randrange(8, 8 + text) for _ in range(40))]
+    places += [chance.randrange(room, tables - 8) for _ in range(10)]
+    places += [chance.randrange(tables, len(whole)) for _ in range(40)]
+    for place in places:
+        spoiled = bytearray(whole)
+        spoiled[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(spoiled)
+        with pytest.raises(UserError, match="cannot be used"):
+            open_pack(Config(data=str(own_data), loader="packed"), "train")
+
+
+def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):
+    path = make(own_data)
+    whole, written = path.read_bytes(), path.stat().st_mtime_ns
+    make(own_data)
+    assert path.stat().st_mtime_ns == written and f"is whole: {NUM_TRAIN} images" in capsys.readouterr().out
+    path.write_bytes(whole[:30_000] + bytes([whole[30_000] ^ 1]) + whole[30_001:])
+    make(own_data)
+    assert "is written anew: image 0 does not have its checksum" in capsys.readouterr().out
+    assert path.read_bytes() == whole
+
+
+def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypatch):
+    path = make(own_data)
+    make(own_data, "256")
+    other = path.parents[1] / "256" / path.name
+    whole = path.read_bytes()
+    shutil.copy(other, path)
+    assert "it holds 256, not full" in problem(own_data)
+    path.write_bytes(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(packed, "VERSION", "2")
+        assert "it has version 1, and this code reads 2" in problem(own_data)
+    draw_images(own_data / "train", NUM_TRAIN + 4, seed=0)  # four more: the listing is older than the folder
+    assert "holds other images than those that were packed" in problem(own_data)
+    shutil.rmtree(own_data / "train")
+    shutil.rmtree(own_data / "val")
+    packed_loaders(own_data)  # the packed files alone are enough
+
+
+def test_each_image_is_checked_once_and_not_at_every_start(own_data, monkeypatch):
+    """Protects both: a copied file is checked, and 700 GB are not read again for every run."""
+    path, checks = make(own_data), []
+    monkeypatch.setattr(Pack, "check", lambda self, text: checks.append(self.path.name))
+    packed_loaders(own_data)
+    assert checks == []  # make pack noted it
+    shutil.copy(path, path.with_name("copy"))
+    os.replace(path.with_name("copy"), path)
+    packed_loaders(own_data)
+    packed_loaders(own_data)
+    assert checks == [path.name]
+
+
+# --- packing that does not come to its end ----------------------------------------------------------------------
+
+
+def test_a_folder_that_changes_while_it_is_packed_is_refused(own_data, monkeypatch):
+    encode = pack.encode
+
+    def meanwhile(path, kind):
+        save(own_data / "train" / "left" / "late.JPEG", "L")
+        return encode(path, kind)
+
+    monkeypatch.setattr(pack, "encode", meanwhile)
+    with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
+        make(own_data)
+    assert not (own_data / "packed" / "full" / "train.safetensors").exists()
+    monkeypatch.setattr(pack, "encode", encode)
+    assert len(Pack(make(own_data))) == NUM_TRAIN + 1
+
+
+def test_a_disk_without_room_is_said_before_anything_is_written(own_data, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 10))
+    with pytest.raises(UserError, match=r"packing needs about 0.0 GB in .*; make room, give another folder by PACKED"):
+        make(own_data)
+    assert not any((own_data / "packed" / "full").iterdir())
+
+
+SLOWLY = """
+import os, sys, time
+from scripts.setup import pack
+pack.CHUNK, encode = 3, pack.encode
+pack.encode = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
+pack.main(pack.Options(sys.argv[1]))
+"""
+
+
+def test_packing_goes_on_after_kills(own_data):
+    """Protects hours of packing: SIGKILL at any moment, then the file is the one of an undisturbed run."""
+    expected = make(own_data).read_bytes()
+    shutil.rmtree(own_data / "packed")
+    chance, went_on = random.Random(1), 0
+    folder = own_data / "packed" / "full"
+    journal = folder / "train.journal"
+    for kill in range(6):
+        noted = len(journal.read_text().splitlines()) if journal.exists() else 0
+        process = subprocess.Popen(
+            [sys.executable, "-c", SLOWLY, str(own_data), "0.05"],
+            cwd=ROOT,
+            env=environment(PYTHONUNBUFFERED=1),
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        while process.poll() is None and not (journal.exists() and len(journal.read_text().splitlines()) > noted):
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.1))
+        if kill < 5:
+            process.send_signal(signal.SIGKILL)
+        output, _ = process.communicate(timeout=120)
+        went_on += "going on after" in output
+    assert process.returncode == 0 and went_on >= 4
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".lock") == [
+        "train.safetensors",
+        "val.safetensors",
+    ]
+    assert (folder / "train.safetensors").read_bytes() == expected
+    assert len(Pack(folder / "val.safetensors")) == NUM_VAL
+
+
+def test_a_journal_that_was_cut_off_costs_a_chunk_and_no_more(own_data, monkeypatch):
+    """Protects from a power cut: half a note counts as none, and bytes that no note tells of are dropped."""
+    monkeypatch.setattr(pack, "CHUNK", 8)
+    expected = make(own_data).read_bytes()
+    path = own_data / "packed" / "full" / "train.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr(pack, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        path.unlink()
+        with pytest.raises(KeyboardInterrupt):
+            make(own_data)
+    journal = path.with_suffix(".journal")
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[:3]) + lines[3][:-1])
+    make(own_data)
+    assert path.read_bytes() == expected
