@@ -58,6 +58,8 @@ def test_until_waits_for_a_second_look():
     # 4 strategies have 12 degrees of freedom from 4 rounds on: the second look that will do is the fifth
     assert looks == [False] * 4 + [True] * 4
     assert not power.enough(samples_of(logs * 100), "0", 0.05)
+    wild = logs * numpy.where(numpy.arange(8) == 7, 1000, 1)  # all was narrow until the last round
+    assert power.enough(samples_of(wild[:, :7]), "0", 0.05) and not power.enough(samples_of(wild), "0", 0.05)
     assert power.enough(samples_of(logs), "no baseline", 0.05)
     constant = samples_of(numpy.zeros((4, 8)))
     assert not power.enough(constant, "0", 0.05) and power.half_width(constant, "0") is None
