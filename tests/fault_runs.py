@@ -93,7 +93,7 @@ def run(strategy: str, results: Path, fault: str | None = None, **variables) -> 
     return finish(start([ROOT / "launchers" / f"{strategy}.sh"], results, fault, **variables), results)
 
 
-def until(condition, what: str, limit_s: float = 120):
+def until(condition, what: str, limit_s: float = 300):
     """The first true value of `condition()`."""
     deadline = time.monotonic() + limit_s
     while not (value := condition()):

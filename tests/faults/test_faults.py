@@ -531,16 +531,18 @@ def test_a_full_disk_under_the_checkpoints_is_said(matrix, results, small_disk):
 def test_a_half_written_line_costs_only_itself(matrix, results, capsys):
     results.mkdir()
     for table, columns in TABLES.items():
-        rows = [{"run_id": f"single-{n}", columns[-1]: "x"} for n in range(3)]
+        key = "run_id" if "run_id" in columns else columns[0]
+        rows = [{key: f"single-{n}", columns[-1]: "x"} for n in range(3)]
         append_rows(results, table, rows)
         path = results / f"{table}.csv"
         path.write_text(path.read_text()[:-4])
-        assert list(read_table(results, table)["run_id"]) == ["single-0", "single-1"]
+        assert list(read_table(results, table)[key]) == ["single-0", "single-1"]
         assert f"{table}.csv, line 4 is not a whole row" in capsys.readouterr().err
         append_rows(results, table, rows[2:])
-        assert list(read_table(results, table)["run_id"]) == ["single-0", "single-1", "single-2"]
+        assert list(read_table(results, table)[key]) == ["single-0", "single-1", "single-2"]
         assert capsys.readouterr().err == ""
-    (results / "runs.csv").unlink()
+    for table in ("runs", "settings"):
+        (results / f"{table}.csv").unlink()
     asked = ask(Config(), "single", 2, 1, 1, "")
     done = {(settings_hash(asked), 1): "ok"}
     row = {"schema": 1, "run_id": "r", "strategy": "single", "status": "ok", "repeat": 1}
