@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup data bench-all plot report compare verify sweep scaling mlperf loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report compare verify sweep scaling mlperf loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -39,7 +39,10 @@ help: ## this text
 #: TESTS       what make test runs, such as tests/benchmarks/test_data.py
 #: PYTHON      interpreter; with SETUP=no it is used as it is
 #: SETUP       no: install nothing
+#: TORCH       setup: this version of torch; default: the newest that runs on the GPUs and driver here
+#: LOCK        setup: no: the newest of everything, instead of the lock file's versions
 #: PIP_ARGS    words for every pip install, such as "--index-url https://..."
+#: APEX_GIT    setup: a clone of github.com/NVIDIA/apex
 
 NEEDED := torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2
 
@@ -52,11 +55,10 @@ else
 setup: .venv/.ready .venv/.extras ## install everything into .venv, as the other targets do by themselves
 endif
 
-.venv/.ready: requirements.txt
+.venv/.ready: requirements.txt requirements.lock requirements-torch2.10.lock $(if $(TORCH)$(LOCK),again)
 	@echo 'setting up .venv (a minute or two, some GB)'
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: python3 must be 3.11 or newer")'
-	@test -x .venv/bin/python || python3 -m venv .venv
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r requirements.txt
+	@python3 -m scripts.setup.install .venv
 	@touch $@
 
 # Tried once: where one fails, its strategy's row says how to try again.
@@ -64,6 +66,8 @@ endif
 	@scripts/setup/install_horovod.sh || true
 	@scripts/setup/install_apex.sh || true
 	@touch $@
+
+again:
 
 data: setup ## make imagenet-mini, unless DATA is given
 	@test -n "$$DATA" || $(PYTHON) -m scripts.setup.make_dataset

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs NVIDIA Apex 25.05, the last tag with apex.amp and apex.parallel, where torch sees a GPU.
+# Installs NVIDIA Apex 25.05, the last tag with apex.amp and apex.parallel, where torch sees a GPU. By its commit, as
+# a tag can be moved.
 #
 #     scripts/setup/install_apex.sh               PYTHON=.venv/bin/python   the interpreter to install for
 #                                           PIP_ARGS="..."            words that every pip call gets
-#                                           APEX_GIT=url              a mirror of github.com/NVIDIA/apex
+#                                           APEX_GIT=url or folder    a clone of github.com/NVIDIA/apex
 #                                           FORCE=1                   install again, also after a failed build
 #
 # With amp's fused kernels where nvcc is of torch's CUDA major version, else the Python-only build (slower).
@@ -14,7 +15,9 @@ what=apex
 source "$(dirname "$0")/install_lib.sh"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then help; fi
 tag=25.05
+commit=379937e1719b8190f38f3e666e2a8d32c97e221f
 git_url=${APEX_GIT:-https://github.com/NVIDIA/apex}
+if [[ -d $git_url ]]; then git_url=$(realpath -- "$git_url"); fi
 
 # Prints one fact a line, in the order in which look_around reads them. The last is never empty, as $() drops
 # empty lines at the end.
@@ -70,8 +73,10 @@ look_around() {
 }
 
 download() {
-    "$python" -m pip install "${pip_args[@]}" ninja packaging setuptools wheel &&
-        GIT_TERMINAL_PROMPT=0 git clone --quiet --depth 1 --branch "$tag" -- "$git_url" "$work/source"
+    "$python" -m pip install "${pip_args[@]}" ninja packaging 'setuptools<81' wheel &&
+        git init --quiet "$work/source" &&
+        GIT_TERMINAL_PROMPT=0 git -C "$work/source" fetch --quiet --depth 1 -- "$git_url" "$commit" &&
+        git -C "$work/source" checkout --quiet FETCH_HEAD
 }
 
 mend() {  # mend <folder>: each change must find its text

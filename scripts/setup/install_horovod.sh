@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds Horovod from its newest release's source, mended for today's compilers, against the installed torch.
+# Builds Horovod from its newest release's source, mended for today's compilers, against the installed torch. The wheel
+# is kept in the user's cache (XDG_CACHE_HOME, else ~/.cache), so that a second clone does not build again.
 #
 #     scripts/setup/install_horovod.sh            PYTHON=.venv/bin/python   the interpreter to build for
 #                                           PIP_ARGS="..."            words that every pip call gets
@@ -13,6 +14,7 @@ what=horovod
 source "$(dirname "$0")/install_lib.sh"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then help; fi
 version=0.28.1
+sha256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 
 # Prints one fact a line, in the order in which look_around reads them. The last is never empty, as $() drops
 # empty lines at the end.
@@ -98,11 +100,12 @@ need_tools() {
 
 download() {
     # What Horovod imports, and what its setup.py needs: in an isolated build it would not see torch.
-    local needs=(cloudpickle packaging psutil pyyaml setuptools wheel)
+    local needs=(cloudpickle packaging psutil pyyaml 'setuptools<81' wheel)
     command -v cmake >/dev/null || needs+=(cmake)
+    echo "horovod==$version --hash=sha256:$sha256" >"$work/horovod.txt"
     "$python" -m pip install "${pip_args[@]}" "${needs[@]}" &&
         "$python" -m pip download "${pip_args[@]}" --no-binary horovod --no-deps --no-build-isolation \
-            --dest "$work" "horovod==$version" &&
+            --dest "$work" --require-hashes -r "$work/horovod.txt" &&
         tar -xzf "$work/horovod-$version.tar.gz" -C "$work"
 }
 
@@ -166,8 +169,28 @@ build() {  # build <nccl|gloo>
         )
     fi
     cp -r -- "$work/horovod-$version" "$work/$1" && mend "$work/$1" "$1" &&
-        env "${settings[@]}" "$python" -m pip install "${pip_args[@]}" -v --no-build-isolation --no-deps \
-            --no-cache-dir --force-reinstall "$work/$1"
+        env "${settings[@]}" "$python" -m pip wheel "${pip_args[@]}" -v --no-build-isolation --no-deps \
+            --no-cache-dir --wheel-dir "$work/wheels-$1" "$work/$1" &&
+        install_wheel "$work/wheels-$1"/*.whl
+}
+
+install_wheel() { # install_wheel WHEEL
+    "$python" -m pip install "${pip_args[@]}" --no-index --no-deps --no-cache-dir --force-reinstall "$1"
+}
+
+# A wheel fits the torch, the Python, the machine and, with NCCL, the CUDA and the GPUs that it was built for.
+kept_wheels() { # kept_wheels <nccl|gloo>: the folder of this build
+    local built_for
+    built_for="$sha256 $(cksum <"$0") $torch $python_version $(uname -m) $1"
+    if [[ $1 == nccl ]]; then built_for+=" $cuda_home $nccl_library $capabilities"; fi
+    echo "$cache/$(sha256sum <<<"$built_for" | cut -c 1-16)"
+}
+
+keep_wheel() { # keep_wheel <nccl|gloo>: under its name only when whole; a cache that cannot be written is none
+    local folder
+    folder=$(kept_wheels "$1")
+    mkdir -p -- "$cache" && rm -rf -- "$folder" && cp -r -- "$work/wheels-$1" "$folder.$$" &&
+        mv -T -- "$folder.$$" "$folder"
 }
 
 look_around
@@ -175,6 +198,7 @@ backends=(gloo)
 if [[ -n $has_gpu && -z $why_no_nccl ]]; then backends=(nccl gloo); fi
 log=$prefix/horovod-build.log
 failures=$prefix/horovod-build.failed
+cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/imagenet-parallel-benchmarks/horovod-$version
 identity="horovod $version, torch $torch, python $python_version, script $(cksum <"$0")"
 if [[ -n ${FORCE:-} ]]; then
     built=''
@@ -185,6 +209,15 @@ for backend in "${backends[@]}"; do
     if [[ $built == nccl || $built == "$backend" ]]; then
         say "$version is ready ($built, torch $torch)."
         exit 0
+    fi
+    start=$SECONDS
+    kept=("$(kept_wheels "$backend")"/*.whl)
+    if [[ -z ${FORCE:-} && -f ${kept[0]} ]]; then
+        : >"$log"
+        if run_logged installing install_wheel "${kept[0]}" && look_around && [[ $built == "$backend" ]]; then
+            say "$version with $backend for torch $torch installed in $((SECONDS - start)) s, from ${kept[0]%/*}."
+            exit 0
+        fi
     fi
     if [[ -f $failures ]] && grep -qxF "$backend, $identity" "$failures"; then
         say "the $backend build failed before (log: $log). To try again: FORCE=1 scripts/setup/install_horovod.sh"
@@ -204,8 +237,8 @@ for backend in "${backends[@]}"; do
             exit 1
         fi
     fi
-    start=$SECONDS
     if run_logged "building with $backend" build "$backend" && look_around && [[ $built == "$backend" ]]; then
+        keep_wheel "$backend" || say "the built wheel could not be kept in $cache; the next clone builds again."
         say "$version built with $backend for torch $torch in $((SECONDS - start)) s."
         exit 0
     fi

@@ -1,0 +1,205 @@
+"""Which GPUs this interpreter can use, and which torch would fit where it can use none that are there.
+
+usable_gpus()        # the one answer for launchers, plan and scripts; 0 on a machine without
+fitting_build(look())     # what set-up asks before anything is installed
+
+Needs the standard library alone, and imports torch only where something says that there is an NVIDIA driver.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common.errors import UserError
+
+PATIENCE_S = 20
+DEVICES = Path("/dev")
+
+
+@dataclass(frozen=True)
+class Build:
+    """A line of torch wheels on PyPI. capability: the oldest GPU with kernels; driver: the oldest that runs it."""
+
+    lock: str
+    versions: str
+    cuda: int
+    capability: tuple[int, int]
+    driver: int
+    machines: tuple[str, ...]
+
+
+# From 2.11 on PyPI's torch is a CUDA 13 build, which has no Volta: pytorch issues 172352, 177975 and 190385, and the
+# wheels' own requirements (nvidia-*-cu12 up to 2.10). Drivers: CUDA's compatibility guide, minor-version compatibility.
+BUILDS = (
+    Build("requirements.lock", "torch>=2.11", 13, (7, 5), 580, ("x86_64", "aarch64")),
+    Build("requirements-torch2.10.lock", "torch<2.11", 12, (7, 0), 525, ("x86_64",)),
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What nvidia-smi tells. gpus: (name, compute capability) of each; problem: why it told nothing, if so."""
+
+    gpus: tuple[tuple[str, tuple[int, int]], ...] = ()
+    driver: str = ""
+    problem: str = ""
+
+
+def look() -> Seen:
+    """The GPUs and the driver of this machine. Never raises, and waits at most PATIENCE_S seconds for nvidia-smi."""
+    if not shutil.which("nvidia-smi"):
+        return Seen(problem="there is no nvidia-smi")
+    seen = _ask("name,compute_cap,driver_version")
+    # Drivers before 510 do not know compute_cap; every build here needs a newer one, which the version alone says.
+    return _ask("name,driver_version") if "compute_cap" in seen.problem else seen
+
+
+def _ask(fields: str) -> Seen:
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+            code = process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()  # and not waited for: in a sick driver it cannot even be killed
+            return Seen(problem=f"nvidia-smi did not answer in {PATIENCE_S} s")
+        except OSError as error:
+            return Seen(problem=f"nvidia-smi cannot be started ({error.strerror})")
+        file.seek(0)
+        said = file.read()
+    if code:
+        return Seen(problem=f"nvidia-smi failed: {' '.join(said.split())[:120]}")
+    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
+    rows = [row for row in rows if len(row) == fields.count(",") + 1]
+    if not rows:
+        return Seen(problem="nvidia-smi lists no GPU")
+    return Seen(tuple((row[0], _version(row[1]) if len(row) == 3 else ()) for row in rows), rows[0][-1])
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The numbers of a version: (7, 0) for 7.0."""
+    return tuple(int(number) for number in re.findall(r"\d+", text))
+
+
+def fitting_build(seen: Seen) -> tuple[Build, str]:
+    """The newest build that runs on all GPUs seen, and why in a few words; the newest of all where none are seen.
+
+    Raises UserError, with what to do, where no build fits.
+    """
+    if seen.problem:
+        return BUILDS[0], f"the newest, as {seen.problem}"
+    reason = ""
+    for build in BUILDS:
+        if why_not := _misfit(build, seen):
+            reason = reason or why_not
+        else:
+            return build, reason or f"the newest; {_oldest(seen)} and driver {seen.driver} run it"
+    raise UserError(
+        f"no torch on PyPI that this suite knows runs here: {_misfit(BUILDS[-1], seen)}. Update the driver; for a GPU "
+        "older than Volta give TORCH= and PIP_ARGS= of a build with its kernels, such as TORCH=2.14.1+cu126 "
+        'PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cu126"'
+    )
+
+
+def _misfit(build: Build, seen: Seen) -> str:
+    """Why the build does not run on all that is seen; empty where it does."""
+    if platform.machine() not in build.machines:
+        return f"CUDA {build.cuda} builds are not made for {platform.machine()}"
+    for name, capability in seen.gpus:
+        if capability and capability < build.capability:
+            return f"{name} ({_sm(capability)}) has no kernels in CUDA {build.cuda} builds"
+    if _version(seen.driver)[:1] < (build.driver,):
+        return f"driver {seen.driver} is older than {build.driver}, which CUDA {build.cuda} builds need"
+    return ""
+
+
+def _oldest(seen: Seen) -> str:
+    name, capability = min(seen.gpus, key=lambda gpu: gpu[1])
+    return f"{name} ({_sm(capability)})"
+
+
+def _sm(capability: tuple[int, int]) -> str:
+    return f"sm_{capability[0]}{capability[1]}"
+
+
+def usable_gpus() -> int:
+    """How many GPUs torch can run kernels on here; 0 where there is none, or CUDA_VISIBLE_DEVICES hides all.
+
+    Raises UserError where GPUs are there, and asked for, but cannot be used: the driver is too old for this torch,
+    this torch has no kernels for them or no CUDA, or CUDA_VISIBLE_DEVICES names one that is not there.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named = None if visible is None else re.split(r",?\s*-1", visible)[0].split(",")
+    hidden = named is not None and not any(name.strip() for name in named)
+    nodes = [path for path in DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl)", path.name)]
+    if hidden or not (nodes or shutil.which("nvidia-smi")):
+        return 0
+    import torch
+
+    if not torch.cuda.is_available():
+        seen = look()
+        if not seen.gpus and not any(path.name != "nvidiactl" for path in nodes):
+            return 0  # a login node: the tools without the hardware
+        raise UserError(_unusable(torch, seen, visible))
+    num_gpus = torch.cuda.device_count()
+    if named and len(named) > num_gpus:
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES={visible} names {len(named)} GPUs, but {num_gpus} of them can be used; correct it "
+            "(nvidia-smi -L lists them; a process can use one MIG slice), or leave it out"
+        )
+    for index in range(num_gpus):
+        capability = torch.cuda.get_device_capability(index)
+        if not has_kernels(torch.cuda.get_arch_list(), capability):
+            gpu = f"{torch.cuda.get_device_name(index)} ({_sm(capability)})"
+            raise UserError(f"torch {torch.__version__} has no kernels for {gpu}; {_remedy(look())}")
+    return num_gpus
+
+
+def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
+    """Whether a GPU runs code built for `built_for` (torch.cuda.get_arch_list()): machine code of its own major
+    version up to its minor one, or PTX, which is compiled anew for any later GPU."""
+    for name in built_for:
+        kind, _, digits = name.rstrip("af").partition("_")
+        major, minor = int(digits[:-1]), int(digits[-1])
+        newer = (major, minor) <= tuple(capability)
+        if newer and (kind == "compute" or major == capability[0]):
+            return True
+    return False
+
+
+def _unusable(torch, seen: Seen, visible: str | None) -> str:
+    """Why CUDA does not start although there are GPUs, and what to do."""
+    there = _oldest(seen) if seen.gpus else "an NVIDIA GPU"
+    if not torch.version.cuda:
+        return f"{there} is here, but torch {torch.__version__} is built without CUDA; {_remedy(seen)}"
+    if _version(seen.driver) and _version(seen.driver)[0] < _needed_driver(torch.version.cuda):
+        needs = f"torch {torch.__version__} (CUDA {torch.version.cuda})"
+        return f"driver {seen.driver} is too old for {needs}; {_remedy(seen)}"
+    if visible is not None:
+        return f"CUDA_VISIBLE_DEVICES={visible} names no GPU that can be used; nvidia-smi -L lists them"
+    try:
+        torch.cuda.init()
+        why = seen.problem
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+    return f"{there} is here, but CUDA does not start: {why}. Mend the driver, or set CUDA_VISIBLE_DEVICES= for the CPU"
+
+
+def _needed_driver(cuda: str) -> int:
+    return next((build.driver for build in BUILDS if build.cuda == int(cuda.split(".")[0])), 0)
+
+
+def _remedy(seen: Seen) -> str:
+    """What to install instead."""
+    try:
+        build, _ = fitting_build(seen)
+    except UserError as error:
+        return str(error)
+    return (
+        f"{build.versions} fits: make setup chooses it, or install it into PYTHON; or CUDA_VISIBLE_DEVICES= for the CPU"
+    )

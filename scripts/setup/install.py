@@ -1,0 +1,134 @@
+"""Makes a virtual environment with the torch that this machine's GPUs and driver can run. Standard library alone.
+
+    python3 -m scripts.setup.install .venv       # `make setup` does it
+        TORCH=2.14.1    another torch than the one it would choose
+        LOCK=no         the newest of everything, instead of the lock file's versions
+        PIP_ARGS=...    words for pip, which then installs in place of uv
+
+uv installs where it can: in 3 s from its cache and 94 s without, where pip took 310 (2 cores, busy, 7.5 GB). It knows
+nothing of pip's settings, so they are handed to it; what it has no word for, and any failure of it, is pip's to do.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import BUILDS, fitting_build, look
+
+ROOT = Path(__file__).resolve().parents[2]
+UV_WORDS = {
+    "index-url": "--default-index",
+    "extra-index-url": "--index",
+    "find-links": "--find-links",
+    "trusted-host": "--allow-insecure-host",
+}
+OF_PIP_ALONE = {"default-timeout", "timeout", "disable-pip-version-check", "no-input", "progress-bar", "retries"}
+
+
+def main(venv: Path) -> None:
+    torch, locked = os.environ.get("TORCH", ""), os.environ.get("LOCK", "yes") != "no"
+    words, why = chosen(torch, locked)
+    print(f"setup: {' '.join(words)}: {why}", flush=True)
+    if not (venv / "bin/python").exists():
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    started_s = time.monotonic()
+    installer = install(venv / "bin/python", words)
+    print(f"setup: {installer} had the packages in place after {time.monotonic() - started_s:.0f} s", flush=True)
+
+
+def chosen(torch: str, locked: bool) -> tuple[list[str], str]:
+    """The words that say what to install, and why. torch: a version that the user wants, or empty.
+
+    Raises UserError where no torch fits and none is named.
+    """
+    if torch:
+        locks = [build.lock for build in BUILDS if f"{locked_torch(build.lock)}.".startswith(f"{torch}.")]
+        if locks and locked:
+            return ["-r", locks[0]], f"TORCH={torch}"
+        return ["-r", "requirements.txt", f"torch=={torch}"], f"TORCH={torch}, without a lock"
+    build, why = fitting_build(look())
+    if locked:
+        return ["-r", build.lock], f"torch {locked_torch(build.lock)}: {why}"
+    return ["-r", "requirements.txt", build.versions], f"{why}; LOCK=no"
+
+
+def locked_torch(lock: str) -> str:
+    """The version of torch in a lock file."""
+    return re.search(r"^torch==(\S+)", (ROOT / lock).read_text(), re.MULTILINE)[1]
+
+
+def install(python: Path, words: list[str]) -> str:
+    """Install into the interpreter's environment; the name of what did it. Raises UserError where none could."""
+    settings = uv_settings(python)
+    if settings is not None and get_uv(python, words):
+        uv = [python, "-m", "uv", "pip", "install", "--quiet", "--no-config", "--python", python]
+        # As pip: the best version of all indexes, not the first index that has the name.
+        uv += ["--index-strategy", "unsafe-best-match", *settings]
+        if not run([*uv, *words], "uv installs"):
+            return "uv"
+        print("setup: uv could not (above); pip tries", file=sys.stderr)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if run([*pip, *os.environ.get("PIP_ARGS", "").split(), *words], "pip installs"):
+        raise UserError(f"pip could not install {' '.join(words)} (above); PIP_ARGS= takes the words for a mirror")
+    return "pip"
+
+
+def uv_settings(python: Path) -> list[str] | None:
+    """pip's own settings (pip.conf, PIP_*) in uv's words; None where some have none, or PIP_ARGS has pip's words."""
+    if os.environ.get("PIP_ARGS"):
+        return None
+    listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
+    words = {}
+    for line in listed.stdout.splitlines():  # one line a place: what a variable says (last) overrides a file's
+        name, _, value = line.partition("=")
+        if name.startswith(":env:") or name.split(".")[0] in ("global", "install"):
+            words[name.rpartition(".")[2]] = value.strip("'\"")
+    certificate = words.pop("cert", None)
+    if certificate:
+        os.environ["SSL_CERT_FILE"] = certificate
+    if words.keys() - UV_WORDS.keys() - OF_PIP_ALONE:
+        return None
+    return [word for name, flag in UV_WORDS.items() for value in words.get(name, "").split() for word in (flag, value)]
+
+
+def get_uv(python: Path, words: list[str]) -> bool:
+    """Whether uv is in the environment; pip brings it, in the lock's version and by its hashes."""
+    lock = (ROOT / words[1]).read_text()
+    uv = re.search(r"^uv\b.*\n(    --hash=.*\n)*", lock, re.MULTILINE)[0]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(uv)
+        file.flush()
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        return not run([*pip, "-r", file.name], "pip fetches uv")
+
+
+def run(command: list, label: str) -> int:
+    """Run a command; its exit code. A terminal sees how long it takes so far."""
+    started_s = time.monotonic()
+    with subprocess.Popen([str(word) for word in command], cwd=ROOT) as process:
+        while True:
+            try:
+                return process.wait(timeout=1)
+            except subprocess.TimeoutExpired:
+                if sys.stderr.isatty():
+                    print(f"\r\033[K{label}, {time.monotonic() - started_s:.0f} s\r", end="", file=sys.stderr)
+            except BaseException:
+                process.terminate()
+                raise
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print(__doc__)
+        sys.exit(sys.argv[1:] not in (["-h"], ["--help"]))
+    try:
+        main(Path(sys.argv[1]))
+    except (UserError, OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

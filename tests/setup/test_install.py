@@ -1,0 +1,286 @@
+"""What set-up installs on which machine, up to the words of the install command; and which GPUs a run may use.
+
+.venv/bin/python -m pytest tests/setup/test_install.py
+
+A stand-in for nvidia-smi is first on PATH, and a stand-in for the new environment's interpreter notes what it is asked.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+from support import ROOT
+
+from benchmarks.common import gpus
+from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import BUILDS, fitting_build, has_kernels, look, usable_gpus
+
+V100, A100, H100 = "Tesla V100-PCIE-16GB, 7.0", "NVIDIA A100-SXM4-40GB, 8.0", "NVIDIA H100 80GB HBM3, 9.0"
+NEWEST, VOLTA = "-r requirements.lock", "-r requirements-torch2.10.lock"
+MACHINES = {  # what nvidia-smi prints, and what is installed, and a word of why
+    "V100": (f"echo '{V100}, 550.54.15'", VOLTA, r"V100.*sm_70"),
+    "V100 with a new driver": (f"echo '{V100}, 580.65.06'", VOLTA, r"V100.*sm_70"),
+    "A100": (f"echo '{A100}, 580.65.06'", NEWEST, r"A100.*sm_80.*580"),
+    "H100": (f"echo '{H100}, 590.44.01'", NEWEST, r"H100.*sm_90"),
+    "H100 with an older driver": (f"echo '{H100}, 535.183.01'", VOLTA, "535.183.01 is older than 580"),
+    # MIG: nvidia-smi lists the GPU and not its slices
+    "MIG": (f"echo '{A100}, 580.65.06'", NEWEST, "A100"),
+    "V100 beside H100": (f"echo '{H100}, 580.65.06'; echo '{V100}, 580.65.06'", VOLTA, r"V100.*sm_70"),
+    "hangs": ("sleep 60", NEWEST, "did not answer"),
+    "no driver": (
+        "echo 'NVIDIA-SMI has failed because it could not communicate'; exit 9",
+        NEWEST,
+        "NVIDIA-SMI has failed",
+    ),
+    "no GPU": ("true", NEWEST, "lists no GPU"),
+}
+OLD = "case $1 in *compute_cap*) echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2;; esac; "
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Makes the stand-in for nvidia-smi print what a shell script says; None: there is none."""
+    monkeypatch.setattr(gpus.platform, "machine", lambda: "x86_64")
+
+    def make(script: str | None) -> None:
+        folder = tmp_path / "a bin"
+        folder.mkdir(exist_ok=True)
+        path = f"{folder}:/usr/bin:/bin"
+        monkeypatch.setenv("PATH", path)
+        if script is not None:
+            (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+            (folder / "nvidia-smi").chmod(0o755)
+
+    return make
+
+
+def installed(folder: Path, **variables) -> tuple[str, list[str]]:
+    """What set-up says, and the command lines that the stand-in for an environment's python got."""
+    venv, record = folder / "a venv", folder / "record"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin/python").write_text(f'#!/bin/sh\necho "$*" >>"{record}"\n')
+    (venv / "bin/python").chmod(0o755)
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
+    code = "import sys; from benchmarks.common import gpus; gpus.PATIENCE_S = 1; "
+    code += "import runpy; sys.argv[:] = ['install', sys.argv[1]]; "
+    code += "runpy.run_module('scripts.setup.install', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code, venv], cwd=ROOT, env=env, capture_output=True, text=True)
+    return done.stdout + done.stderr, record.read_text().splitlines() if record.exists() else []
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_each_machine_gets_a_torch_that_it_can_run(machine, tmp_path, name):
+    """Protects the two commands on the machine that the suite is named for."""
+    script, words, why = MACHINES[name]
+    machine(script)
+    said, commands = installed(tmp_path)
+    assert re.search(why, said), said
+    assert commands[-1].startswith("-m uv pip install") and commands[-1].endswith(words)
+
+
+def test_without_nvidia_smi_the_newest_is_installed(machine, tmp_path):
+    machine(None)
+    said, commands = installed(tmp_path)
+    assert "there is no nvidia-smi" in said and commands[-1].endswith(NEWEST)
+
+
+@pytest.mark.parametrize(
+    "script, why",
+    [
+        (f"{OLD} echo 'Tesla V100-PCIE-16GB, 470.82.01'", "driver 470.82.01 is older than 525"),
+        ("echo 'Tesla P100-PCIE-16GB, 6.0, 580.65.06'", r"P100-PCIE-16GB \(sm_60\) has no kernels"),
+    ],
+)
+def test_where_none_fits_nothing_is_installed(machine, tmp_path, script, why):
+    machine(script)
+    said, commands = installed(tmp_path)
+    assert re.search(why, said) and "Traceback" not in said and "TORCH=" in said and commands == []
+
+
+def test_users_choose_with_torch_lock_and_pip_args(machine, tmp_path):
+    machine(f"echo '{V100}, 550.54.15'")
+    for number, (variables, words) in enumerate(
+        [
+            ({"TORCH": "2.10"}, VOLTA),
+            ({"TORCH": "2.12.1"}, "-r requirements.txt torch==2.12.1"),
+            ({"TORCH": "2.1"}, "-r requirements.txt torch==2.1"),  # not 2.10
+            ({"LOCK": "no"}, "-r requirements.txt torch<2.11"),
+            ({"LOCK": "no", "TORCH": "2.10.0"}, "-r requirements.txt torch==2.10.0"),
+        ]
+    ):
+        _, commands = installed(tmp_path / str(number), **variables)
+        assert commands[-1].endswith(words)
+    _, commands = installed(tmp_path / "pip", PIP_ARGS="--no-index --find-links /wheels")
+    assert commands == [f"-m pip install --quiet --disable-pip-version-check --no-index --find-links /wheels {VOLTA}"]
+
+
+PIP_CONFIG = """
+:env:.cert='/etc/ca.crt'
+global.index-url='https://mirror.example/simple'
+global.extra-index-url='https://one.example/simple https://two.example/simple'
+"""
+
+
+def test_uv_gets_pips_own_settings(machine, tmp_path):
+    """Protects sites with a mirror: pip.conf and PIP_* hold whatever installs; what uv has no word for goes to pip."""
+    from scripts.setup.install import uv_settings
+
+    def python(said):
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\ncat <<'EOF'\n{said}\nEOF\n")
+        path.chmod(0o755)
+        return path
+
+    assert (
+        uv_settings(python(PIP_CONFIG))
+        == (
+            "--default-index https://mirror.example/simple "
+            "--index https://one.example/simple --index https://two.example/simple"
+        ).split()
+    )
+    assert os.environ.pop("SSL_CERT_FILE") == "/etc/ca.crt"
+    assert uv_settings(python("global.client-cert='/my/key.pem'")) is None
+
+
+# --- locks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.lock)
+def test_a_lock_has_all_requirements_with_hashes_and_a_torch_of_its_line(build):
+    """Protects next month's set-up, and each lock's promise: its CUDA is the one that its drivers are checked for."""
+    text = (ROOT / build.lock).read_text()
+    blocks = re.findall(r"^(\S.*?) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text, re.MULTILINE)
+    locked = {}
+    for line, _ in blocks:
+        requirement = Requirement(line)
+        locked.setdefault(requirement.name.replace("_", "-").lower(), []).append(str(requirement.specifier)[2:])
+    assert len(blocks) == len(re.findall(r"^[a-z]", text, re.MULTILINE))
+    wanted = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    for requirement in map(Requirement, [*wanted, build.versions]):
+        versions = locked[requirement.name.lower()]
+        assert all(requirement.specifier.contains(version) for version in versions), requirement
+    (cudnn,) = [name for name in locked if name.startswith("nvidia-cudnn-cu")]
+    assert cudnn == f"nvidia-cudnn-cu{build.cuda}"
+
+
+# --- which GPUs a run may use -------------------------------------------------------------------------------------
+
+
+class FakeCuda:
+    """Stands for torch.cuda on a machine with these GPUs."""
+
+    def __init__(self, capabilities, arch_list=("sm_75", "sm_80", "sm_90"), starts=True):
+        self.capabilities, self.arch_list, self.starts = capabilities, list(arch_list), starts
+
+    def is_available(self):
+        return self.starts and bool(self.capabilities)
+
+    def device_count(self):
+        return len(self.capabilities)
+
+    def get_device_capability(self, index):
+        return self.capabilities[index]
+
+    def get_device_name(self, index):
+        return f"GPU {index}"
+
+    def get_arch_list(self):
+        return self.arch_list
+
+    def init(self):
+        raise RuntimeError("CUDA unknown error\nmore")
+
+
+@pytest.fixture
+def gpu_machine(machine, monkeypatch):
+    def make(script, cuda, visible=None, version="13.2"):
+        machine(script)
+        monkeypatch.setattr(torch, "cuda", cuda)
+        monkeypatch.setattr(torch.version, "cuda", version)
+        if visible is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        else:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    return make
+
+
+def test_usable_gpus_counts_those_that_run_kernels(gpu_machine, tmp_path, monkeypatch):
+    two = f"echo '{A100}, 580.65.06'; echo '{A100}, 580.65.06'"
+    gpu_machine(two, FakeCuda([(8, 0), (8, 6)]))
+    assert usable_gpus() == 2
+    gpu_machine(two, FakeCuda([(8, 0)]), visible="1")
+    assert usable_gpus() == 1
+    for hidden in ("", "-1", " "):
+        gpu_machine(two, FakeCuda([(8, 0)]), visible=hidden)
+        assert usable_gpus() == 0
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)  # a login node: the tools, and no hardware
+    gpu_machine("true", FakeCuda([], starts=False))
+    assert usable_gpus() == 0
+
+
+@pytest.mark.parametrize(
+    "script, cuda, visible, version, sentence",
+    [
+        (
+            f"echo '{V100}, 580.65.06'",
+            FakeCuda([(7, 0)]),
+            None,
+            "13.2",
+            r"no kernels for GPU 0 \(sm_70\); torch<2.11 fits",
+        ),
+        (
+            f"echo '{A100}, 535.1'",
+            FakeCuda([(8, 0)], starts=False),
+            None,
+            "13.2",
+            "driver 535.1 is too old.*torch<2.11 fits",
+        ),
+        (f"echo '{A100}, 580.1'", FakeCuda([(8, 0)], starts=False), None, None, "built without CUDA; torch>=2.11 fits"),
+        (f"echo '{A100}, 580.1'", FakeCuda([(8, 0)]), "0,7", "13.2", "0,7 names 2 GPUs, but 1"),
+        (f"echo '{A100}, 580.1'", FakeCuda([], starts=False), "7", "13.2", "7 names no GPU"),
+        (f"echo '{A100}, 580.1'", FakeCuda([(8, 0)], starts=False), None, "13.2", "does not start: CUDA unknown error"),
+        (
+            f"echo '{V100}, 580.1'; echo '{H100}, 580.1'",
+            FakeCuda([(9, 0), (7, 0)]),
+            None,
+            "13.2",
+            "no kernels for GPU 1",
+        ),
+    ],
+)
+def test_gpus_that_cannot_be_used_get_a_sentence(gpu_machine, script, cuda, visible, version, sentence):
+    """Protects against training on CPUs under a GPU's name, and against a traceback at the first kernel."""
+    gpu_machine(script, cuda, visible, version)
+    with pytest.raises(UserError, match=sentence):
+        usable_gpus()
+
+
+def test_kernels_run_on_their_major_version_and_ptx_on_later_ones():
+    assert has_kernels(["sm_70"], (7, 5)) and not has_kernels(["sm_75"], (7, 0))
+    assert not has_kernels(["sm_80", "sm_90"], (7, 0)) and not has_kernels(["sm_90"], (10, 0))
+    assert has_kernels(["sm_90", "compute_90"], (12, 0)) and has_kernels(["sm_90a"], (9, 0))
+    assert has_kernels(["sm_100f", "sm_120"], (10, 3))
+
+
+def test_torch_is_not_imported_where_nothing_says_nvidia(tmp_path):
+    """Protects start-up on a laptop: seconds of import for an answer that /dev has."""
+    code = (
+        "import sys; from benchmarks.common import gpus; from pathlib import Path; gpus.DEVICES = Path(sys.argv[1])\n"
+    )
+    code += "print(gpus.usable_gpus(), 'torch' in sys.modules)"
+    env = {"PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["0", "False"], done.stderr
+
+
+def test_look_waits_no_longer_than_its_patience(machine, monkeypatch):
+    machine("exec sleep 60")
+    monkeypatch.setattr(gpus, "PATIENCE_S", 0.5)
+    seen = look()
+    assert "did not answer" in seen.problem and fitting_build(seen)[0] is BUILDS[0]
