@@ -112,7 +112,7 @@ class Config:
     opt_level: Literal["O0", "O1", "O2", "O3"] = "O1"
     """apex_ddp: Apex amp's optimisation level."""
     cut: int = 0
-    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; 0: balanced by FLOPs."""
+    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; 0: balanced by estimated time."""
     split_size: int = 0
     """model_parallel, hybrid_parallel: images of a micro-batch; 0: the whole batch at once."""
     copy_stream: bool = False

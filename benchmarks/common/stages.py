@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
@@ -20,13 +22,25 @@ Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
 """Brings a tensor to a device."""
 
 
+FLOPS_PER_BYTE = 17
+"""What a device computes while it moves a byte: a V100's 15.7 TFLOP/s of fp32 and 900 GB/s. H100: 20; A100: 10."""
+
+
 def cut_stages(config: Config, net: nn.Module, num_stages: int) -> list[nn.Sequential]:
     """Consecutive stages of a torchvision ResNet. The stem goes with the first block, the classifier with the last.
 
-    config.cut: blocks before the cut between two stages; 0: the cuts for which the largest stage has the fewest
-    FLOPs. Raises UserError for a cut out of range, and for more stages than blocks.
+    Raises UserError as find_cuts does.
     """
-    blocks = [[block] for layer in (net.layer1, net.layer2, net.layer3, net.layer4) for block in layer]
+    return stages_at(net, find_cuts(config, net, num_stages))
+
+
+def find_cuts(config: Config, net: nn.Module, num_stages: int) -> list[int]:
+    """Blocks before each cut: config.cut, or those for which the largest stage takes the least time by block_times.
+
+    The same on every rank, since nothing is measured. Raises UserError for a cut out of range, and for more stages
+    than blocks.
+    """
+    blocks = _blocks(net)
     num_blocks = len(blocks)
     if num_stages > num_blocks:
         raise UserError(f"{config.arch} has {num_blocks} blocks, too few for {num_stages} stages; use fewer ranks")
@@ -37,14 +51,20 @@ def cut_stages(config: Config, net: nn.Module, num_stages: int) -> list[nn.Seque
             f"cut {config.cut} is out of range: {config.arch} has {num_blocks} blocks, which allows 1 to "
             f"{num_blocks - 1}, or 0 for a balanced cut"
         )
+    return [config.cut] if config.cut else balanced_cuts(block_times(blocks, config.image_size), num_stages)
+
+
+def stages_at(net: nn.Module, cuts: Sequence[int]) -> list[nn.Sequential]:
+    """The stages between these cuts, each of net's own modules."""
+    blocks = _blocks(net)
+    return [nn.Sequential(*blocks[first:last]) for first, last in itertools.pairwise([0, *cuts, len(blocks)])]
+
+
+def _blocks(net: nn.Module) -> list[nn.Sequential]:
+    blocks = [[block] for layer in (net.layer1, net.layer2, net.layer3, net.layer4) for block in layer]
     blocks[0] = [net.conv1, net.bn1, net.relu, net.maxpool, *blocks[0]]
     blocks[-1] += [net.avgpool, nn.Flatten(1), net.fc]
-    flops = [flops for flops, _ in trace([nn.Sequential(*block) for block in blocks], config.image_size)]
-    cuts = [config.cut] if config.cut else balanced_cuts(flops, num_stages)
-    return [
-        nn.Sequential(*itertools.chain(*blocks[first:last]))
-        for first, last in itertools.pairwise([0, *cuts, num_blocks])
-    ]
+    return [nn.Sequential(*block) for block in blocks]
 
 
 def num_microbatches(config: Config, num_stages: int) -> int:
@@ -73,17 +93,53 @@ def trace(stages: Sequence[nn.Module], image_size: int) -> list[tuple[int, tuple
     """Forward FLOPs of one image in each stage, and the shape of what it hands on, without the batch.
 
     Counted by torch.utils.flop_counter on copies without data (the meta device), in milliseconds. A backward
-    pass takes about twice as many, in every stage alike. FLOPs are not time: early blocks have large activations.
+    pass takes about twice as many, in every stage alike. FLOPs are not time: see block_times.
     """
+    counters = [FlopCounterMode(display=False) for _ in stages]
+    shapes = _forward(stages, counters, image_size)
+    return [(counter.get_total_flops(), shape) for counter, shape in zip(counters, shapes, strict=True)]
+
+
+def block_times(blocks: Sequence[nn.Module], image_size: int) -> list[float]:
+    """Time of one image in each block, relative to each other: a roofline's estimate, in bytes that could be moved.
+
+    Early blocks have few FLOPs for their large activations: normalisation, ReLU and addition only move them. So each
+    operation counts as the longer of its computation and its reading and writing.
+    """
+    counters = [_Roofline() for _ in blocks]
+    _forward(blocks, counters, image_size)
+    return [counter.bytes for counter in counters]
+
+
+class _Roofline(TorchDispatchMode):
+    """Sums what operations take. Weights are read once for a whole batch, so they do not count."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0.0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            tensors = [leaf for leaf in tree_leaves((args, made)) if isinstance(leaf, torch.Tensor)]
+            moved = sum(tensor.nbytes for tensor in tensors if not isinstance(tensor, nn.Parameter))
+            count = flop_registry.get(function.overloadpacket)
+            flops = count(*args, **(kwargs or {}), out_val=made) if count else 0
+            self.bytes += max(moved, flops / FLOPS_PER_BYTE)
+        return made
+
+
+def _forward(stages: Sequence[nn.Module], counters: Sequence, image_size: int) -> list[tuple[int, ...]]:
+    """Send one image without data through copies of the stages, each within its counter; what each hands on."""
     activation = torch.empty(1, 3, image_size, image_size, device="meta")
-    traced = []
-    for stage in stages:
+    shapes = []
+    for stage, counter in zip(stages, counters, strict=True):
         # eval: BatchNorm refuses to train on a single value a channel, which is what one small image has.
         without_data = copy.deepcopy(stage).to("meta").eval()
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
+        with counter, torch.no_grad():
             activation = without_data(activation)
-        traced.append((counter.get_total_flops(), tuple(activation.shape[1:])))
-    return traced
+        shapes.append(tuple(activation.shape[1:]))
+    return shapes
 
 
 class Staged(nn.Module):

@@ -17,6 +17,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import model_parallel, single
@@ -25,7 +26,16 @@ from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import Worker
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer, learning_rate
-from benchmarks.common.stages import Staged, balanced_cuts, check_split, cut_stages, send, trace
+from benchmarks.common.stages import (
+    FLOPS_PER_BYTE,
+    Staged,
+    balanced_cuts,
+    block_times,
+    check_split,
+    cut_stages,
+    send,
+    trace,
+)
 
 CPU = torch.device("cpu")
 SMALL = Config(
@@ -120,14 +130,28 @@ def test_balanced_cuts_are_the_best_of_all(seed):
 
 
 @pytest.mark.parametrize("arch, image_size, total_gflops", [("resnet18", 224, 3.63), ("resnet50", 224, 8.18)])
-def test_flops_are_torchvisions_and_halves_are_nearly_equal(arch, image_size, total_gflops):
+def test_flops_are_torchvisions_and_halves_take_nearly_the_same_time(arch, image_size, total_gflops):
     """Protects the count: torchvision's tables give 1.81 and 4.09 GFLOPs, counting a multiply-add once."""
     config = Config(arch=arch, image_size=image_size)
     net = build_model(config, 1000, CPU)
     (one, one_shape), (two, two_shape) = trace(cut_stages(config, net, 2), image_size)
     assert one + two == pytest.approx(total_gflops * 1e9, rel=0.005)
-    assert min(one, two) / max(one, two) > 0.8
+    halves = block_times(cut_stages(config, net, 2), image_size)
+    assert min(halves) / max(halves) > 0.8
+    assert halves[0] / sum(halves) > one / (one + two)  # early blocks move more for what they compute
     assert len(one_shape) == 3 and two_shape == (1000,)
+
+
+def test_times_are_of_a_roofline():
+    """Protects the estimate: a ReLU takes what it reads and writes, a large convolution what it computes, a view
+    nothing, and no weight counts."""
+    relu, conv = nn.ReLU(), nn.Conv2d(3, 512, 31, padding=15, bias=False)
+    image_bytes, pixels = 4 * 3 * 64 * 64, 64 * 64
+    (moved,), (computed,) = block_times([relu], 64), block_times([conv], 64)
+    assert moved == 2 * image_bytes
+    assert computed == pytest.approx(2 * 3 * 512 * 31 * 31 * pixels / FLOPS_PER_BYTE)
+    assert block_times([nn.Flatten(1)], 64) == [0]
+    assert block_times([nn.Conv2d(3, 3, 1, bias=False)], 64) == [2 * image_bytes]
 
 
 def test_mistakes_are_named():
