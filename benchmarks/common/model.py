@@ -18,12 +18,17 @@ def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Mo
     device starts from the same ones. Raises UserError for norm=sync on a CPU, which has no kernel for it."""
     if config.norm == "sync" and device.type != "cuda":
         raise UserError("norm sync (SyncBatchNorm) runs on GPUs only; use --norm group, or batch")
-    options = {"norm_layer": functools.partial(nn.GroupNorm, 32)} if config.norm == "group" else {}
     torch.manual_seed(config.seed)
-    model = getattr(torchvision.models, config.arch)(num_classes=num_classes, **options)
+    model = draw_model(config, num_classes)
     if config.norm == "sync":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return model.to(device, memory_format=MEMORY_FORMATS[config.memory_format])
+
+
+def draw_model(config: Config, num_classes: int) -> nn.Module:
+    """The ResNet on the default device, with GroupNorm where it is asked for and BatchNorm else."""
+    options = {"norm_layer": functools.partial(nn.GroupNorm, 32)} if config.norm == "group" else {}
+    return getattr(torchvision.models, config.arch)(num_classes=num_classes, **options)
 
 
 def flops_per_image(config: Config, num_classes: int) -> int:
