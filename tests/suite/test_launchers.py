@@ -96,7 +96,7 @@ def test_ranks_and_threads(command, name):
         if name not in IN_ONE_PROCESS:
             assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "lo"
         if name in BY_TORCHRUN:
-            assert words[1:6] == [*TORCHRUN, str(nproc), "--standalone"]
+            assert words[1:7] == [*TORCHRUN, str(nproc), "--rdzv-backend", "c10d"]
         elif name == "horovod_ddp":
             assert words[1:4] == ["-m", "horovod.runner.launch", "--gloo"]
             assert words[words.index("-np") :][:4] == ["-np", str(nproc), "-H", f"localhost:{nproc}"]
@@ -153,7 +153,7 @@ def test_torchrun_over_several_machines(command, recorder, tmp_path):
         "-m",
         "benchmarks.ddp",
     ]
-    assert "--standalone" not in words and "GLOO_SOCKET_IFNAME" not in env and "NCCL_SOCKET_IFNAME" not in env
+    assert "store_type=file" not in words and "GLOO_SOCKET_IFNAME" not in env and "NCCL_SOCKET_IFNAME" not in env
     more = {"RESULTS": tmp_path / "a set", "NNODES": 2, "PASSED_ON": OURS, "ARGS": "--loader synthetic"}
     env = environment(**recorder.variables | more)
     done = subprocess.run([ROOT / "launchers/ddp.sh"], env=env, capture_output=True, text=True)
