@@ -21,7 +21,7 @@ from tqdm import tqdm
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
-from scripts.analysis.sets import show
+from scripts.analysis.words import show
 
 ROUNDS, WINDOW_S = 5, 0.8  # windows of each kind, and how long one should last
 WARMUP_STEPS = 3
