@@ -3,15 +3,14 @@
 NPROC=2 python -m benchmarks.ddp_spawn --config configs/smoke.yaml
 """
 
-import os
 import tempfile
 
-import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.common import machine
 from benchmarks.common.account import no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
@@ -24,7 +23,7 @@ from benchmarks.common.settings import Shape
 
 
 def main(config: Config, fit=fit) -> None:
-    num_ranks = int(os.environ.get("NPROC") or torch.cuda.device_count() or 2)
+    num_ranks = machine.num_ranks()
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{folder}/rendezvous"  # ddp_spawn: a fresh file, where a fixed port would collide
         mp.spawn(start, (num_ranks, meeting, config, fit), nprocs=num_ranks)  # ddp_spawn: calls start(rank, *args)

@@ -73,11 +73,12 @@ class Loader:
     """Batches on the device: float32 NCHW images, normalised, and int64 targets.
 
     `fetch` and `to_device` are looked up at every batch, so that the account of a step can time them from
-    outside.
+    outside. met: what each `auto` of its configuration came to.
     """
 
     def __init__(self, host_batches, batches: GlobalBatches, config: Config, device: torch.device, classes: list[str]):
         self.host_batches, self.batches, self.device = host_batches, batches, device
+        self.met: dict[str, str | int] = {}
         self.classes, self.skip_bad_files = classes, config.skip_bad_files
         self.memory_format = MEMORY_FORMATS[config.memory_format]
         self.mean = torch.tensor(MEAN, device=device).mul(255).view(1, 3, 1, 1)
@@ -179,10 +180,12 @@ def build_loaders(
     train_set, val_set = image_folders(config)
     train_batches = GlobalBatches(len(train_set), G, config.steps or max(1, len(train_set) // G), **dealt)
     val_batches = GlobalBatches(len(val_set), G, -(-len(val_set) // G), shuffle=False, **dealt)
-    return tuple(
+    train, val = (
         Loader(_host_batches(config, worker, images, batches), batches, config, worker.device, train_set.classes)
         for images, batches in ((train_set, train_batches), (val_set, val_batches))
     )
+    train.met = {"decoder": decode.resolved_decoder(config), "workers": num_workers(config, worker)}
+    return train, val
 
 
 def image_folders(config: Config) -> tuple[Photographs, Photographs]:

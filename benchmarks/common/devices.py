@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.ranks import Place
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]
@@ -38,7 +39,7 @@ def start_worker(config: Config, place: Place, backend: str | None = None) -> Wo
     backend: what the ranks talk through; by default NCCL between GPUs and gloo between CPUs.
     Raises UserError where local_rank has no GPU of its own, or for tf32 without one.
     """
-    use_cuda = torch.cuda.is_available()
+    use_cuda = usable_gpus() > 0
     if use_cuda and place.local_rank >= torch.cuda.device_count():
         raise UserError(
             f"rank {place.rank} wants GPU {place.local_rank}, but {torch.cuda.device_count()} can be seen; "

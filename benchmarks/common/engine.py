@@ -86,7 +86,9 @@ def fit(
     run.summary["parallel"] = count_devices(devices, worker, reduce) > 1
     if config.norm == "sync":  # statistics, and so gradients, are of the whole batch
         shape = dataclasses.replace(shape, num_shards=1)
-    run.record.finish(run.summary, {"world_size": num_devices, **dataclasses.asdict(shape), **(columns or {})})
+    run.record.finish(
+        run.summary, {"world_size": num_devices, **train.met, **dataclasses.asdict(shape), **(columns or {})}
+    )
 
 
 @dataclasses.dataclass

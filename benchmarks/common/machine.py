@@ -4,10 +4,9 @@ Imports torch only where there may be GPUs and nobody has counted them.
 """
 
 import os
-import shutil
-from pathlib import Path
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
 
 
 def number(name: str, what: str, least: int = 1) -> int | None:
@@ -24,15 +23,9 @@ def number(name: str, what: str, least: int = 1) -> int | None:
 
 
 def num_gpus() -> int:
-    """NUM_GPUS, else as torch sees them: it alone knows what MIG and CUDA_VISIBLE_DEVICES come to."""
+    """NUM_GPUS, else those that torch can use. Raises UserError where there are some that it cannot."""
     given = number("NUM_GPUS", "a number of GPUs", least=0)
-    if given is not None:
-        return given
-    if not (shutil.which("nvidia-smi") or Path("/dev/nvidiactl").exists()):
-        return 0
-    import torch
-
-    return torch.cuda.device_count()
+    return usable_gpus() if given is None else given
 
 
 def num_cores() -> int:

@@ -41,6 +41,7 @@ def judge(checkpoint: Path, config: Config, met: dict) -> dict:
         return {"verdict": "skipped", "reason": f"there is no reference in precision {met['precision']}"}
     shape = Shape(**{field.name: met[field.name] for field in dataclasses.fields(Shape)})
     config = dataclasses.replace(config, **{name: getattr(Config(), name) for name in NOT_READ})
+    config = dataclasses.replace(config, decoder=met["decoder"])
     torch.set_num_threads(met["threads_per_rank"])  # other threads, other sums
     weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
     trained = config, shape, met["precision"], met["device"]

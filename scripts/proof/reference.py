@@ -8,16 +8,20 @@ not repeated here. Only the initial weights and the learning rate are the suite'
 
 import concurrent.futures
 import functools
+import io
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy
 import torch
 from PIL import Image
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms import v2
+from torchvision.transforms.functional import pil_to_tensor
 from tqdm import tqdm
 
 from benchmarks.common.config import Config
@@ -25,6 +29,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, learning_rate
 from benchmarks.common.settings import Shape
 
+ORIENTATION = 274  # the EXIF tag
 IMAGENET_MEAN_AND_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as torchvision documents for its models
 
 
@@ -140,14 +145,50 @@ def decode(config: Config, images: list, batch: list[int], device: torch.device)
 
 
 def read_image(config: Config, images: list[tuple[Path, int]], index: int) -> tuple[torch.Tensor, int]:
-    """The centre crop, uint8 (3, image_size, image_size), and the class number of one image."""
+    """The centre crop, uint8 (3, image_size, image_size), and the class number of one image.
+
+    By config.decoder, which is a library's name here; what that leaves to Pillow is resized as its other images are.
+    """
     size = config.image_size
-    crop = v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size), v2.PILToTensor()])
+    crop = v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size)])
     path, target = images[index]
     try:
         with Image.open(path) as image:
-            return crop(image.convert("RGB")), target
+            if config.decoder == "pillow":
+                return pil_to_tensor(crop(image.convert("RGB"))), target
+            # '': packed by Pillow, at full size
+            library = DECODERS.get(config.decoder) if image.format == "JPEG" else None
+            pixels = library(path.read_bytes()) if library else None
+            return crop(pil_to_tensor(image.convert("RGB")) if pixels is None else pixels), target
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if config.skip_bad_files:
             return read_image(config, images, (index + 1) % len(images))
         raise UserError(f"{str(path)!r} is not a readable image ({error}); mend or remove it") from None
+
+
+def by_nvimgcodec(content: bytes) -> torch.Tensor | None:
+    """uint8 (3, height, width) of a JPEG file's content, or None for what the library leaves to Pillow."""
+    library, decoder = nvimgcodec_of_thread(threading.get_ident())
+    image = decoder.decode(library.CodeStream(content), params=library.DecodeParams(apply_exif_orientation=False))
+    return None if image is None else torch.from_numpy(numpy.array(image)).permute(2, 0, 1)
+
+
+@functools.cache
+def nvimgcodec_of_thread(thread: int):
+    """The library and a decoder on the CPU that no other thread uses."""
+    from nvidia import nvimgcodec
+
+    backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
+    return nvimgcodec, nvimgcodec.Decoder(device_id=-99999, backends=backends, max_num_cpu_threads=1)
+
+
+def by_torchcodec(content: bytes) -> torch.Tensor | None:
+    """uint8 (3, height, width) of a JPEG file's content, or None for what the loader leaves to Pillow."""
+    from torchcodec.decoders import decode_jpeg
+
+    with Image.open(io.BytesIO(content)) as image:
+        plain = image.mode in ("L", "RGB") and ORIENTATION not in image.getexif()
+    return decode_jpeg(content, mode="RGB") if plain else None
+
+
+DECODERS = {"nvimgcodec": by_nvimgcodec, "torchcodec": by_torchcodec}

@@ -43,6 +43,13 @@ def sums_have_one_order(ranks: int) -> bool:
     return machine.num_gpus() == 0 and ranks <= 2
 
 
+def not_read(loader: str, pack: str) -> str:
+    """What no reference reads: images without files, or of another size than their files'. Empty for the others."""
+    if loader == "packed":
+        return "" if pack == "full" else f"loader packed, pack {pack}"
+    return "" if loader == "folder" else f"loader {loader}"
+
+
 def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
     """A proof for each strategy and setting with ok runs in the set.
 
@@ -59,8 +66,8 @@ def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
             warn(f"{error}; the same CONFIG and ARGS would prove it")
     proofs = []
     for settings in found.values():
-        if settings["asked"]["loader"] == "synthetic":
-            warn(f"{settings['asked']['strategy']} with loader synthetic is not proved: no reference deals its images")
+        if unread := not_read(settings["asked"]["loader"], settings["asked"].get("pack", "")):
+            warn(f"{settings['asked']['strategy']} with {unread} is not proved: no reference reads its images")
         else:
             check_place(results, settings)
             proofs.append(_of_asked(given, results, settings["asked"], num_steps))
@@ -95,8 +102,8 @@ def _of_asked(given: Given, results: Path, asked: dict, num_steps: int) -> Run:
 def of_variables(given: Given, num_steps: int) -> list[Run]:
     """A proof for each strategy that bench-all would run with the same variables."""
     config = load_config(given.flags)
-    if config.loader == "synthetic":
-        raise UserError("no reference deals the images of loader synthetic; leave --loader out")
+    if unread := not_read(config.loader, config.pack):
+        raise UserError(f"no reference reads the images of {unread}; leave --loader out")
     preflight.check_ranks([config], [given.ranks_here])
     strategies = preflight.chosen(given.strategies)
     return _once(_proof(given, name, config, given.ranks_here, num_steps) for name in strategies)

@@ -173,7 +173,7 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
         (Options(), {"NPROC": "5"}, "global_batch 32 does not divide by 5 ranks"),
         (Options(), {"NPROC": "two"}, "NPROC is 'two'"),
         (Options(), {"DATA": "/nowhere"}, "'/nowhere' does not exist; set DATA"),
-        (Options(), {"ARGS": "--loader synthetic"}, "no reference deals the images of loader synthetic"),
+        (Options(), {"ARGS": "--loader synthetic"}, "no reference reads the images of loader synthetic"),
     ],
 )
 def test_mistakes_are_refused_before_any_run(options, variables, message, tiny_data, tmp_path, monkeypatch):
