@@ -15,7 +15,8 @@ from support import ROOT, STRATEGIES, environment
 SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
 COMMON = {path.stem: path.read_text() for path in sorted((ROOT / "benchmarks/common").glob("*.py"))}
 TOOLS = {f"{path.parent.name}.{path.stem}": path.read_text() for path in sorted((ROOT / "scripts").glob("*/*.py"))}
-NOT_FOR_USERS = {"probe.bare_ddp"}  # what scripts.probe.overhead compares with: bare of everything
+# What scripts.probe.overhead compares with, bare of everything, and what runs before tyro is installed.
+WITHOUT_FLAGS = {"probe.bare_ddp", "setup.install"}
 WITHOUT_TORCH = ["report.plot", "analysis.compare", "suite.bench", "suite.attempt", "suite.plan"]
 
 
@@ -152,7 +153,7 @@ print(json.dumps(said))
 def test_every_script_has_a_help():
     """Protects --help: exit code 0, a strategy's own docstring and command, and every flag of a tool."""
     modules = [f"benchmarks.{name}" for name in STRATEGIES]
-    programs = {name for name, text in TOOLS.items() if '__name__ == "__main__"' in text} - NOT_FOR_USERS
+    programs = {name for name, text in TOOLS.items() if '__name__ == "__main__"' in text} - WITHOUT_FLAGS
     modules += [f"scripts.{name}" for name in sorted(programs)]
     command = [sys.executable, "-W", "ignore", "-c", HELPS, *modules]  # one interpreter: torch is imported once
     done = subprocess.run(command, cwd=ROOT, env=environment(COLUMNS=200), capture_output=True, text=True)

@@ -87,7 +87,7 @@ def fit(
     if config.norm == "sync":  # statistics, and so gradients, are of the whole batch
         shape = dataclasses.replace(shape, num_shards=1)
     run.record.finish(
-        run.summary, {"world_size": num_devices, **train.met, **dataclasses.asdict(shape), **(columns or {})}
+        run.summary, {"world_size": num_devices} | train.met | dataclasses.asdict(shape) | (columns or {})
     )
 
 
