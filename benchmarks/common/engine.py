@@ -83,12 +83,10 @@ def fit(
         rows, medians = take_apart(config, worker, optimizer, train, run.advance, reduce, without_exchange, num_devices)
         run.record.steps_taken_apart(rows, first_step)
         run.summary |= medians
-    run.summary["parallel"] = count_devices(devices, worker, reduce) > 1
     if config.norm == "sync":  # statistics, and so gradients, are of the whole batch
         shape = dataclasses.replace(shape, num_shards=1)
-    run.record.finish(
-        run.summary, {"world_size": num_devices} | train.met | dataclasses.asdict(shape) | (columns or {})
-    )
+    met = {"world_size": num_devices} | train.met | dataclasses.asdict(shape) | (columns or {})
+    run.record.finish(run.summary | {"parallel": count_devices(devices, worker, reduce) > 1}, met)
 
 
 @dataclasses.dataclass
