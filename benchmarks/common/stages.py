@@ -14,7 +14,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
-from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
@@ -70,8 +69,7 @@ def _blocks(net: nn.Module) -> list[nn.Sequential]:
 
 def cuts_of(stages: Sequence[nn.Sequential]) -> int | str:
     """How many residual blocks come before the cut; before each of them, where there are several."""
-    blocks = [sum(isinstance(module, (BasicBlock, Bottleneck)) for module in stage) for stage in stages]
-    cuts = list(itertools.accumulate(blocks[:-1]))
+    cuts = list(itertools.accumulate(len(stage) for stage in stages[:-1]))
     return cuts[0] if len(cuts) == 1 else ", ".join(map(str, cuts))
 
 
