@@ -10,6 +10,7 @@ import importlib
 import io
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import numpy
@@ -97,7 +98,7 @@ def read_by_nvimgcodec() -> Reader:
         view = choose(stream.height, stream.width)
         end = [view.top + view.height, view.left + view.width]
         box = stream.get_sub_code_stream(region=library.Region(start=[view.top, view.left], end=end))
-        image = decoder_of(os.getpid()).decode(box, params=params)
+        image = decoder_of(os.getpid(), threading.get_ident()).decode(box, params=params)
         if image is None:
             raise LeftToPillow
         return torch.from_numpy(numpy.asarray(image)), view, False
@@ -107,13 +108,15 @@ def read_by_nvimgcodec() -> Reader:
 
 @functools.cache
 def _nvimgcodec():
-    """The library, its parameters, and a decoder for each process: none outlives a fork."""
+    """The library, its parameters, and a decoder for each process and thread: none is shared, none outlives a fork."""
     with _quiet():
         library = importlib.import_module("nvidia.nvimgcodec")
 
-    @functools.lru_cache(maxsize=1)
-    def decoder_of(pid: int):
-        with _quiet():
+    switching = threading.Lock()  # stderr is the whole process's
+
+    @functools.lru_cache(maxsize=64)
+    def decoder_of(pid: int, thread: int):
+        with switching, _quiet():
             backends = [library.Backend(library.BackendKind.CPU_ONLY)]
             return library.Decoder(device_id=ON_CPU, backends=backends, max_num_cpu_threads=1)
 

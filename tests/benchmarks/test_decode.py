@@ -6,6 +6,7 @@
 import io
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
@@ -178,3 +179,14 @@ def test_a_class_that_train_lacks_is_refused(tiny_data):
     source = Files(tiny_data / "val")
     with pytest.raises(UserError, match="train/ lacks"):
         Photographs(source, lambda: None, 32, 0, source.classes[1:])
+
+
+def test_threads_do_not_share_a_decoder():
+    """Protects from nvimgcodec's `Broken promise`: its decoders are for one thread at a time."""
+    if loads("nvimgcodec"):
+        pytest.skip(loads("nvimgcodec"))
+    read, content = decode.read_by_nvimgcodec(), encoded(photograph(500, 375))
+    expected, view, _ = read(content, centre_view(64))
+    with ThreadPoolExecutor(8) as pool:
+        boxes = pool.map(lambda _: read(content, lambda *_: view)[0], range(800))
+        assert all(torch.equal(box, expected) for box in boxes)
