@@ -1,6 +1,6 @@
 """Top-1 accuracy of a group of runs, and how sure it is.
 
-    from scripts.analysis.accuracy import top1, sentence
+    from scripts.analysis.accuracy import about_top1, top1
 
 Repeats with one seed are one run, bit for bit, and no repeat says how far other images would be off: n is the number
 of results that differ, and the interval is that of the validation images. Needs no torch.
@@ -48,15 +48,15 @@ def top1(group: Group) -> Top1 | None:
     return Top1(percent, low, high, num_correct, num_images, num_different)
 
 
-def sentence(groups: Sequence[Group]) -> str:
+def about_top1(groups: Sequence[Group]) -> str:
     """For below a table: what n and the interval are, and whether the best and the worst differ. '' without any."""
     found = {group: each for group in groups if (each := top1(group)) and each.num_images}
     if not found:
         return ""
     counts = "/".join(str(n) for n in sorted({each.num_different for each in found.values()}))
     text = (
-        f"Top-1: n = {counts}, as bit-identical repeats of one seed are one result; [a, b] is Wilson's 95 % interval "
-        "for the validation images"
+        f"Top-1: n = {counts}, since bit-identical repeats are one result; [a, b] is Wilson's 95 % interval for the "
+        "validation images"
     )
     worst, best = (pick(found, key=lambda group: found[group].percent) for pick in (min, max))
     if found[worst].percent < found[best].percent and comparable(worst.identity, best.identity):

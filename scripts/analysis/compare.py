@@ -235,6 +235,7 @@ def main(options: Options) -> int:
     for name in ("fail_over", "day_sd", "day_sets"):
         if getattr(options, name) and options.b is None:
             raise UserError(f"--{name.replace('_', '-')} is for comparing two sets: give the new one as --b")
+    day = find_day(options.day_sd, options.day_sets, options.anyway)
     sets = [load_set(path) for path in (options.a, options.b) if path is not None]
     for sentence in same_hash_other_settings(sets):
         print(f"warning: {sentence}", file=sys.stderr)
@@ -245,7 +246,6 @@ def main(options: Options) -> int:
     if options.b is None:
         comparisons = within_set(sets[0], options.strategy, options.anyway)
     else:
-        day = find_day(options.day_sd, options.day_sets, options.anyway)
         comparisons = between_sets(*sets, options.strategy, options.anyway, day)
         print(f"throughput of B, {sets[1].path}, over that of A, {sets[0].path}")
         print(f"day-to-day sd: {'unknown' if day is None else f'{100 * day.sd:.1f} %'}\n")

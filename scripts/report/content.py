@@ -35,7 +35,7 @@ COLUMNS = (
 EXPLAIN = (
     (
         "images/s",
-        "mean of the runs, each its total images over its total seconds in timed windows, with the 95 % interval over runs",
+        "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs",
     ),
     ("x single", "throughput over that of one process; the 95 % intervals of all strategies hold together"),
     ("step p50, p95", "median and 95th percentile of a step, mean over runs"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.errors import UserError
-from scripts.analysis.accuracy import sentence, top1
+from scripts.analysis.accuracy import about_top1, top1
 from scripts.analysis.cautions import warnings_of
 from scripts.analysis.sets import Group, ResultSet, load_set, same_hash_other_settings
 from scripts.analysis.stats import RatioEstimate
@@ -57,8 +57,7 @@ def summary_table(results: Path | ResultSet) -> str:
     results = results if isinstance(results, ResultSet) else load_set(results)
     lines = [COLUMNS, *(_line(group, results.over_baseline.get(group.label)) for group in results.groups)]
     table = text_table(lines, left={0, 1, len(COLUMNS) - 1})
-    about_top1 = sentence(results.groups)
-    sentences = [clean(each) for each in ([about_top1] if about_top1 else []) + figures.troubles(results)]
+    sentences = [clean(each) for each in (about_top1(results.groups), *figures.troubles(results)) if each]
     about = f"{results.name}: {figures.describe([results])}"
     return "\n".join([about, "", table, *([""] if sentences else []), *sentences])
 

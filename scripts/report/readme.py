@@ -17,7 +17,7 @@ import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table, write_whole
-from scripts.analysis.accuracy import sentence, top1
+from scripts.analysis.accuracy import about_top1, top1
 from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.words import digits
@@ -74,7 +74,7 @@ def of_runs(results: ResultSet) -> dict[str, str]:
     least = pandas.Series([each.smallest_difference for each in over.values()]).median()
     return {
         "strategies": _table(header, rows),
-        "top1": sentence(timed),
+        "top1": about_top1(timed),
         "hardware": _hardware(results),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": f"{100 * least:.0f} %",
