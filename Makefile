@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report readme compare verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report readme compare power verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -87,6 +87,9 @@ plot: setup ## draw the charts of RESULTS (one or several sets) again
 compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; without B: strategies within A
 	@$(PYTHON) -m scripts.analysis.compare --a "$(or $(A),results/latest)" $(if $(B),--b "$(B)") \
 	  $(if $(FAIL_OVER),--fail-over $(FAIL_OVER)) $(ARGS)
+
+power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spread of RESULTS
+	@$(PYTHON) -m scripts.analysis.power --results "$(or $(RESULTS),results/latest)"
 
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
 	@$(PYTHON) -m scripts.report.page --results "$(or $(RESULTS),results/latest)" $(if $(filter no,$(MEASURE)),,--measure)

@@ -1,14 +1,18 @@
 """Is one result really faster than another? Ratio, 95 % interval, verdict, and what could have been seen.
 
-    python -m scripts.analysis.compare --a results/x --b results/y [--strategy ddp] [--fail-over 5%] [--anyway]
     python -m scripts.analysis.compare --a results/x [--strategy ddp]
+    python -m scripts.analysis.compare --a results/x --b results/y --day-sd 2% [--strategy ddp] [--fail-over 5%]
+    python -m scripts.analysis.compare --a results/x --b results/y --day-sets results/u results/v results/w
 
-With two sets: each strategy of B over the same of A. With one: its strategies over `single` and over the
-fastest, or `--strategy` over each other one. `--fail-over 5%` is for CI: exit 1 where B is slower than A by more
-than 5 % with confidence, that is where the whole 95 % interval of B/A lies below 0.95, where B lacks a strategy that
-A has timed, and where one repeat allows no verdict. Runs of two sets are
-unpaired; within a set, strategies that ran in the same rounds are pairs from 5 rounds on. Exit code: 0, 1 as
-above or where no run is ok, 2 for a mistake or for sets that are not alike. Needs no torch.
+With one set: its strategies over `single`, and the others over the fastest; or `--strategy` over each other one. With
+two: each strategy of B over the same of A. These are two days, which recorded sets cannot tell from what is compared:
+there is a verdict only with a day-to-day spread, given or measured from three or more sets of the same settings. The
+intervals of a family, such as all over `single`, hold together.
+
+`--fail-over 5%` is for CI: exit 1 where B is slower than A by more than 5 % with confidence, that is where the whole
+interval of B/A lies below 0.95, where B lacks a strategy that A has timed, and where one repeat allows no verdict.
+Exit code: 0, 1 as above or where no run is ok, 2 for a mistake, for sets that are not alike, and with `--fail-over`
+where the day's effect is unknown. Needs no torch.
 """
 
 import dataclasses
@@ -20,14 +24,17 @@ import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.settings import SOURCE
+from scripts.analysis.days import UNKNOWN, DaySpread, between, day_spread
+from scripts.analysis.families import Sample, against, over_fastest
 from scripts.analysis.identity import Identity, differing, unlike
 from scripts.analysis.recorded import by_columns
-from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set, matched, same_hash_other_settings
-from scripts.analysis.stats import RatioEstimate, ratio
+from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set, same_hash_other_settings
+from scripts.analysis.stats import NO_REPEAT, RatioEstimate
 from scripts.analysis.words import interval, show, text_table
 
 # What two sets are often compared for: told of, and no reason to refuse.
 TOLD = ("torch", "torchvision", "python", "cuda", "cudnn", "pillow", *SOURCE, "config")
+DECIDES = "compare both in one sitting, or tell the day-to-day spread: --day-sd 2%, or --day-sets with three alike"
 COLUMNS = ("comparison", "ratio", "95 % interval", "verdict", "smallest difference", "n runs", "windows")
 
 
@@ -43,6 +50,10 @@ class Options:
     """Only this strategy."""
     fail_over: str = ""
     """Such as 5%: exit 1 where the whole interval of B/A says that B is slower by more than this."""
+    day_sd: str = ""
+    """Such as 2%: standard deviation from day to day of the throughput of equal things, if it is known."""
+    day_sets: tuple[Path, ...] = ()
+    """Three or more sets of the same settings, of as many days, to measure it from."""
     anyway: bool = False
     """Compare what differs in other things than strategies and software versions, too."""
 
@@ -57,9 +68,13 @@ class Comparison:
     estimate: RatioEstimate
 
 
-def between_sets(a: ResultSet, b: ResultSet, strategy: str, anyway: bool) -> list[Comparison]:
-    """Each strategy that both sets timed, B over A. Raises UserError where none is, or where they are not alike in
-    all but TOLD."""
+def between_sets(
+    a: ResultSet, b: ResultSet, strategy: str, anyway: bool, day: DaySpread | None = None
+) -> list[Comparison]:
+    """Each strategy that both sets timed, B over A. day: None where its spread is unknown, for ratios without verdict.
+
+    Raises UserError where no strategy is in both, or where they are not alike in all but TOLD.
+    """
     in_a, in_b = _timed(a), _timed(b)
     if strategy:
         in_a, in_b = (
@@ -73,18 +88,10 @@ def between_sets(a: ResultSet, b: ResultSet, strategy: str, anyway: bool) -> lis
     for results, labels, others in ((a, in_a, in_b), (b, in_b, in_a)):
         if only := [label for label in labels if label not in others]:
             print(f"only in {results.path}: {'; '.join(only)}", file=sys.stderr)
-    comparisons = []
     for label in both:
-        first, second = in_a[label], in_b[label]
-        one, other = _identities(first, second)
-        names = differing([one, other])
-        _refuse(label, one, other, [name for name in names if name not in TOLD], anyway)
-        told = [name for name in names if name in TOLD]
-        told += [name for name in SOURCE if one.met.get(name) != other.met.get(name)]
-        if told:
-            print(f"note: {label}: A and B differ in {_differences(one, other, told)}", file=sys.stderr)
-        comparisons.append(Comparison(label, second, first, ratio(second.samples, first.samples)))
-    return comparisons
+        _refuse_unlike(label, in_a[label], in_b[label], anyway)
+    found = between(_samples(in_a), _samples(in_b), day)
+    return [Comparison(label, in_b[label], in_a[label], found[label]) for label in both]
 
 
 def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparison]:
@@ -92,20 +99,56 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
     groups = _timed(results)
     if len(groups) < 2:
         raise UserError(f"{results.path} has one timed strategy only ({', '.join(groups)}); give another set as --b")
+    samples = _samples(groups)
     if strategy:
-        chosen = groups[_find(strategy, groups, results)]
-        pairs = [(chosen, other) for other in groups.values() if other is not chosen]
+        chosen = _find(strategy, groups, results)
+        found = {(chosen, other): over.inverse() for other, over in against(chosen, samples).items()}
     else:
-        fastest = max(groups.values(), key=lambda group: group.throughput.value)
-        bases = dict.fromkeys([*(group for group in groups.values() if group.strategy == BASELINE), fastest])
-        pairs = [(of, to) for to in bases for of in groups.values() if of is not to]
-    comparisons = []
-    for of, to in pairs:
-        one, other = _identities(to, of)
-        _refuse(f"{to.label} and {of.label}", one, other, unlike(one, other), anyway)
-        estimate = ratio(of.samples, to.samples, paired=matched(of, to))
-        comparisons.append(Comparison(f"{of.label} / {to.label}", of, to, estimate))
-    return comparisons
+        singles = [label for label, group in groups.items() if group.strategy == BASELINE]
+        found = {(of, single): over for single in singles for of, over in against(single, samples).items()}
+        fastest, over_it = over_fastest(samples)
+        # a pair with the baseline is in its family, and has one interval
+        found |= {(of, fastest): over for of, over in over_it.items() if not {of, fastest} & {*singles}}
+    for of, to in found:
+        one, other = _identities(groups[to], groups[of])
+        _refuse(f"{to} and {of}", one, other, unlike(one, other), anyway)
+    return [Comparison(f"{of} / {to}", groups[of], groups[to], over) for (of, to), over in found.items()]
+
+
+def find_day(given: str, paths: tuple[Path, ...], anyway: bool) -> DaySpread | None:
+    """The day-to-day spread: given, such as 2%, or of sets of the same settings; None without either.
+
+    Raises UserError for both, or for sets that do not tell it.
+    """
+    if given and paths:
+        raise UserError("--day-sd gives what --day-sets measures: leave one of them out")
+    if given:
+        return DaySpread(parse_percent(given, "--day-sd"))
+    if not paths:
+        return None
+    days = [_timed(load_set(path)) for path in {path.resolve(): path for path in paths}.values()]
+    for groups in days[1:]:
+        for label in days[0].keys() & groups.keys():
+            _refuse_unlike(f"{label} of --day-sets", days[0][label], groups[label], anyway)
+    try:
+        return day_spread([_samples(groups) for groups in days])
+    except ValueError as error:
+        raise UserError(f"--day-sets: {error}") from None
+
+
+def _samples(groups: dict[str, Group]) -> dict[str, Sample]:
+    return {label: group.sample for label, group in groups.items()}
+
+
+def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> None:
+    """Of two sets: raises UserError where they are not alike in all but TOLD, which is printed."""
+    one, other = _identities(first, second)
+    names = differing([one, other])
+    _refuse(title, one, other, [name for name in names if name not in TOLD], anyway)
+    told = [name for name in names if name in TOLD]
+    told += [name for name in SOURCE if one.met.get(name) != other.met.get(name)]
+    if told:
+        print(f"note: {title}: A and B differ in {_differences(one, other, told)}", file=sys.stderr)
 
 
 def _timed(results: ResultSet) -> dict[str, Group]:
@@ -148,32 +191,51 @@ def table(comparisons: list[Comparison]) -> str:
     for each in comparisons:
         estimate, of, to = each.estimate, each.of.throughput, each.to.throughput
         smallest = "" if estimate.low is None else f"{100 * estimate.smallest_difference:.1f} %"
-        runs = f"{of.num_runs} / {to.num_runs}" + (" pairs" if estimate.paired else "")
-        windows = f"{of.num_windows} / {to.num_windows}"
+        verdict = f"{estimate.verdict}: {estimate.why}" if estimate.why else estimate.verdict
+        runs, windows = f"{of.num_runs} / {to.num_runs}", f"{of.num_windows} / {to.num_windows}"
         bounds = interval(estimate.low, estimate.high, _digits)
-        lines.append((each.title, _digits(estimate.value), bounds, estimate.verdict, smallest, runs, windows))
+        lines.append((each.title, _digits(estimate.value), bounds, verdict, smallest, runs, windows))
     return text_table(lines, left=range(len(COLUMNS)))
+
+
+def footnotes(comparisons: list[Comparison]) -> list[str]:
+    """What the table's numbers mean, and what would allow a verdict where there is none."""
+    notes = [
+        "smallest difference: found with 80 % power.",
+        "95 % interval: all over one strategy, or of B over A, are a family. They hold together: 1 of 20 families of "
+        "equal things shows a difference.",
+    ]
+    if any(each.estimate.paired for each in comparisons):
+        notes.append("What a round did to all strategies at once is taken out.")
+    whys = {each.estimate.why for each in comparisons}
+    if NO_REPEAT in whys:
+        notes.append("One repeat allows no verdict: run again with REPEATS=3 or more.")
+    if UNKNOWN in whys:
+        notes.append(f"{UNKNOWN[0].upper()}{UNKNOWN[1:]}: {DECIDES}.")
+    return notes
 
 
 def _digits(value: float) -> str:
     return f"{value:.3f}" if value >= 0.1 else f"{value:.3g}"
 
 
-def parse_percent(text: str) -> float:
+def parse_percent(text: str, option: str) -> float:
     """'5%' as 0.05. Raises UserError for anything that is not a percentage from 0 to 100."""
     try:
         percent = float(text.removesuffix("%"))
     except ValueError:
         percent = -1.0
     if not text.endswith("%") or not 0 <= percent < 100:
-        raise UserError(f"--fail-over is {text!r}, but must be a percentage such as 5%")
+        raise UserError(f"{option} is {text!r}, but must be a percentage such as 5%")
     return percent / 100
 
 
 def main(options: Options) -> int:
-    limit = parse_percent(options.fail_over) if options.fail_over else None
-    if limit is not None and options.b is None:
-        raise UserError("--fail-over compares two sets: give the new one as --b")
+    limit = parse_percent(options.fail_over, "--fail-over") if options.fail_over else None
+    for name in ("fail_over", "day_sd", "day_sets"):
+        if getattr(options, name) and options.b is None:
+            raise UserError(f"--{name.replace('_', '-')} is for comparing two sets: give the new one as --b")
+    day = find_day(options.day_sd, options.day_sets, options.anyway)
     sets = [load_set(path) for path in (options.a, options.b) if path is not None]
     for sentence in same_hash_other_settings(sets):
         print(f"warning: {sentence}", file=sys.stderr)
@@ -184,25 +246,32 @@ def main(options: Options) -> int:
     if options.b is None:
         comparisons = within_set(sets[0], options.strategy, options.anyway)
     else:
-        comparisons = between_sets(*sets, options.strategy, options.anyway)
-        print(f"throughput of B, {sets[1].path}, over that of A, {sets[0].path}\n")
-    print(table(comparisons))
-    print("\nsmallest difference: what this data could have shown. Equal things look different in 1 of 20 comparisons.")
-    if any(each.estimate.verdict == "no verdict" for each in comparisons):
-        print("no verdict: one repeat says nothing about the spread between runs; run again with REPEATS=3 or more.")
+        comparisons = between_sets(*sets, options.strategy, options.anyway, day)
+        print(f"throughput of B, {sets[1].path}, over that of A, {sets[0].path}")
+        print(f"day-to-day sd: {'unknown' if day is None else f'{100 * day.sd:.1f} %'}\n")
+    print("\n".join([table(comparisons), "", *footnotes(comparisons)]))
     if limit is None:
         return 0
     missing = [label for label in _timed(sets[0]) if label not in _timed(sets[1])] if not options.strategy else []
+    return _gate(comparisons, missing, limit)
+
+
+def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> int:
+    """The exit code of --fail-over; what fails is a line on stderr."""
+    unknown = any(each.estimate.why == UNKNOWN for each in comparisons)
     faults = {
-        f"slower by more than {options.fail_over} with confidence": [
+        f"slower by more than {100 * limit:g}% with confidence": [
             each.title for each in comparisons if each.estimate.high is not None and each.estimate.high < 1 - limit
         ],
-        f"not timed in {sets[1].path}": missing,
-        "no verdict": [each.title for each in comparisons if each.estimate.high is None],
+        "not timed in B": missing,
+        "no verdict": [each.title for each in comparisons if each.estimate.high is None and not unknown],
     }
     for fault, titles in faults.items():
         if titles:
             print(f"failed: {fault}: {', '.join(titles)}", file=sys.stderr)
+    if unknown:
+        print(f"error: no verdict: {UNKNOWN}; {DECIDES}", file=sys.stderr)
+        return 2
     return int(any(faults.values()))
 
 

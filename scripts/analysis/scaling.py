@@ -13,9 +13,10 @@ import io
 from pathlib import Path
 
 from benchmarks.common.results import cell, write_whole
+from scripts.analysis.families import against
 from scripts.analysis.identity import without_what_follows
-from scripts.analysis.sets import Group, ResultSet, matched
-from scripts.analysis.stats import ratio
+from scripts.analysis.sets import Group, ResultSet
+from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.sweep import add_point, several_settings
 from scripts.analysis.words import count, interval, text_table
 
@@ -68,16 +69,23 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[Point]]:
         "weak": [shape for shape in sorted(timed) if shape[1] / shape[0] == per_rank],
     }
     return {
-        mode: [_point(shape, timed[shape], shapes[0], timed[shapes[0]]) for shape in shapes]
+        mode: _points({shape: timed[shape] for shape in shapes})
         for mode, shapes in modes.items()
         if len({ranks for ranks, _ in shapes}) > 1
     }
 
 
-def _point(shape: tuple[int, int], group: Group, base_shape: tuple[int, int], base: Group) -> Point:
-    if group is base:
+def _points(timed: dict[tuple[int, int], Group]) -> list[Point]:
+    """The points of a mode, by ranks; the intervals of their efficiencies hold together."""
+    base_shape, base = next(iter(timed.items()))
+    over_base = against(base.label, {group.label: group.sample for group in timed.values()})
+    return [_point(shape, group, base_shape, over_base.get(group.label)) for shape, group in timed.items()]
+
+
+def _point(shape: tuple[int, int], group: Group, base_shape: tuple[int, int], times: RatioEstimate | None) -> Point:
+    if times is None:
         return Point(*shape, group, 1.0, None, None)
-    times, scale = ratio(group.samples, base.samples, paired=matched(group, base)), base_shape[0] / shape[0]
+    scale = base_shape[0] / shape[0]
     low, high = (None if bound is None else bound * scale for bound in (times.low, times.high))
     return Point(*shape, group, times.value * scale, low, high)
 

@@ -18,9 +18,10 @@ import pandas
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import STATUSES, TABLES, read_table
 from benchmarks.common.settings import settings_hash
+from scripts.analysis.families import Sample, against, sample
 from scripts.analysis.identity import Identity, comparable, labels, same_asked
 from scripts.analysis.recorded import halves, identities, read_halves
-from scripts.analysis.stats import Estimate, Windows, strategy_throughput
+from scripts.analysis.stats import Estimate, RatioEstimate, Windows, strategy_throughput
 from scripts.analysis.words import clean
 
 BASELINE = "single"  # what speed-ups are over
@@ -49,6 +50,11 @@ class Group:
     @functools.cached_property
     def throughput(self) -> Estimate | None:
         return strategy_throughput(self.samples) if self.samples else None
+
+    @functools.cached_property
+    def sample(self) -> Sample:
+        """Its timed runs, for comparisons with other groups."""
+        return sample(self.samples, self.rounds)
 
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
@@ -105,6 +111,18 @@ class ResultSet:
         """
         found = [other for other in self.timed(BASELINE) if comparable(other.identity, group.identity)]
         return found[0] if len(found) == 1 and group not in found else None
+
+    @functools.cached_property
+    def over_baseline(self) -> dict[str, RatioEstimate]:
+        """Speed-up of each timed group that has a baseline, by label; all intervals over one baseline hold together.
+
+        Every table, chart and sentence takes it from here, so that a pair has one interval.
+        """
+        found = {}
+        for single in self.timed(BASELINE):
+            compared = [group for group in self.groups if group.samples and self.baseline_of(group) is single]
+            found |= against(single.label, {group.label: group.sample for group in [single, *compared]})
+        return found
 
 
 def load_set(path: Path) -> ResultSet:
@@ -205,9 +223,3 @@ def _parts(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity
             places = parts.setdefault(identity.key, (identity, []))[1]
         places.append(place)
     return [(identity, rows.loc[sorted(places)]) for identity, places in parts.values()]
-
-
-def matched(of: Group, to: Group) -> bool:
-    """Whether two groups of one set ran in the same rounds, each once, so that their runs are pairs."""
-    rounds = of.rounds
-    return rounds == to.rounds and len(set(rounds)) == len(rounds) and not numpy.isnan(rounds).any()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import cell, write_whole
+from scripts.analysis.families import against
 from scripts.analysis.identity import without_what_follows
-from scripts.analysis.sets import Group, ResultSet, matched
-from scripts.analysis.stats import ratio
+from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.words import count, interval, show, text_table
 
 COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
@@ -76,13 +76,13 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: dict[st
 
 
 def table(key: str, points: dict[str, Group]) -> str:
-    """The points as text, each over the first."""
-    first_value, first = next(iter(points.items()))
+    """The points as text, each over the first; the intervals of these ratios hold together."""
+    first_value = next(iter(points))
+    over_first = against(first_value, {value: group.sample for value, group in points.items()})
     lines = [(key, "images/s", "95 % interval", "n", f"over {key} {first_value}", "")]
     for value, group in points.items():
         estimate, over = group.throughput, ("", "")
-        if group is not first:
-            times = ratio(group.samples, first.samples, paired=matched(group, first))
+        if times := over_first.get(value):
             over = (f"{times.value:.2f} {interval(times.low, times.high, '{:.2f}'.format)}".rstrip(), times.verdict)
         bounds = interval(estimate.low, estimate.high, "{:,.1f}".format)
         lines.append((value, f"{estimate.value:,.1f}", bounds, count(estimate.num_runs, "run"), *over))

@@ -7,8 +7,8 @@ the sets hold nothing to draw. Needs no torch.
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from scripts.analysis.sets import BASELINE, PLAUSIBLE, Group, ResultSet, matched
-from scripts.analysis.stats import ratio, strategy_throughput
+from scripts.analysis.sets import BASELINE, PLAUSIBLE, Group, ResultSet
+from scripts.analysis.stats import strategy_throughput
 from scripts.analysis.words import clean, count, digits
 from scripts.report.figures import (
     COLORS,
@@ -49,7 +49,7 @@ def throughput_chart(sets: list[ResultSet]) -> Figure | None:
         return None
     figure, (axes,), legend = make_bar_figure("Training throughput", sets, len(bars))
     draw_bars(axes, bars, len(sets))
-    axes.set_xlabel("images/s   (bar: total images / total seconds, dots: repeats, line: 95 % interval)")
+    axes.set_xlabel("images/s   (bar: mean of repeats, dots: repeats, line: 95 % interval)")
     finish(figure, legend, sets, bars)
     return figure
 
@@ -58,10 +58,9 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     """Throughput of each group over that of the same set's baseline with the same settings."""
     bars = []
     for number, group in _timed_groups(sets):
-        single = sets[number].baseline_of(group)
-        if single is None:
+        estimate, single = sets[number].over_baseline.get(group.label), sets[number].baseline_of(group)
+        if estimate is None:
             continue
-        estimate = ratio(group.samples, single.samples, paired=matched(group, single))
         points = [strategy_throughput([run]).value / single.throughput.value for run in group.samples]
         text = f"{estimate.value:.2f}x  ({_n(group)})"
         bars.append(Bar(group.label, estimate.value, estimate.low, estimate.high, points, text, group.parallel, number))
@@ -70,7 +69,9 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     figure, (axes,), legend = make_bar_figure(f"Speed-up over one process ({BASELINE})", sets, len(bars))
     draw_bars(axes, bars, len(sets))
     axes.axvline(1, color="black", linewidth=1, linestyle="--")
-    axes.set_xlabel(f"throughput / throughput of {BASELINE}   (dots: repeats, line: 95 % interval, dashed: {BASELINE})")
+    axes.set_xlabel(
+        f"throughput / throughput of {BASELINE}   (dots: repeats, line: 95 % for all at once, dashed: {BASELINE})"
+    )
     note, having = [], [results for results in sets if results.timed(BASELINE)]
     if without := [results.name for results in sets if results not in having]:
         note.append(f"without ok runs of {BASELINE}, so not shown: {', '.join(without)}")

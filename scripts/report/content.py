@@ -7,11 +7,13 @@ Needs no torch.
 
 import numpy
 
+from scripts.analysis.accuracy import top1
 from scripts.analysis.device_use import use_of
+from scripts.analysis.families import over_fastest
 from scripts.analysis.identity import comparable
 from scripts.analysis.proofs import proved
-from scripts.analysis.sets import BASELINE, Group, ResultSet, matched
-from scripts.analysis.stats import RatioEstimate, ratio
+from scripts.analysis.sets import BASELINE, Group, ResultSet
+from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.words import count, digits, interval
 
 COLUMNS = (
@@ -31,10 +33,16 @@ COLUMNS = (
     "status",
 )
 EXPLAIN = (
-    ("images/s", "total images over total seconds of the timed windows, with the 95 % interval over runs and windows"),
-    ("x single", "throughput over that of one process, with its 95 % interval"),
+    (
+        "images/s",
+        "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs",
+    ),
+    ("x single", "throughput over that of one process; the 95 % intervals of all strategies hold together"),
     ("step p50, p95", "median and 95th percentile of a step, mean over runs"),
-    ("top-1 %, val images", "accuracy after the last epoch, over every validation image exactly once"),
+    (
+        "top-1 %, val images",
+        "accuracy after the last epoch, over every validation image exactly once, with its interval",
+    ),
     (
         "memory MB",
         "most that one rank used: allocated by torch on a GPU, else the process's resident memory, 10^6 bytes",
@@ -54,25 +62,23 @@ def headline(results: ResultSet) -> list[str]:
     if not timed:
         return ["No run has a throughput."]
     alike = max(([group for group in timed if comparable(group.identity, of.identity)] for of in timed), key=len)
-    best = max(alike, key=lambda group: group.throughput.value)
+    name, over_best = over_fastest({group.label: group.sample for group in alike})
+    best = next(group for group in alike if group.label == name)
+    single = results.baseline_of(best)
+    # a pair with the baseline has one interval everywhere
+    over_best |= {
+        group.label: results.over_baseline[group.label] for group in alike if results.baseline_of(group) is best
+    }
+    if single:
+        over_best.pop(single.label, None)
     sentences = [_first_sentence(results, best)]
-    not_different, slower = [], []
-    for group in alike:
-        if group is best or group is results.baseline_of(best):
-            continue
-        over = _over(group, best)
-        if over.verdict == "no difference seen":
-            not_different.append((group, over))
-        elif over.verdict in ("slower", "faster"):
-            slower.append(f"{group.label} is {_times(over)} {best.label}")
-    if not_different:
-        names = _and([group.label for group, _ in not_different])
-        least = max(over.smallest_difference for _, over in not_different)
-        sentences.append(
-            f"{names} {'is' if len(not_different) == 1 else 'are'} not different from {best.label} as far as this data "
-            f"shows ({_least(least)})."
-        )
-    sentences += [f"{'; '.join(slower)}."] if slower else []
+    seen = {label: over for label, over in over_best.items() if over.verdict in ("slower", "faster")}
+    unseen = {label: over for label, over in over_best.items() if over.verdict == "no difference seen"}
+    if unseen:
+        least = max(over.smallest_difference for over in unseen.values())
+        sentences.append(f"No difference seen between {best.label} and {_and([*unseen])}; {_finds(least)}.")
+    if seen:
+        sentences.append("; ".join(f"{label} is {_times(over)} {best.label}" for label, over in seen.items()) + ".")
     if any(len(group.samples) == 1 for group in alike):
         sentences.append(
             "One repeat says nothing about the spread between runs, so these are figures without a verdict."
@@ -91,7 +97,7 @@ def _first_sentence(results: ResultSet, best: Group) -> str:
     single = results.baseline_of(best)
     if single is None:
         return f"On {device}, {best.label} is the fastest with {speed}."
-    over = _over(best, single)
+    over = results.over_baseline[best.label]
     if over.verdict == "no verdict":
         return f"On {device}, {best.label} ran {over.value:.2f}x as fast as {single.label} ({speed})."
     if over.verdict != "faster":
@@ -102,18 +108,14 @@ def _first_sentence(results: ResultSet, best: Group) -> str:
     return f"On {device}, {best.label} is the fastest: {_times(over)} {single.label} ({speed})."
 
 
-def _over(of: Group, to: Group) -> RatioEstimate:
-    return ratio(of.samples, to.samples, paired=matched(of, to))
-
-
 def _times(over: RatioEstimate) -> str:
     return f"{over.value:.2f}x [{over.low:.2f}, {over.high:.2f}]"
 
 
-def _least(fraction: float) -> str:
+def _finds(fraction: float) -> str:
     if fraction > 1:
-        return "which could not have shown even a factor of 2: take more repeats"
-    return f"the least it could have shown is {100 * fraction:.0f} %"
+        return "with 80 % power this data does not find a factor of 2: take more repeats"
+    return f"this data finds {100 * fraction:.0f} % with 80 % power"
 
 
 def _and(names: list[str]) -> str:
@@ -126,7 +128,7 @@ def table_rows(results: ResultSet) -> list[dict]:
 
 
 def _table_row(results: ResultSet, group: Group) -> dict:
-    ok, estimate, single = group.ok, group.throughput, results.baseline_of(group)
+    ok, estimate, accuracy = group.ok, group.throughput, top1(group)
     row = dict.fromkeys(COLUMNS, "")
     row |= {
         "strategy": group.label,
@@ -137,8 +139,7 @@ def _table_row(results: ResultSet, group: Group) -> dict:
     if estimate:
         row["images/s"] = digits(estimate.value) + _bounds(estimate.low, estimate.high, digits)
         row["n"] = f"{count(estimate.num_runs, 'run')} [{count(estimate.num_windows, 'window')}]"
-        if single is not None:
-            over = _over(group, single)
+        if over := results.over_baseline.get(group.label):
             row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
     if use := use_of(group, results.environment):
         row["TFLOP/s"] = f"{use.tflops:#.3g}"
@@ -147,10 +148,10 @@ def _table_row(results: ResultSet, group: Group) -> dict:
         "step p50 ms": "step_ms_p50",
         "step p95 ms": "step_ms_p95",
         "J/image": "energy_j_per_image",
-        "top-1 %": "acc1",
     }
     for name, column in means.items():
         row[name] = _number(ok[column].mean())
+    row["top-1 %"] = accuracy.text if accuracy else ""
     row["val images"] = "/".join(f"{value:,.0f}" for value in sorted(set(ok.val_samples.dropna())))
     row["memory MB"] = _number(ok.peak_memory_mb.max())
     row["same update?"] = proved(group, results.table("equivalence"))

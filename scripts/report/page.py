@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import write_whole
+from scripts.analysis.accuracy import about_top1
 from scripts.analysis.cautions import warnings_of
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.analysis.words import clean
@@ -93,6 +94,7 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
         "headline": headline(results),
         "columns": columns,
         "rows": rows,
+        "about_top1": about_top1(results.groups),
         "warnings": [*results.remarks, *warnings_of(results)],
         "troubles": troubles(results),
         "wall_header": wall_header,

@@ -11,13 +11,13 @@ import dataclasses
 import sys
 from pathlib import Path
 
-import numpy
 import tyro
 
 from benchmarks.common.errors import UserError
+from scripts.analysis.accuracy import about_top1, top1
 from scripts.analysis.cautions import warnings_of
-from scripts.analysis.sets import Group, ResultSet, load_set, matched, same_hash_other_settings
-from scripts.analysis.stats import ratio
+from scripts.analysis.sets import Group, ResultSet, load_set, same_hash_other_settings
+from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.words import clean, interval, text_table
 from scripts.report import charts, figures
 from scripts.report import detail_charts as report_charts
@@ -55,31 +55,29 @@ class Options:
 def summary_table(results: Path | ResultSet) -> str:
     """One line a strategy of a set, and below it why runs are missing. Raises UserError for a missing folder."""
     results = results if isinstance(results, ResultSet) else load_set(results)
-    lines = [COLUMNS, *(_line(group, results.baseline_of(group)) for group in results.groups)]
+    lines = [COLUMNS, *(_line(group, results.over_baseline.get(group.label)) for group in results.groups)]
     table = text_table(lines, left={0, 1, len(COLUMNS) - 1})
-    sentences = [clean(sentence) for sentence in figures.troubles(results)]
+    sentences = [clean(each) for each in (about_top1(results.groups), *figures.troubles(results)) if each]
     about = f"{results.name}: {figures.describe([results])}"
     return "\n".join([about, "", table, *([""] if sentences else []), *sentences])
 
 
-def _line(group: Group, single: Group | None) -> tuple[str, ...]:
+def _line(group: Group, over: RatioEstimate | None) -> tuple[str, ...]:
     status = ", ".join(f"{count} {name or 'no status'}" for name, count in group.counts.items())
     notes = [] if group.parallel else ["not parallel"]
     if (group.ok.oversubscribed == "yes").any():
         notes.append("oversubscribed")
     if len(group.samples) == 1:
         notes.append("one repeat: no interval")
-    acc1 = group.ok.acc1[numpy.isfinite(group.ok.acc1)]
-    estimate = group.throughput
+    estimate, accuracy = group.throughput, top1(group)
     speed = bounds = n = times = times_bounds = ""
     if estimate:
         speed, bounds = f"{estimate.value:,.1f}", interval(estimate.low, estimate.high, "{:,.1f}".format)
         n = f"{estimate.num_runs} x {'/'.join(str(size) for size in sorted({len(run) for run in group.samples}))}"
-    if estimate and single:
-        over = ratio(group.samples, single.samples, paired=matched(group, single))
+    if over:
         times, times_bounds = f"{over.value:.2f}", interval(over.low, over.high, "{:.2f}".format)
-    top1 = f"{acc1.mean():.1f}" if len(acc1) else ""
-    return (clean(group.label), status, speed, bounds, n, times, times_bounds, top1, "; ".join(notes))
+    correct = accuracy.text if accuracy else ""
+    return (clean(group.label), status, speed, bounds, n, times, times_bounds, correct, "; ".join(notes))
 
 
 def load_sets(paths: tuple[Path, ...]) -> list[ResultSet]:

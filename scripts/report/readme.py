@@ -17,8 +17,9 @@ import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table, write_whole
-from scripts.analysis.sets import Group, ResultSet, load_set, matched
-from scripts.analysis.stats import RatioEstimate, ratio
+from scripts.analysis.accuracy import about_top1, top1
+from scripts.analysis.sets import Group, ResultSet, load_set
+from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.words import digits
 from scripts.report.detail_charts import step_parts
 from scripts.report.figures import describe
@@ -61,22 +62,19 @@ def figures(path: Path, measured: Path) -> dict[str, str]:
 def of_runs(results: ResultSet) -> dict[str, str]:
     """What the runs of the set say: the table of strategies, the hardware, and single figures."""
     timed = [group for group in results.groups if group.throughput]
-    over = {
-        group: ratio(group.samples, single.samples, paired=matched(group, single))
-        for group in timed
-        if (single := results.baseline_of(group))
-    }
+    over = results.over_baseline
     if not over or min(len(group.samples) for group in timed) < 2:
         raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
     exposed = {
         group: step_parts(group, results.table("steps")).exposed_comm_ms.mean() for group in timed
     }  # as step_account.png has it
-    header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", "exposed comm., ms a step", "top-1 %")
-    rows = [_strategy_row(group, over.get(group), exposed[group]) for group in timed]
+    header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", "exposed comm., ms a step", "top-1 % [95 %]")
+    rows = [_strategy_row(group, over.get(group.label), exposed[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
     least = pandas.Series([each.smallest_difference for each in over.values()]).median()
     return {
         "strategies": _table(header, rows),
+        "top1": about_top1(timed),
         "hardware": _hardware(results),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": f"{100 * least:.0f} %",
@@ -87,14 +85,14 @@ def of_runs(results: ResultSet) -> dict[str, str]:
 
 
 def _strategy_row(group: Group, over: RatioEstimate | None, exposed_ms: float) -> tuple[str, ...]:
-    speed = group.throughput
+    speed, accuracy = group.throughput, top1(group)
     return (
         f"`{group.label}`" + ("" if group.parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
         "1" if over is None else f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]",
         "" if exposed_ms != exposed_ms else f"{exposed_ms:.0f}",
-        f"{group.ok.acc1.mean():.1f}",
+        accuracy.text if accuracy else "",
     )
 
 

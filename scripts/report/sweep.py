@@ -80,7 +80,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     axes.grid(alpha=0.3)
     axes.set_xlabel(key)
     axes.set_ylabel("images/s   (axis cut, not from 0)" if axes.get_ylim()[0] > 0 else "images/s")
-    notes = ["square: total images / total seconds; dots: repeats; line: 95 % interval, cut where it leaves the chart."]
+    notes = ["square: mean of repeats; dots: repeats; line: 95 % interval, cut where it leaves the chart."]
     if any(group.throughput.low is None for group in points.values()):
         notes.append("no interval: one repeat says nothing about the spread between runs.")
     own = [group.label for group in results.groups if group.strategy == strategy]

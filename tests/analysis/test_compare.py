@@ -14,6 +14,7 @@ from benchmarks.common.results import append_rows
 from scripts.analysis.compare import command
 
 ROOT = Path(__file__).parents[2]
+SAME_DAY = ("--day-sd", "0%")  # the generator has no weather
 
 
 def write_set(folder, speeds, num_repeats=5, seed=0, old=False, **columns):
@@ -82,27 +83,60 @@ def slow(tmp_path_factory):
 def test_a_slowdown_fails_over_5_but_not_over_20_percent(compare, base, slow):
     # CI stands on these exit codes: B is 10 % slower in ddp only.
     assert compare("--a", base, "--b", slow).returncode == 0
-    over_5 = compare("--a", base, "--b", slow, "--fail-over", "5%")
+    over_5 = compare("--a", base, "--b", slow, "--fail-over", "5%", *SAME_DAY)
     assert over_5.returncode == 1 and "with confidence: ddp\n" in over_5.stderr
-    assert over_5.stderr.endswith(f"failed: not timed in {slow}: ddp_spawn\n")  # what broke must not pass unseen
-    assert compare("--a", base, "--b", slow, "--strategy", "ddp", "--fail-over", "20%").returncode == 0
+    assert over_5.stderr.endswith("failed: not timed in B: ddp_spawn\n")  # what broke must not pass unseen
+    of_ddp = ("--strategy", "ddp", "--fail-over", "20%", *SAME_DAY)
+    assert compare("--a", base, "--b", slow, *of_ddp).returncode == 0
     assert " slower " in line(over_5, "ddp ") and " no difference seen " in line(over_5, "single ")
     assert "5 / 5" in line(over_5, "ddp ") and "25 / 25" in line(over_5, "ddp ")
     assert f"only in {base}: ddp_spawn" in over_5.stderr
 
 
+def test_two_sets_have_no_verdict_while_the_days_effect_is_unknown(compare, base, slow):
+    # Another day may well be 10 % slower by itself: the gate must not say that the code is, nor that all is well.
+    done = compare("--a", base, "--b", slow)
+    assert done.returncode == 0 and "no verdict: the day's effect is unknown" in line(done, "ddp ")
+    assert "[" not in line(done, "ddp ") and 0.88 < float(line(done, "ddp ").split()[1]) < 0.92
+    gate = compare("--a", base, "--b", slow, "--fail-over", "5%")
+    last = gate.stderr.splitlines()[-1]
+    assert gate.returncode == 2 and "the day's effect is unknown" in last and "in one sitting" in last
+    equal = compare("--a", base, "--b", base, "--fail-over", "5%")
+    assert equal.returncode == 2, "equal sets are no verdict either"
+    wide = compare("--a", base, "--b", slow, "--fail-over", "5%", "--day-sd", "10%")
+    assert wide.returncode == 0 or "not timed in B" in wide.stderr
+    assert " no difference seen " in line(wide, "ddp ") and "day-to-day sd: 10.0 %" in wide.stdout
+
+
+def test_the_day_is_measured_from_three_sets(compare, base, slow, tmp_path):
+    days = [write_set(tmp_path / f"day {n}", {"ddp": 170 + n}, seed=n + 5) for n in range(3)]
+    done = compare("--a", base, "--b", slow, "--day-sets", *days)
+    assert re.search(r"day-to-day sd: [01]\.\d %", done.stdout) and " no verdict" not in line(done, "ddp ")
+    two = compare("--a", base, "--b", slow, "--day-sets", *days[:2])
+    assert two.returncode == 2 and "--day-sets: a day-to-day spread needs 3 sets" in two.stderr
+    assert compare("--a", base, "--b", slow, "--day-sets", days[0], days[0], days[0]).returncode == 2
+    both = compare("--a", base, "--b", slow, "--day-sd", "2%", "--day-sets", *days)
+    assert both.returncode == 2 and "leave one of them out" in both.stderr
+    other = write_set(tmp_path / "other", {"ddp": 150}, image_size=224)
+    mixed = compare("--a", base, "--b", slow, "--day-sets", *days[:2], other)
+    assert mixed.returncode == 2 and "image_size" in mixed.stderr
+
+
 def test_a_gain_is_faster_and_never_fails(compare, base, slow):
-    done = compare("--a", slow, "--b", base, "--fail-over", "0%", "--strategy", "ddp")
+    done = compare("--a", slow, "--b", base, "--fail-over", "0%", "--strategy", "ddp", *SAME_DAY)
     assert done.returncode == 0 and " faster " in line(done, "ddp ") and "single " not in done.stdout
 
 
 def test_within_one_set(compare, base):
-    # The same rounds are pairs; against single and against the fastest.
+    # All over single are one family, the others over the fastest another; a pair with single is in one of them.
     done = compare("--a", base)
-    assert done.returncode == 0
-    assert "pairs" in line(done, "ddp / single") and " faster " in line(done, "ddp / single")
-    assert " no difference seen " in done.stdout and "slower" in done.stdout
-    assert len([text for text in compare("--a", base, "--strategy", "ddp").stdout.splitlines() if " / " in text]) == 2
+    assert done.returncode == 0 and "80 % power" in done.stdout and "1 of 20 families" in done.stdout
+    assert "What a round did" in done.stdout, "3 strategies and 5 rounds are blocks"
+    assert " faster " in line(done, "ddp / single") and "single / " not in done.stdout
+    assert len([text for text in done.stdout.splitlines() if re.match(r"ddp(_spawn)? / ddp", text)]) == 1
+    over_others = compare("--a", base, "--strategy", "ddp").stdout
+    assert len([text for text in over_others.splitlines() if " / " in text]) == 2
+    assert " faster " in next(text for text in over_others.splitlines() if text.startswith("ddp / single"))
 
 
 @pytest.mark.parametrize(
@@ -148,8 +182,8 @@ def test_other_differences_are_told(compare, base, tmp_path):
 
 def test_one_repeat_is_no_verdict(compare, base, tmp_path):
     one = write_set(tmp_path / "one", {"ddp": 10}, num_repeats=1)
-    done = compare("--a", base, "--b", one, "--fail-over", "5%")
-    assert done.returncode == 1 and " no verdict " in line(done, "ddp ") and "REPEATS=3" in done.stdout
+    done = compare("--a", base, "--b", one, "--fail-over", "5%", *SAME_DAY)
+    assert done.returncode == 1 and " no verdict: one run " in line(done, "ddp ") and "REPEATS=3" in done.stdout
     assert "failed: no verdict: ddp" in done.stderr
     assert compare("--a", base, "--b", one).returncode == 0
 
@@ -173,6 +207,8 @@ def test_a_half_written_last_line_is_skipped(compare, base, slow):
         (["--fail-over", "5"], "a percentage such as 5%"),
         (["--fail-over", "nan%"], "a percentage such as 5%"),
         (["--fail-over", "5%"], "give the new one as --b"),
+        (["--day-sd", "2%"], "give the new one as --b"),
+        (["--b", ".", "--day-sd", "2"], "a percentage such as 5%"),
         (["--b", "no such set"], "is not a folder of results"),
     ],
 )
@@ -184,7 +220,7 @@ def test_mistakes_are_sentences(compare, base, args, words):
 def test_a_slowdown_that_may_be_chance_does_not_fail(compare, base, tmp_path):
     # The point is 10 % slower, but two repeats leave an interval that reaches over the limit.
     two = write_set(tmp_path / "two", {"ddp": 153}, num_repeats=2, seed=1)
-    done = compare("--a", base, "--b", two, "--fail-over", "9%", "--strategy", "ddp")
+    done = compare("--a", base, "--b", two, "--fail-over", "9%", "--strategy", "ddp", *SAME_DAY)
     assert done.returncode == 0 and float(line(done, "ddp ").split()[1]) < 0.91
 
 
@@ -206,6 +242,6 @@ def test_a_real_slowdown_of_10_percent_is_found(compare, tmp_path, tiny_config):
         run_strategy("single", tmp_path / "a", args, CONFIG=tiny_config, REPEAT=repeat)
         wait_s = first["step_ms_p50"] / 1000 / 9
         run_strategy("single", tmp_path / "b", args, REPEAT=repeat, SLOW_S=wait_s, **slow)
-    done = compare("--a", tmp_path / "a", "--b", tmp_path / "b", "--fail-over", "2%")
+    done = compare("--a", tmp_path / "a", "--b", tmp_path / "b", "--fail-over", "2%", *SAME_DAY)
     print(done.stdout, done.stderr)
     assert " slower " in line(done, "single ") and done.returncode == 1

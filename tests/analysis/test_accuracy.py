@@ -1,0 +1,53 @@
+"""How sure an accuracy is: repeats of one seed are one result, and images are few.
+
+.venv/bin/python -m pytest tests/analysis/test_accuracy.py
+"""
+
+import pytest
+from support import recorded
+
+from benchmarks.common.results import append_rows
+from scripts.analysis.accuracy import about_top1, top1
+from scripts.analysis.proportions import differ, wilson
+from scripts.analysis.sets import load_set
+
+
+def add_runs(folder, strategy, outcomes, **columns):
+    """A run for each (images right, validation loss)."""
+    folder.mkdir(exist_ok=True)
+    for repeat, (num_correct, val_loss) in enumerate(outcomes, 1):
+        row = {"run_id": f"{strategy}-{repeat}", "strategy": strategy, "status": "ok", "repeat": repeat}
+        row |= {"acc1": 100 * num_correct / 132, "val_loss": val_loss, "val_samples": 132, "image_size": 48} | columns
+        append_rows(folder, "runs", [recorded(folder, row)])
+
+
+def test_bit_identical_repeats_are_one_result(tmp_path):
+    add_runs(tmp_path, "single", 3 * [(60, 2.0)])
+    add_runs(tmp_path, "ddp", [(71, 2.0), (71, 2.1), (71, 2.1)])
+    single, ddp = (top1(group) for group in load_set(tmp_path).groups)
+    assert (single.num_different, ddp.num_different) == (1, 2)
+    low, high = (100 * bound for bound in wilson(60, 132))
+    assert single.text == f"45.5 [{low:.1f}, {high:.1f}]" and high - low == pytest.approx(16.8, abs=0.2)
+
+
+def test_the_sentence_says_n_and_whether_the_furthest_differ(tmp_path):
+    add_runs(tmp_path, "single", 3 * [(60, 2.0)])
+    add_runs(tmp_path, "ddp", 3 * [(71, 2.0)])
+    text = about_top1(load_set(tmp_path).groups)
+    assert "n = 1, since bit-identical" in text and "ddp and single are furthest apart" in text
+    assert f"p = {differ((71, 132), (60, 132)):.2g}" in text and "BatchNorm" in text
+    add_runs(tmp_path / "other", "single", [(60, 2.0)])
+    add_runs(tmp_path / "other", "ddp", [(71, 2.0)], image_size=224)
+    assert "furthest" not in about_top1(load_set(tmp_path / "other").groups), "other images are not compared"
+
+
+@pytest.mark.parametrize("columns", [{"val_samples": ""}, {"val_samples": 0}])
+def test_an_unknown_number_of_images_has_no_interval(tmp_path, columns):
+    add_runs(tmp_path, "single", [(60, 2.0)], **columns)
+    (group,) = load_set(tmp_path).groups
+    assert top1(group).text == "45.5" and about_top1([group]) == ""
+
+
+def test_runs_without_evaluation_have_no_accuracy(tmp_path):
+    add_runs(tmp_path, "single", [(60, 2.0)], acc1="")
+    assert top1(load_set(tmp_path).groups[0]) is None
