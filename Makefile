@@ -110,8 +110,7 @@ mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
 	@$(PYTHON) -m scripts.report.mlperf_log --results "$(or $(RESULTS),results/latest)" $(ARGS)
 
 pack: setup data ## write the images as one mapped file a split: DATA=... PACK=full, 256 or jpeg256 PACKED=folder
-	@$(PYTHON) -m scripts.setup.pack --data "$(or $(DATA),data/imagenet-mini)" --pack $(or $(PACK),full) \
-	  $(if $(PACKED),--packed "$(PACKED)")
+	@$(PYTHON) -m scripts.setup.pack --data "$(or $(DATA),data/imagenet-mini)" --pack $(or $(PACK),full)
 
 bench-loaders: setup data ## the loaders of this suite, bare loops and other projects' loaders, side by side
 	@$(PYTHON) -m scripts.probe.loaders --data "$(or $(DATA),data/imagenet-mini)" $(ARGS)

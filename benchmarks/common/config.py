@@ -46,8 +46,6 @@ class Config:
     """What decodes JPEGs; auto: the first of these that is installed. Pixels differ by 1 of 255 at most."""
     pack: Literal["full", "256", "jpeg256"] = "full"
     """What packed files hold: whole images, or shrunk to 256 pixels on the shorter side, as pixels or as JPEGs."""
-    packed: str = ""
-    """Folder of the packed files; empty: packed/ in the folder of the data."""
     augment: bool = True
     """Random crops and flips in training. Off: the centre crop, so that every run sees the same pixels."""
     workers: int | Literal["auto"] = 4

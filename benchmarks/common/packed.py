@@ -89,8 +89,9 @@ def tables_checksum(metadata: dict[str, str], arrays: dict[str, numpy.ndarray]) 
 
 
 def pack_path(config: Config, part: str) -> Path:
-    folder = Path(config.packed) if config.packed else Path(config.data) / "packed"
-    return folder / config.pack / f"{part}.safetensors"
+    """Below the folder that PACKED names, else below packed/ beside train/ and val/."""
+    folder = os.environ.get("PACKED") or Path(config.data) / "packed"
+    return Path(folder) / config.pack / f"{part}.safetensors"
 
 
 def open_pack(config: Config, part: str) -> Pack:

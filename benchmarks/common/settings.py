@@ -20,7 +20,6 @@ HASH_DIGITS = 12
 NOT_COUNTED = {
     "config": "a name; the values in the file count one by one",
     "data": "a path; the fingerprint of what lies there counts",
-    "packed": "a path; a packed file has the fingerprint of its folder",
     "checkpoint_dir": "a place",
     "checkpoint_steps": "no timed window includes a checkpoint",
     "resume": "the run goes on where it was, with the same arithmetic",

@@ -46,9 +46,8 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     missing += [name for name in ("nvidia.dali", "webdataset", "litdata") if not findable(name)]
     for name in missing:
         print(f"left out: {name}; pip install {PEERS[name]}")
-    packs = {
-        kind: dataclasses.replace(config, loader="packed", pack=kind, packed=str(temporary)) for kind in pack.KINDS
-    }
+    os.environ["PACKED"] = str(temporary)
+    packs = {kind: dataclasses.replace(config, loader="packed", pack=kind) for kind in pack.KINDS}
     ways = [Way("torchvision, Pillow", plain), Way("ours, Pillow", ours(decoder="pillow"))]
     if "torchcodec" not in missing:
         ways.append(Way("ours, torchcodec", ours(decoder="torchcodec")))
@@ -57,8 +56,7 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
             Way("ours, nvimgcodec", ours(decoder="nvimgcodec")),
             Way("bare nvimgcodec loop", in_threads(bare_crops)),
         ]
-    for kind, one in packs.items():
-        ways.append(Way(f"ours, packed {kind}", ours(loader="packed", pack=kind, packed=one.packed)))
+    ways += [Way(f"ours, packed {kind}", ours(loader="packed", pack=kind)) for kind in packs]
     bare = bare_pack(packs["full"])
     ways += [Way("bare packed full, threads", in_threads(bare))]
     ways += [Way("bare packed full, processes", in_processes(bare))]
@@ -71,7 +69,7 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     ways = [way for way in ways if not words or any(word in way.name for word in words)]
     for kind in packs:
         if any("packed" in way.name and kind in way.name for way in ways):
-            pack.main(pack.Options(config.data, kind, str(temporary)))
+            pack.main(pack.Options(config.data, kind))
     if any("webdataset" in way.name for way in ways):
         write_tar(config, temporary / "shard.tar")
     if any("litdata" in way.name for way in ways):

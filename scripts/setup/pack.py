@@ -47,8 +47,6 @@ class Options:
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
     pack: Literal["full", "256", "jpeg256"] = "full"
     """What is kept of an image."""
-    packed: str = ""
-    """Folder for the packed files; empty: packed/ in the folder of the data."""
 
 
 @dataclasses.dataclass
@@ -62,7 +60,7 @@ class Chunk:
 
 
 def main(options: Options) -> None:
-    config = Config(data=options.data, loader="packed", pack=options.pack, packed=options.packed)
+    config = Config(data=options.data, loader="packed", pack=options.pack)
     root = Path(options.data)
     try:
         listings = {part: list_images(root / part) for part in ("train", "val")}
