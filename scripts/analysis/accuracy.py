@@ -54,15 +54,12 @@ def about_top1(groups: Sequence[Group]) -> str:
     if not found:
         return ""
     counts = "/".join(str(n) for n in sorted({each.num_different for each in found.values()}))
-    text = (
-        f"Top-1: n = {counts}, since bit-identical repeats are one result; [a, b] is Wilson's 95 % interval for the "
-        "validation images"
-    )
+    text = f"Top-1: n = {counts}, since bit-identical repeats are one; [a, b]: Wilson's 95 % interval for the images"
     worst, best = (pick(found, key=lambda group: found[group].percent) for pick in (min, max))
     if found[worst].percent < found[best].percent and comparable(worst.identity, best.identity):
         p = differ(*((found[group].num_correct, found[group].num_images) for group in (best, worst)))
         text += (
-            f". {best.label} and {worst.label} are furthest apart: p = {p:.2g} (Fisher's test); where a batch is cut, "
-            "BatchNorm sees fewer images at a time"
+            f". {best.label} and {worst.label} are furthest apart, p = {p:.2g} (Fisher); "
+            "cut batches give BatchNorm fewer images"
         )
     return text + "."

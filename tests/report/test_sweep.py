@@ -328,21 +328,21 @@ def test_a_sweep_without_ok_rows_says_why(tmp_path, capsys):
 
 
 def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
-    # Known speeds: weak scaling is ideal, strong loses half on 4 ranks; intervals hold the truth, which is exact here.
+    # Known speeds: weak scaling is ideal, strong loses half on 4 ranks. The first of a mode has no interval.
     for ranks, batch, speed in ((1, 32, 100), (2, 32, 160), (4, 32, 200), (1, 8, 50), (2, 16, 100)):
         add_runs(
             tmp_path,
             "ddp",
             speed,
-            noise=0.0,
+            noise=0.002,
             world_size=ranks,
             global_batch=batch,
             oversubscribed=ranks == 4,
             options=f"--global-batch {batch}",
         )
     modes = scaling_points(load_set(tmp_path), "ddp")
-    assert [(point.num_ranks, round(point.efficiency, 9)) for point in modes["strong"]] == [(1, 1), (2, 0.8), (4, 0.5)]
-    assert [(point.num_ranks, round(point.efficiency, 9)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
+    assert [(point.num_ranks, round(point.efficiency, 2)) for point in modes["strong"]] == [(1, 1), (2, 0.8), (4, 0.5)]
+    assert [(point.num_ranks, round(point.efficiency, 2)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
     assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 0
     rows = read_csv(tmp_path / "scaling.csv")
     assert [row["oversubscribed"] for row in rows] == ["no", "no", "yes", "no", "no", "yes"]
