@@ -1,11 +1,11 @@
 """Makes a virtual environment with the torch that this machine's GPUs and driver can run. Standard library alone.
 
-    python3 -m scripts.setup.install .venv       # `make setup` does it
+    python3 -m scripts.setup.install .venv       # `make setup` does it; --help: this text
         TORCH=2.14.1    another torch than the one it would choose
         LOCK=no         the newest of everything, instead of the lock file's versions
-        PIP_ARGS=...    words for pip, which then installs in place of uv
+        PIP_ARGS="--no-index --find-links DIR"      words for pip, which then installs in place of uv
 
-uv installs where it can: in 3 s from its cache and 94 s without, where pip took 310 (2 cores, busy, 7.5 GB). It knows
+uv installs where it can: in 3 s from its cache and 94 s without, where pip took 310 and 340 (2 busy cores, 7.5 GB). It knows
 nothing of pip's settings, so they are handed to it; what it has no word for, and any failure of it, is pip's to do.
 """
 

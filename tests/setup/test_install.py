@@ -6,15 +6,19 @@ A stand-in for nvidia-smi is first on PATH, and a stand-in for the new environme
 """
 
 import os
+import platform
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from packaging.markers import default_environment
 from packaging.requirements import Requirement
-from support import ROOT
+from packaging.utils import canonicalize_name
+from support import ROOT, environment
 
 from benchmarks.common import gpus
 from benchmarks.common.errors import UserError
@@ -168,6 +172,58 @@ def test_a_lock_has_all_requirements_with_hashes_and_a_torch_of_its_line(build):
     assert cudnn == f"nvidia-cudnn-cu{build.cuda}"
 
 
+def set_up(
+    checkout: Path, folder: Path, change_lock=lambda text: text, **variables
+) -> tuple[Path, subprocess.CompletedProcess]:
+    """Really set up an environment from a copy of the suite; its interpreter, and the finished process."""
+    for path in ROOT.glob("requirements*"):
+        text = path.read_text()
+        (checkout / path.name).write_text(change_lock(text) if path.suffix == ".lock" else text)
+    command = [sys.executable, "-m", "scripts.setup.install", folder / "an env"]
+    env = {name: value for name, value in os.environ.items() if name not in ("TORCH", "LOCK", "PIP_ARGS")}
+    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)
+    print(done.stdout + done.stderr)
+    return folder / "an env/bin/python", done
+
+
+@pytest.mark.slow
+def test_a_changed_hash_makes_set_up_fail(checkout, tmp_path):
+    """Protects against a package that is not the one that was locked: uv refuses it, and so does pip after it."""
+
+    def small(text, change=lambda block: block):
+        blocks = re.findall(r"^\S.*\n(?:    --hash=.*\n)+", text, re.MULTILINE)
+        kept = [block for block in blocks if re.match(r"(uv|pluggy)==", block)]
+        absent = "torch==2.15.0 ; sys_platform == 'none' \\\n    --hash=sha256:" + 64 * "0" + "\n"
+        return "".join([change(kept[0]), *kept[1:], absent])
+
+    def spoil(block):  # the first digit of each hash
+        return re.sub(r"sha256:(.)", lambda found: "sha256:" + ("1" if found[1] == "0" else "0"), block)
+
+    python, done = set_up(checkout, tmp_path / "good", small)
+    assert done.returncode == 0 and python.exists()
+    _, done = set_up(checkout, tmp_path / "bad", lambda text: small(text, spoil))
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "hash" in done.stderr.lower()
+
+
+@pytest.mark.slow
+def test_the_v100_lock_installs_what_it_says_and_trains(machine, checkout, tmp_path, tiny_data, tiny_config):
+    """Protects the two commands on a V100: torch 2.10 really comes, nothing but the lock comes, and the suite runs."""
+    machine(f"echo '{V100}, 550.54.15'")
+    python, done = set_up(checkout, tmp_path)
+    assert done.returncode == 0
+    freeze = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
+    text = (ROOT / BUILDS[1].lock).read_text()
+    locked = [Requirement(line) for line in re.findall(r"^([a-z].*?) \\\n", text, re.MULTILINE)]
+    env = {**default_environment(), "python_full_version": platform.python_version()}
+    wanted = {f"{canonicalize_name(r.name)}{r.specifier}" for r in locked if not r.marker or r.marker.evaluate(env)}
+    came = {canonicalize_name(name) + "==" + version for name, version in re.findall(r"^(\S+)==(\S+)", freeze, re.M)}
+    build_tools = {"pip", "setuptools", "wheel"}
+    assert {p for p in came ^ wanted if p.split("==")[0] not in build_tools} == set()
+    command = [python, "-m", "benchmarks.single", "--config", tiny_config, "--data", tiny_data, "--epochs", "1"]
+    trained = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert trained.returncode == 0 and "images/s" in trained.stdout + trained.stderr, trained.stderr
+
+
 # --- which GPUs a run may use -------------------------------------------------------------------------------------
 
 
@@ -280,7 +336,9 @@ def test_torch_is_not_imported_where_nothing_says_nvidia(tmp_path):
 
 
 def test_look_waits_no_longer_than_its_patience(machine, monkeypatch):
-    machine("exec sleep 60")
+    machine("exec sleep 1000")
     monkeypatch.setattr(gpus, "PATIENCE_S", 0.5)
+    started_s = time.monotonic()
     seen = look()
+    assert time.monotonic() - started_s < 500  # however busy this machine is
     assert "did not answer" in seen.problem and fitting_build(seen)[0] is BUILDS[0]
