@@ -5,7 +5,7 @@
         LOCK=no         the newest of everything, instead of the lock file's versions
         PIP_ARGS="--no-index --find-links DIR"      words for pip, which then installs in place of uv
 
-uv installs where it can: in 3 s from its cache and 94 s without, where pip took 310 and 340 (2 busy cores, 7.5 GB). It knows
+uv installs where it can: in 3 s from its cache and 94 s without; pip took 310 and 340 (2 busy cores, 7.5 GB). uv knows
 nothing of pip's settings, so they are handed to it; what it has no word for, and any failure of it, is pip's to do.
 """
 
