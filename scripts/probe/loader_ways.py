@@ -55,7 +55,7 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     if "nvimgcodec" not in missing:
         ways += [
             Way("ours, nvimgcodec", ours(decoder="nvimgcodec")),
-            Way("bare nvimgcodec loop", in_threads(bare_crops)),
+            Way("bare nvimgcodec loop", in_processes(bare_crops)),
         ]
     for kind, one in packs.items():
         ways.append(Way(f"ours, packed {kind}", ours(loader="packed", pack=kind, packed=one.packed)))
