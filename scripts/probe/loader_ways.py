@@ -54,7 +54,7 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     if "nvimgcodec" not in missing:
         ways += [
             Way("ours, nvimgcodec", ours(decoder="nvimgcodec")),
-            Way("bare nvimgcodec loop", in_threads(bare_crops)),
+            Way("bare nvimgcodec loop", in_processes(bare_crops)),
         ]
     ways += [Way(f"ours, packed {kind}", ours(loader="packed", pack=kind)) for kind in packs]
     bare = bare_pack(packs["full"])
