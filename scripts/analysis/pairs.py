@@ -1,0 +1,163 @@
+"""Which groups are compared with which, refused where it would mislead: within a set, and of two sets.
+
+    from scripts.analysis.pairs import within_set, between_sets, find_day
+
+scripts/analysis/compare.py is the command.
+"""
+
+import dataclasses
+import difflib
+import sys
+from pathlib import Path
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.settings import SOURCE
+from scripts.analysis.days import DaySpread, between, day_spread
+from scripts.analysis.families import Sample, against, over_fastest
+from scripts.analysis.identity import Identity, differing, unlike
+from scripts.analysis.recorded import by_columns
+from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set
+from scripts.analysis.stats import RatioEstimate
+from scripts.analysis.words import show
+
+# What two sets are often compared for: told of, and no reason to refuse.
+TOLD = ("torch", "torchvision", "python", "cuda", "cudnn", "pillow", *SOURCE, "config")
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One line of the answer: `of` over `to`."""
+
+    title: str
+    of: Group
+    to: Group
+    estimate: RatioEstimate
+
+
+def between_sets(
+    a: ResultSet, b: ResultSet, strategy: str, anyway: bool, day: DaySpread | None = None
+) -> list[Comparison]:
+    """Each strategy that both sets timed, B over A. day: None where its spread is unknown, for ratios without verdict.
+
+    Raises UserError where no strategy is in both, or where they are not alike in all but TOLD.
+    """
+    in_a, in_b = timed_groups(a), timed_groups(b)
+    if strategy:
+        in_a, in_b = (
+            {(name := _find(strategy, groups, each)): groups[name]} for groups, each in ((in_a, a), (in_b, b))
+        )
+    both = [label for label in in_a if label in in_b]
+    if not both:
+        raise UserError(
+            f"no strategy was timed in both: {a.path} has {'; '.join(in_a)}, and {b.path} has {'; '.join(in_b)}"
+        )
+    for results, labels, others in ((a, in_a, in_b), (b, in_b, in_a)):
+        if only := [label for label in labels if label not in others]:
+            print(f"only in {results.path}: {'; '.join(only)}", file=sys.stderr)
+    for label in both:
+        _refuse_unlike(label, in_a[label], in_b[label], anyway)
+    found = between(_samples(in_a), _samples(in_b), day)
+    return [Comparison(label, in_b[label], in_a[label], found[label]) for label in both]
+
+
+def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparison]:
+    """The strategies of a set over `single` and over the fastest, or `strategy` over each other one."""
+    groups = timed_groups(results)
+    if len(groups) < 2:
+        raise UserError(f"{results.path} has one timed strategy only ({', '.join(groups)}); give another set as --b")
+    samples = _samples(groups)
+    if strategy:
+        chosen = _find(strategy, groups, results)
+        found = {(chosen, other): over.inverse() for other, over in against(chosen, samples).items()}
+    else:
+        singles = [label for label, group in groups.items() if group.strategy == BASELINE]
+        found = {(of, single): over for single in singles for of, over in against(single, samples).items()}
+        fastest, over_it = over_fastest(samples)
+        # a pair with the baseline is in its family, and has one interval
+        found |= {(of, fastest): over for of, over in over_it.items() if not {of, fastest} & {*singles}}
+    for of, to in found:
+        one, other = _identities(groups[to], groups[of])
+        _refuse(f"{to} and {of}", one, other, unlike(one, other), anyway)
+    return [Comparison(f"{of} / {to}", groups[of], groups[to], over) for (of, to), over in found.items()]
+
+
+def find_day(given: str, paths: tuple[Path, ...], anyway: bool) -> DaySpread | None:
+    """The day-to-day spread: given, such as 2%, or of sets of the same settings; None without either.
+
+    Raises UserError for both, or for sets that do not tell it.
+    """
+    if given and paths:
+        raise UserError("--day-sd gives what --day-sets measures: leave one of them out")
+    if given:
+        return DaySpread(parse_percent(given, "--day-sd"))
+    if not paths:
+        return None
+    days = [timed_groups(load_set(path)) for path in {path.resolve(): path for path in paths}.values()]
+    for groups in days[1:]:
+        for label in days[0].keys() & groups.keys():
+            _refuse_unlike(f"{label} of --day-sets", days[0][label], groups[label], anyway)
+    try:
+        return day_spread([_samples(groups) for groups in days])
+    except ValueError as error:
+        raise UserError(f"--day-sets: {error}") from None
+
+
+def _samples(groups: dict[str, Group]) -> dict[str, Sample]:
+    return {label: group.sample for label, group in groups.items()}
+
+
+def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> None:
+    """Of two sets: raises UserError where they are not alike in all but TOLD, which is printed."""
+    one, other = _identities(first, second)
+    names = differing([one, other])
+    _refuse(title, one, other, [name for name in names if name not in TOLD], anyway)
+    told = [name for name in names if name in TOLD]
+    told += [name for name in SOURCE if one.met.get(name) != other.met.get(name)]
+    if told:
+        print(f"note: {title}: A and B differ in {_differences(one, other, told)}", file=sys.stderr)
+
+
+def timed_groups(results: ResultSet) -> dict[str, Group]:
+    """The groups that have a throughput, by label."""
+    return {group.label: group for group in results.groups if group.samples}
+
+
+def _find(name: str, groups: dict[str, Group], results: ResultSet) -> str:
+    if name in groups:
+        return name
+    near = difflib.get_close_matches(name, groups, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {'; '.join(groups)}"
+    raise UserError(f"{results.path} has no timed run of {name!r}; {hint}")
+
+
+def _identities(first: Group, second: Group) -> tuple[Identity, Identity]:
+    """What each was asked and met; both by the columns of runs.csv where only one of them recorded it."""
+    one, other = first.identity, second.identity
+    if one.recorded == other.recorded:
+        return one, other
+    return by_columns(first.ok.iloc[0]), by_columns(second.ok.iloc[0])
+
+
+def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway: bool) -> None:
+    """Raises UserError that names every field in which two groups are not alike, or warns where that is wanted."""
+    text = f"{title}: not alike in {_differences(one, other, names)}"
+    if names and not anyway:
+        raise UserError(f"{text}. --anyway compares all the same")
+    if names:
+        print(f"warning: {text}", file=sys.stderr)
+
+
+def _differences(one: Identity, other: Identity, names: list[str]) -> str:
+    values = [(name, *(show((each.met | each.fields).get(name)) for each in (one, other))) for name in names]
+    return ", ".join(f"{name} ({a} against {b})" for name, a, b in values)
+
+
+def parse_percent(text: str, option: str) -> float:
+    """'5%' as 0.05. Raises UserError for anything that is not a percentage from 0 to 100."""
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not text.endswith("%") or not 0 <= percent < 100:
+        raise UserError(f"{option} is {text!r}, but must be a percentage such as 5%")
+    return percent / 100
