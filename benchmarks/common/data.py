@@ -10,7 +10,6 @@ import contextlib
 import errno
 import functools
 import itertools
-import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -184,7 +183,7 @@ def build_loaders(
         Loader(_host_batches(config, worker, images, batches), batches, config, worker.device, train_set.classes)
         for images, batches in ((train_set, train_batches), (val_set, val_batches))
     )
-    train.met = {"decoder": decode.resolved_decoder(config), "workers": num_workers(config, worker)}
+    train.met = {"decoder": decode.resolved_decoder(config)}
     return train, val
 
 
@@ -206,18 +205,8 @@ def image_folders(config: Config) -> tuple[Photographs, Photographs]:
     return train, val
 
 
-def num_workers(config: Config, worker: Worker) -> int:
-    """What config.workers came to. auto: a rank's share of the cores but one, and 0 where ranks train on the cores."""
-    if config.workers != "auto":
-        return config.workers
-    if worker.device.type != "cuda":
-        return 0
-    ranks = worker.world_size // worker.nodes
-    return max(1, len(os.sched_getaffinity(0)) // ranks - 1)
-
-
 def _host_batches(config: Config, worker: Worker, images: Photographs, batches: GlobalBatches):
-    workers, pin_memory = num_workers(config, worker), worker.device.type == "cuda"
+    workers, pin_memory = config.workers, worker.device.type == "cuda"
     if workers and not decode.resolved_decoder(config):
         return ThreadedBatches(images, batches, workers, pin_memory)
     return DataLoader(
