@@ -92,7 +92,7 @@ power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spre
 	@$(PYTHON) -m scripts.analysis.power --results "$(or $(RESULTS),results/latest)"
 
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
-	@$(PYTHON) -m scripts.report.page --results "$(or $(RESULTS),results/latest)" $(if $(filter no,$(MEASURE)),,--measure)
+	@STRATEGY=$(or $(STRATEGY),ddp) $(PYTHON) -m scripts.report.page --results "$(or $(RESULTS),results/latest)" $(if $(filter no,$(MEASURE)),,--measure)
 
 readme: setup ## the figures in the READMEs again, from the committed results
 	@$(PYTHON) -m scripts.report.readme

@@ -1,5 +1,5 @@
 """Measures what a whole report of a set still lacks: is the loader the limit? do the strategies compute the same
-update? how does ddp scale? Each part is a command of another room, in a process of its own."""
+update? how does STRATEGY scale? Each part is a command of another room, in a process of its own."""
 
 import os
 import sys
@@ -36,7 +36,8 @@ def missing_parts(results: Path) -> list[tuple[list, dict[str, str]]]:
         parts.append(([python, "-m", "scripts.probe.loader", "--results", results], told))
     parts.append(([python, "-m", "scripts.proof.verify", "--missing"], told | {"CONFIG": "", "ARGS": ""}))
     ranks = [2**n for n in range(machine.num_ranks().bit_length())]
-    if len(ranks) > 1 and not (results / "scaling" / "scaling.csv").exists():
-        told |= {"STRATEGY": "ddp", "RANKS": " ".join(map(str, ranks)), "THREADS_PER_RANK": ""}
+    scaled = os.environ.get("STRATEGY") and len(ranks) > 1
+    if scaled and not (results / "scaling" / "scaling.csv").exists():
+        told |= {"RANKS": " ".join(map(str, ranks)), "THREADS_PER_RANK": ""}
         parts.append((["launchers/all.sh", "scaling"], told | {"RESULTS": str(results / "scaling")}))
     return parts

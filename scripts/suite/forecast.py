@@ -1,6 +1,6 @@
 """How much memory a training step will take on each device, before anything runs: what fits, and what would.
 
-    python -m scripts.suite.forecast --config configs/v100x4.yaml --num-gpus 4 --memory-gb 16.9
+    python -m scripts.suite.forecast --memory-gb 16.9 --num-shards 4 --copies 1 -- --config configs/v100x4.yaml
 
 A step of each stage runs on fake tensors, which have sizes and no data, and every storage is counted from its birth to
 its end: parameters, gradients, momentum, what the backward pass needs, and the peak. It takes seconds, whatever the
@@ -15,6 +15,7 @@ import math
 import shutil
 import sys
 import weakref
+from typing import Literal
 
 import torch
 import tyro
@@ -28,7 +29,7 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import IMAGENET_CLASSES
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import draw_model
-from benchmarks.common.stages import find_cuts, num_microbatches, stages_at, trace
+from benchmarks.common.stages import find_cuts, stages_at, trace
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
 PREFETCHED = 2  # batches that each worker of a torch DataLoader has ready
@@ -68,33 +69,6 @@ class Need:
     momentum: int
     activations: int
     peak: int
-
-
-def split_of(strategy: str, config: Config, num_ranks: int, num_gpus: int) -> Split:
-    """What each strategy is in numbers. A strategy that is not here is one process a device, with all the model."""
-    ranks = Split(num_shards=num_ranks, copies=1, readers=num_ranks, reader_workers=config.workers)
-    alone = Split(reader_workers=config.workers)
-    micro = num_microbatches(config, num_ranks)
-    one_f_one_b = config.pipeline_schedule == "1f1b"
-    shards = max(1, num_gpus)
-    return {
-        "single": alone,
-        "dataparallel": Split(shards, copies=1, whole_batch=True, reader_workers=config.workers * shards),
-        "ddp_amp": dataclasses.replace(ranks, autocast=getattr(torch, DTYPES[config.amp_dtype])),
-        "apex_ddp": dataclasses.replace(ranks, autocast=torch.float16 if config.opt_level != "O0" else None),
-        "model_parallel": dataclasses.replace(alone, num_stages=2),
-        "hybrid_parallel": dataclasses.replace(ranks, num_stages=2),
-        "pipeline_parallel": dataclasses.replace(
-            alone,
-            num_stages=num_ranks,
-            num_microbatches=micro,
-            one_f_one_b=one_f_one_b,
-            evaluates=config.global_batch // num_ranks,
-        ),
-    }.get(strategy, ranks)
-
-
-DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 class Tally(TorchDispatchMode):
@@ -263,26 +237,40 @@ def shm_free_bytes() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    num_gpus: int
-    """GPUs of the machine."""
     memory_gb: float
-    """Memory of one of them, 10^9 bytes: a V100 has 16.9 or 34.1."""
-    strategies: str = "single dataparallel ddp ddp_amp model_parallel pipeline_parallel hybrid_parallel"
+    """Memory of one device, 10^9 bytes: a V100 has 16.9 or 34.1."""
+    num_shards: int = 1
+    """Parts of the global batch on different devices: the ranks of data parallel strategies."""
+    num_stages: int = 1
+    """Parts of the model on different devices."""
+    num_microbatches: int = 1
+    """Parts of a shard, one after the other."""
+    one_f_one_b: bool = False
+    """A stage keeps the activations of as many micro-batches as there are stages from it on."""
+    copies: int = 0
+    """Of the gradients: 1 with DDP's buckets."""
+    whole_batch: bool = False
+    """The images of all shards arrive on the first device."""
+    autocast: Literal["none", "bf16", "fp16"] = "none"
 
 
-def main(options: Options, config: Config) -> None:
-    for strategy in options.strategies.split():
-        num_ranks = options.num_gpus // 2 if strategy == "hybrid_parallel" else options.num_gpus
-        split = split_of(strategy, config, num_ranks, options.num_gpus)
-        peaks = ", ".join(f"{need.peak / 1e9:.2f}" for need in forecast(config, split))
-        verdict = refusal(config, split, options.memory_gb * 1e9, float("inf")) or "fits"
-        print(f"{strategy}: {peaks} GB; /dev/shm {shm_bytes(config, split) / 1e9:.1f} GB; {verdict}")
+def main(options: Options, config: Config) -> int:
+    values = {name: value for name, value in vars(options).items() if name not in ("memory_gb", "autocast")}
+    dtype = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}[options.autocast]
+    split = Split(**values, autocast=dtype, readers=options.num_shards, reader_workers=config.workers)
+    for number, need in enumerate(forecast(config, split)):
+        parts = {name: f"{num_bytes / 1e9:.2f}" for name, num_bytes in vars(need).items()}
+        print(f"stage {number}: " + ", ".join(f"{name} {gigabytes} GB" for name, gigabytes in parts.items()))
+    why_not = refusal(config, split, options.memory_gb * 1e9, float("inf"))
+    print(f"/dev/shm {shm_bytes(config, split) / 1e9:.2f} GB; {why_not or 'fits'}")
+    return int(bool(why_not))
 
 
 if __name__ == "__main__":
     split_at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     try:
-        main(tyro.cli(Options, args=sys.argv[1:split_at], description=__doc__), load_config(sys.argv[split_at + 1 :]))
+        options = tyro.cli(Options, args=sys.argv[1:split_at], description=__doc__)
+        sys.exit(main(options, load_config(sys.argv[split_at + 1 :])))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -52,6 +52,7 @@ def test_only_what_is_missing_is_measured(a_set, monkeypatch):
     """Protects minutes: a part whose table is there is left out; one rank has no scaling to show."""
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setenv("NPROC", "4")
+    monkeypatch.setenv("STRATEGY", "ddp")
     loader, proof, scaling = measure.missing_parts(a_set)
     assert "scripts.probe.loader" in loader[0] and "scripts.proof.verify" in proof[0]
     assert scaling[0] == ["launchers/all.sh", "scaling"] and scaling[1]["RANKS"] == "1 2 4"

@@ -13,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.stages import num_microbatches
 from scripts.suite.forecast import (
     RESERVED_BYTES,
     Split,
@@ -20,11 +21,36 @@ from scripts.suite.forecast import (
     largest_batch,
     refusal,
     shm_bytes,
-    split_of,
 )
 
 SMALL = Config(arch="resnet18", image_size=64, global_batch=32)
 V100_16GB, V100_32GB = 16.9e9, 34.1e9
+
+
+def split_of(strategy: str, config: Config, num_ranks: int, num_gpus: int) -> Split:
+    """What each strategy is in numbers; one that is not here is one process a device, with all of the model."""
+    ranks = Split(num_shards=num_ranks, copies=1, readers=num_ranks, reader_workers=config.workers)
+    alone = Split(reader_workers=config.workers)
+    micro = num_microbatches(config, num_ranks)
+    one_f_one_b = config.pipeline_schedule == "1f1b"
+    shards = max(1, num_gpus)
+    return {
+        "single": alone,
+        "dataparallel": Split(shards, copies=1, whole_batch=True, reader_workers=config.workers * shards),
+        "ddp_amp": dataclasses.replace(
+            ranks, autocast={"bf16": torch.bfloat16, "fp16": torch.float16}[config.amp_dtype]
+        ),
+        "apex_ddp": dataclasses.replace(ranks, autocast=torch.float16 if config.opt_level != "O0" else None),
+        "model_parallel": dataclasses.replace(alone, num_stages=2),
+        "hybrid_parallel": dataclasses.replace(ranks, num_stages=2),
+        "pipeline_parallel": dataclasses.replace(
+            alone,
+            num_stages=num_ranks,
+            num_microbatches=micro,
+            one_f_one_b=one_f_one_b,
+            evaluates=config.global_batch // num_ranks,
+        ),
+    }.get(strategy, ranks)
 
 
 def real_peak(config: Config) -> int:
