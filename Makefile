@@ -23,7 +23,7 @@ help: ## this text
 #: REPEATS     rounds of bench-all and bench-<strategy>; default 3
 #: NPROC       ranks; default: the GPUs, else 2
 #: RESULTS     result set; default: results/<date>-<time>; given again, only what is missing is run
-#: PLAN        yes: print the runs and start none
+#: PLAN        yes: bench, sweep and scaling print their runs, and start none
 #: RETRY       a status, such as failed: run those attempts again
 #: TIMEOUT     seconds that one run may take; default: the configuration's limit_s
 #: STRATEGY    for sweep and scaling
@@ -32,7 +32,6 @@ help: ## this text
 #: A, B, FAIL_OVER  for compare
 #: NODES, TASKS_PER_NODE, PARTITION, TIME  for bench-slurm; TIME in minutes
 #: GPUS_PER_NODE, CPUS_PER_TASK            the same; default: the GPUs here, and a task's share of a node's cores
-#: PLAN        yes: bench, sweep and scaling print their runs, and start none
 #: PACK, PACKED                            what make pack keeps (full, 256, jpeg256), and its folder
 #: MEASURE     no: make report from what is there
 #: WARNING_S   bench-slurm: seconds before the time limit at which a checkpoint is asked for; default 60

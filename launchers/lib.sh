@@ -13,6 +13,7 @@ PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
 export PYTHON
 STRATEGY_NAME=$(basename "$0" .sh)
+unset RENDEZVOUS_FILE # of a run around this one
 
 if [ -z "${RUN_ID:-}" ]; then
   told=$("$PYTHON" -m scripts.suite.plan "$STRATEGY_NAME") || exit 2

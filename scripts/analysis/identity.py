@@ -108,7 +108,17 @@ def unlike(one: Identity, other: Identity) -> list[str]:
     A field that only one of two recorded ones met, such as the version of a strategy's own library, is the strategy's.
     """
     own = OF_THE_STRATEGY.keys() | (one.met.keys() ^ other.met.keys() if one.recorded and other.recorded else set())
-    return [name for name in differing([one, other]) if name.removesuffix(MET) not in own]
+    # asked, precision is the user's choice; what came of it, and all that an old set tells of it, is the strategy's
+    chosen = {"precision"} if one.recorded and other.recorded else set()
+    return [name for name in differing([one, other]) if name in chosen or name.removesuffix(MET) not in own]
+
+
+def asked_the_same(one: Identity, other: Identity) -> bool:
+    """Whether two groups were asked the same of their strategies."""
+    halves = (
+        {name: value for name, value in counted(each.asked).items() if name != "strategy"} for each in (one, other)
+    )
+    return _text(next(halves)) == _text(next(halves))
 
 
 def comparable(one: Identity, other: Identity) -> bool:

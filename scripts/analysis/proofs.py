@@ -5,6 +5,8 @@
 A proof says yes of the settings that it ran with, and of nothing else.
 """
 
+import json
+
 import numpy
 import pandas
 
@@ -19,7 +21,6 @@ MAY_DIFFER = {
     "augment": "augment",
     "workers": "workers",
     "threads_per_rank": "threads",
-    "skip_bad_files": "bad files",
 }
 NOT_YET = "not proved yet: make verify"
 UNKNOWN = "not proved: settings unknown"
@@ -43,8 +44,15 @@ def proved(group: Group, equivalence: pandas.DataFrame) -> str:
     if not covering:
         return f"not proved: {', '.join(_others(gaps[-1][1]))}"
     row, names = covering[-1]
-    but = ", ".join(dict.fromkeys(MAY_DIFFER[name.removesuffix(MET)] for name in names))
+    words = [MAY_DIFFER[name.removesuffix(MET)] for name in names] + _other_source(row, group)
+    but = ", ".join(dict.fromkeys(words))
     return verdict(row) + (f"; but for {but}" if but and row.verdict == "ok" else "")
+
+
+def _other_source(row, group: Group) -> list[str]:
+    """'commit' where a run of the group is of another commit than the proof."""
+    commit = json.loads(row.met).get("commit") if row.met else None
+    return ["commit"] if commit and set(group.ok.commit) - {commit, ""} else []
 
 
 def _identity(row) -> Identity | None:

@@ -19,7 +19,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import STATUSES, TABLES, read_table
 from benchmarks.common.settings import settings_hash
 from scripts.analysis.families import Sample, against, sample
-from scripts.analysis.identity import Identity, comparable, labels, same_asked
+from scripts.analysis.identity import Identity, asked_the_same, comparable, labels, same_asked
 from scripts.analysis.recorded import halves, identities, read_halves
 from scripts.analysis.stats import Estimate, RatioEstimate, Windows, strategy_throughput
 from scripts.analysis.words import clean
@@ -105,12 +105,16 @@ class ResultSet:
         return [group for group in self.groups if group.strategy == strategy and group.samples]
 
     def baseline_of(self, group: Group) -> Group | None:
-        """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy.
+        """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy; of
+        several, those that were asked the same.
 
         None for these themselves, and where there are none, or several.
         """
         found = [other for other in self.timed(BASELINE) if comparable(other.identity, group.identity)]
-        return found[0] if len(found) == 1 and group not in found else None
+        if group in found:
+            return None
+        nearest = [other for other in found if asked_the_same(other.identity, group.identity)]
+        return next((some[0] for some in (nearest, found) if len(some) == 1), None)
 
     @functools.cached_property
     def over_baseline(self) -> dict[str, RatioEstimate]:

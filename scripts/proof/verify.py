@@ -96,7 +96,7 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
         return row | {"verdict": "skipped" if status == "skipped" else "failed", "reason": reason}
     met = made.settings()["met"]
     row |= {"world_size": met["world_size"], "met": json_cell(met)}
-    if met["backend"] != "none" and run.asked["ranks"] > met["num_shards"] * met["num_stages"] == 1:
+    if met["backend"] != "none" and run.asked["ranks"] > met["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
     return row | judge(scratch / "last.pt", run.config, met)
 
@@ -139,6 +139,6 @@ if __name__ == "__main__":
         with contextlib.suppress(KeyboardInterrupt):
             sys.exit(main(tyro.cli(Options, description=__doc__)))
         sys.exit(130)
-    except (UserError, ValueError) as error:
+    except (UserError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -78,7 +78,7 @@ def check_place(results: Path, settings: dict) -> None:
     """Raises UserError where this machine is not such a one as a run had: its proof would be of something else."""
     asked, on_gpus, num_gpus = settings["asked"], settings.get("met", {}).get("device") == "cuda", machine.num_gpus()
     ranks_here = asked["ranks"] // asked["nodes"]
-    same_ranks = machine.all_ranks(ranks_here) == (asked["ranks"], asked["nodes"])
+    same_ranks = (asked["ranks"], asked["nodes"]) in map(machine.all_ranks, (ranks_here, asked["ranks"]))
     if on_gpus != (num_gpus > 0) or 0 < num_gpus < ranks_here or not same_ranks:
         devices = "GPUs" if on_gpus else "CPUs"
         raise UserError(
@@ -121,8 +121,9 @@ def _once(runs) -> list[Run]:
 
 
 def not_proved(runs: list[Run], results: Path) -> list[Run]:
-    """The runs without a row in the set's equivalence.csv."""
-    asked = (json.loads(cell) for cell in read_table(results, "equivalence").asked if cell)
+    """The runs without a proof in the set's equivalence.csv; one that failed or was skipped is tried again."""
+    rows = read_table(results, "equivalence")
+    asked = (json.loads(cell) for cell in rows[rows.verdict == "ok"].asked if cell)
     proved = {settings_hash(half) for half in asked}
     return [run for run in runs if settings_hash(run.asked) not in proved]
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from benchmarks.common import machine
 from benchmarks.common.relay import relay
+from benchmarks.common.results import read_table
+from benchmarks.common.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,15 +31,26 @@ def measure(results: Path) -> int:
 
 
 def missing_parts(results: Path) -> list[tuple[list, dict[str, str]]]:
-    """(command, its own variables) of each part whose table the set lacks; what is not proved yet, verify knows."""
+    """(command, its own variables) of each part that the set may lack, at the settings of the set's first ok run.
+
+    What is not proved yet, verify knows; which runs of a scaling study are left, its plan.
+    """
     python, parts = sys.executable, []
     told = {"PYTHON": os.environ.get("PYTHON") or python, "RESULTS": str(results)}
+    as_measured = told | settings_of(results)
     if not (results / "loader.csv").exists():
-        parts.append(([python, "-m", "scripts.probe.loader", "--results", results], told))
+        parts.append(([python, "-m", "scripts.probe.loader", "--results", results], as_measured))
     parts.append(([python, "-m", "scripts.proof.verify", "--missing"], told | {"CONFIG": "", "ARGS": ""}))
     ranks = [2**n for n in range(machine.num_ranks().bit_length())]
-    scaled = os.environ.get("STRATEGY") and len(ranks) > 1
-    if scaled and not (results / "scaling" / "scaling.csv").exists():
-        told |= {"RANKS": " ".join(map(str, ranks)), "THREADS_PER_RANK": ""}
-        parts.append((["launchers/all.sh", "scaling"], told | {"RESULTS": str(results / "scaling")}))
+    if os.environ.get("STRATEGY") and len(ranks) > 1:
+        scaled = {"RANKS": " ".join(map(str, ranks)), "THREADS_PER_RANK": "", "RESULTS": str(results / "scaling")}
+        parts.append((["launchers/all.sh", "scaling"], as_measured | scaled))
     return parts
+
+
+def settings_of(results: Path) -> dict[str, str]:
+    """CONFIG of the first ok run whose folder is still there; nothing where none is."""
+    runs = read_table(results, "runs")
+    folders = (RunFolder(results / "logs" / run_id) for run_id in runs[runs.status == "ok"].run_id)
+    found = next((folder.config for folder in folders if folder.config.exists()), None)
+    return {"CONFIG": str(found.resolve()), "ARGS": "", "DATA": ""} if found else {}

@@ -1,4 +1,4 @@
-"""Draw strong and weak scaling over ranks, from a set that launchers/scaling.sh made.
+"""Draw strong and weak scaling over ranks, from a set that make scaling made.
 
     python -m scripts.report.scaling --results results/latest --strategy ddp
 

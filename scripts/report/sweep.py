@@ -1,4 +1,4 @@
-"""Draw throughput against the value of one option, from a set that launchers/sweep.sh made.
+"""Draw throughput against the value of one option, from a set that make sweep made.
 
     python -m scripts.report.sweep --results results/latest --strategy ddp --key bucket_cap_mb
 

@@ -18,13 +18,15 @@ import tyro
 from benchmarks.common import machine
 from benchmarks.common.config import Config, find_key, load_config
 from benchmarks.common.errors import UserError
-from benchmarks.common.fingerprint import fingerprint
+from benchmarks.common.listing import known_fingerprint
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import ask, settings_hash
+from benchmarks.common.settings import NOT_COUNTED, ask, settings_hash
 from scripts.suite import preflight
 from scripts.suite.options import value_flags
 from scripts.suite.variables import Given, read_variables
+
+OF_A_CLUSTER = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +56,10 @@ def make_run(
     threads = threads or machine.threads_per_rank(ranks_here)
     if given.limit_s is not None:
         config = dataclasses.replace(config, limit_s=given.limit_s)
-    data = _fingerprint(config.data) if config.loader == "folder" else ""
+    data = "" if config.loader == "synthetic" else _fingerprint(config.data)
     asked = ask(config, strategy, *machine.all_ranks(ranks_here), threads, data)
+    # a cluster's nodes are known to the launcher only: what was said of them stands for them
+    asked |= {name.lower(): os.environ[name] for name in OF_A_CLUSTER if os.environ.get(name)}
     told = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
     told |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": threads}
     return Run(strategy, number, config, asked, {name: str(value) for name, value in told.items()}, flags)
@@ -64,7 +68,7 @@ def make_run(
 @functools.cache
 def _fingerprint(data: str) -> str:
     preflight.check_data(data)
-    return fingerprint(Path(data))
+    return known_fingerprint(Path(data))
 
 
 def bench(given: Given) -> list[Run]:
@@ -82,6 +86,8 @@ def sweep(given: Given) -> list[Run]:
             example = 'STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
             raise UserError(f"{name.upper()} is not set; for example: make sweep {example}")
     strategy, key = preflight.only(given.strategy), find_key(given.key)
+    if key in NOT_COUNTED:
+        raise UserError(f"KEY={key} cannot change what is measured ({NOT_COUNTED[key]}); sweep another option")
     own = [value_flags(key, text) for text in dict.fromkeys(given.values.split())]
     points = [(load_config([*given.flags, *flags]), " ".join([given.args, *flags]).strip()) for flags in own]
     preflight.check_ranks([config for config, _ in points], [given.ranks_here])
@@ -96,6 +102,8 @@ def scaling(given: Given) -> list[Run]:
         raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
     if not all(word.isdecimal() and int(word) > 0 for word in given.ranks.split()):
         raise UserError(f"RANKS is {given.ranks!r}, but must be numbers of ranks, such as 1 2 4")
+    if elsewhere := [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]:
+        raise UserError(f"RANKS are numbers of ranks on this machine; leave {elsewhere[0]} out")
     strategy, ranks = preflight.only(given.strategy), sorted({int(word) for word in given.ranks.split()})
     if len(ranks) < 2:
         raise UserError(f"RANKS is {given.ranks!r}: one number of ranks shows no scaling; give two or more")

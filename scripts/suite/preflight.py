@@ -119,8 +119,3 @@ def check_results(results: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise UserError(f"RESULTS={results} cannot be written: {error.strerror}; choose another folder") from None
-
-
-def plain_options(cell: str) -> str:
-    """The flags of a runs.csv row, without the mark that keeps a spreadsheet from running them."""
-    return " ".join(cell.removeprefix("'").split())

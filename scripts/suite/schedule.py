@@ -18,7 +18,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.relay import Relay, relay
 from benchmarks.common.results import add_settings, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.suite import preflight, processes
+from scripts.suite import processes
 from scripts.suite.plan import Run, begin, python
 from scripts.suite.row import known_before
 
@@ -85,23 +85,23 @@ def run_each(
         folder, told = begin(run, results, f"{number}/{total or len(runs)}")
         launcher = ROOT / "launchers" / f"{run.strategy}.sh"
         code = children.run([launcher], cwd=ROOT, env=os.environ | told, stdout=stdout)
-        if code < 0:
-            bury(run, folder, -code, told, children.signum)
+        if code:
+            bury(run, folder, code, told, children.signum)
         all_ok &= code == 0
         if after_run:
             after_run(run, folder)
     return all_ok
 
 
-def bury(run: Run, folder: RunFolder, signum: int, told: dict[str, str], heard: int) -> None:
-    """End what is left of a run whose attempt was killed, and write its row, unless it has done so itself."""
+def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: int) -> None:
+    """End what is left of a run whose launcher or attempt failed, and write its row, unless that has done so itself."""
     processes.end_all(folder.path, GRACE_S)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
-    name = signal.Signals(signum).name
     row = known_before(folder, run.strategy, run.round, run.asked, told)
-    row |= {"status": "failed", "reason": f"{name} ended the attempt; its processes were ended, and nothing is known"}
-    if heard:
+    ended = f"{signal.Signals(-code).name} ended the attempt" if code < 0 else f"the launcher ended with code {code}"
+    row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
+    if heard and code == -signal.SIGTERM:
         row |= {"status": "interrupted", "reason": f"{signal.Signals(heard).name} to the suite, before the run began"}
     row |= {"settings": add_settings(folder.results, run.asked), "options": run.flags}
     append_rows(folder.results, "runs", [row])
@@ -128,31 +128,10 @@ def claimed(results: Path) -> Iterator[None]:
 def describe(results: Path, runs: Sequence[Run], children: Relay) -> None:
     """Make the set results/latest, where it lies in results/, and say what its numbers depend on."""
     folder = ROOT / "results"
-    if results.resolve().parent == folder.resolve():
+    if results.resolve().parent == folder.resolve() and os.environ.get("NODE_RANK", "0") == "0":
         link = folder / f".latest-{os.getpid()}"
         link.symlink_to(results.resolve().name)
         link.replace(folder / "latest")
     if runs and not (results / "environment.json").exists():
         told = os.environ | runs[0].variables | {"CONFIG": runs[0].config.config}
         children.run([python(), "-m", "scripts.suite.environment", "--results", results], cwd=ROOT, env=told)
-
-
-def run_and_read(
-    runs: Sequence[Run], results: Path, after_run: Callable[[Run, dict], None] = lambda run, row: None
-) -> tuple[list[dict], int]:
-    """Run a plan into a folder of its own, such as a set's verify/; returns its rows, and the signal that ended it.
-
-    after_run: called with each run and its row, before the next run starts. Only failures are printed.
-    """
-    rows: list[dict] = []
-
-    def read(run: Run, folder: RunFolder) -> None:
-        found = read_table(results, "runs")
-        found = found[found.run_id == folder.run_id].to_dict("records")
-        nothing = {"run_id": folder.run_id, "status": "failed", "reason": "the launcher left no row"}
-        rows.append(found[-1] if found else nothing)
-        after_run(run, rows[-1])
-
-    with claimed(preflight.open_set(results)), relay() as children:
-        run_each(runs, results, children, read, stdout=subprocess.DEVNULL)
-    return rows, children.signum

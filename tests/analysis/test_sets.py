@@ -285,3 +285,22 @@ def test_the_set_owns_its_tables_and_reads_each_once(tmp_path, monkeypatch):
     (tmp_path / "environment.json").write_text('{"num_cores": 2, "packages": "no"}')
     assert results.environment == {"num_cores": 2}
     assert dataclasses.replace(results, name="x").table("runs") is results.table("runs")
+
+
+def test_a_second_study_in_a_set_leaves_the_first_its_baseline(tmp_path):
+    """Protects speed-ups: with two baselines, each group has the one that was asked the same."""
+    for ranks in (2, 4):
+        for strategy in ("single", "ddp"):
+            add(tmp_path, asked(strategy, ranks))
+    results = load_set(tmp_path)
+    assert [results.baseline_of(group).settings["ranks"] for group in results.timed("ddp")] == [2, 4]
+
+
+def test_a_precision_that_was_asked_for_is_no_speed_up(tmp_path):
+    """Protects x single: tf32 over fp32 is arithmetic; what a strategy made of the same wish is its own."""
+    add(tmp_path, asked("single"))
+    add(tmp_path, asked("ddp", precision="tf32"), MET | {"precision": "tf32"})
+    add(tmp_path, asked("ddp_amp"), MET | {"precision": "bf16"})
+    results = load_set(tmp_path)
+    bases = {group.strategy: results.baseline_of(group) for group in results.groups}
+    assert bases["ddp"] is None and bases["ddp_amp"].strategy == "single"

@@ -90,7 +90,7 @@ def test_an_unfit_data_set(refuse, own_data, spoil, words):
         ({"ARGS": "--global-batch 9"}, ["global_batch 9 does not divide by 2 ranks; try --global-batch 8"]),
         ({"NUM_GPUS": 1, "NPROC": 2}, ["NPROC asks for 2 ranks, but only 1 GPUs can be seen; lower NPROC"]),
         ({"REPEATS": 0}, ["REPEATS is 0, but must be at least 1"]),
-        ({"RETRY": "filed"}, ["RETRY is 'filed'; it takes ok, failed"]),
+        ({"RETRY": "filed"}, ["RETRY is 'filed'; it takes failed"]),
         ({"CONFIG": "configs/nowhere.yaml"}, ["cannot read the configuration configs/nowhere.yaml"]),
         ({"ARGS": "--lr -1"}, ["lr is -1.0, but must be at least 0"]),
     ],
