@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report readme compare power verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report readme compare power roof forecast verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -86,6 +86,12 @@ plot: setup ## draw the charts of RESULTS (one or several sets) again
 compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; without B: strategies within A
 	@$(PYTHON) -m scripts.analysis.compare --a "$(or $(A),results/latest)" $(if $(B),--b "$(B)") \
 	  $(if $(FAIL_OVER),--fail-over $(FAIL_OVER)) $(ARGS)
+
+roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FLOPs and bytes of a step; ARGS="--layers"
+	@$(PYTHON) -m scripts.probe.roof $(ARGS)
+
+forecast: setup ## memory of a step before it runs: ARGS="--memory-gb 16.9 --num-shards 4 --copies 1 -- --config configs/v100x4.yaml"
+	@$(PYTHON) -m scripts.suite.forecast $(ARGS)
 
 power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spread of RESULTS
 	@$(PYTHON) -m scripts.analysis.power --results "$(or $(RESULTS),results/latest)"

@@ -62,7 +62,7 @@ def roof_images_per_s(layers: Sequence[Layer], batch: int, tflops: float, gb_per
 
 
 def forecast_rows(layers: dict[str, Sequence[Layer]], arch: str, image_size: int, batch: int) -> list[dict]:
-    """One row a GPU and precision that it has: rows of roof.csv, rates in images/s of one GPU.
+    """One row a GPU and precision that it has; rates in images/s of one GPU.
 
     layers: by the precision whose bytes they move, fp32 and bf16. forecast_low and forecast_high are empty for a model
     of which nothing is published.

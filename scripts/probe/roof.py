@@ -1,6 +1,6 @@
 """What one training step must compute and move, layer by layer, and the roof that this sets on GPUs not at hand.
 
-    python -m scripts.probe.roof --arch resnet50 --image-size 224 --batch 256 [--layers] [--results results/x]
+    python -m scripts.probe.roof --arch resnet50 --image-size 224 --batch 256 [--layers]        # make roof
 
 The step is traced with tensors that have shapes and no data (FakeTensorMode), in seconds and without a GPU. Bytes are
 what each operation reads and writes; `fused` leaves out what need not travel where every elementwise operation runs
@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 import torchvision
@@ -38,8 +37,6 @@ class Options:
     batch: int = 256
     layers: bool = False
     """Print every layer, too."""
-    results: Path | None = None
-    """Result set that gets roof.csv, for its report."""
 
 
 @dataclasses.dataclass
@@ -194,11 +191,6 @@ def main(options: Options) -> int:
                 print(f"{'':{len(name) + 1}} {layer.name:<28} {layer.flops / 1e9:>10,.2f} {moved}")
     rows = forecast_rows(layers, options.arch, options.image_size, options.batch)
     print(forecast_table(rows))
-    if options.results:
-        from benchmarks.common.results import append_rows
-
-        (options.results / "roof.csv").unlink(missing_ok=True)
-        append_rows(options.results, "roof", rows)
     return 0
 
 
