@@ -41,6 +41,8 @@ help: ## this text
 #: TESTS       what make test runs, such as tests/benchmarks/test_data.py
 #: PYTHON      interpreter; with SETUP=no it is used as it is
 #: SETUP       no: install nothing
+#: TORCH, LOCK   set-up: another torch, such as TORCH=2.14.1; LOCK=no: the newest of everything
+#: APEX_GIT    set-up: a local clone of NVIDIA Apex
 #: TORCH       setup: this version of torch; default: the newest that runs on the GPUs and driver here
 #: LOCK        setup: no: the newest of everything, instead of the lock file's versions
 #: PIP_ARGS    words for every pip install, such as "--index-url https://..."
