@@ -109,14 +109,14 @@ def read_by_nvimgcodec() -> Reader:
 @functools.cache
 def _nvimgcodec():
     """The library, its parameters, and a decoder for each process and thread: none is shared, none outlives a fork."""
-    with _quiet():
+    with quiet():
         library = importlib.import_module("nvidia.nvimgcodec")
 
     switching = threading.Lock()  # stderr is the whole process's
 
     @functools.lru_cache(maxsize=64)
     def decoder_of(pid: int, thread: int):
-        with switching, _quiet():
+        with switching, quiet():
             backends = [library.Backend(library.BackendKind.CPU_ONLY)]
             return library.Decoder(device_id=ON_CPU, backends=backends, max_num_cpu_threads=1)
 
@@ -150,7 +150,7 @@ def check_plain(content: bytes, height: int, width: int) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Nothing on stderr: nvimgcodec calls it an error that NVIDIA's other libraries, which it can use, are not here."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)

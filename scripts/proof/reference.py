@@ -25,10 +25,12 @@ from torchvision.transforms.functional import pil_to_tensor
 from tqdm import tqdm
 
 from benchmarks.common.config import Config
+from benchmarks.common.decode import quiet
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, learning_rate
 from benchmarks.common.settings import Shape
 
+ONE_AT_A_TIME = threading.Lock()
 ORIENTATION = 274  # the EXIF tag
 IMAGENET_MEAN_AND_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as torchvision documents for its models
 
@@ -176,10 +178,11 @@ def by_nvimgcodec(content: bytes) -> torch.Tensor | None:
 @functools.cache
 def nvimgcodec_of_thread(thread: int):
     """The library and a decoder on the CPU that no other thread uses."""
-    from nvidia import nvimgcodec
+    with ONE_AT_A_TIME, quiet():  # stderr belongs to the process, not to a thread
+        from nvidia import nvimgcodec
 
-    backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
-    return nvimgcodec, nvimgcodec.Decoder(device_id=-99999, backends=backends, max_num_cpu_threads=1)
+        backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
+        return nvimgcodec, nvimgcodec.Decoder(device_id=-99999, backends=backends, max_num_cpu_threads=1)
 
 
 def by_torchcodec(content: bytes) -> torch.Tensor | None:
