@@ -14,7 +14,6 @@ import warnings
 from pathlib import Path
 
 import jinja2
-import tyro
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from tqdm import tqdm
@@ -25,6 +24,7 @@ from scripts.analysis.accuracy import about_top1
 from scripts.analysis.cautions import warnings_of
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.analysis.words import clean
+from scripts.report.command import command
 from scripts.report.content import (
     COLUMNS,
     EXPLAIN,
@@ -154,8 +154,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    command(main, Options)
