@@ -55,12 +55,13 @@ class Options:
 def figures_of(results: ResultSet) -> dict[str, Figure]:
     """Every chart that the set holds something for, by name."""
     found = {name: draw([results]) for name, draw in (CHARTS | DETAIL_CHARTS).items()}
-    aside = results.path / "scaling"  # where make report measures it, so that its runs are not in the table
-    for source in (results, *([load_set(aside)] if aside.is_dir() else [])):
+    # where they are measured aside, so that their runs are not in the table
+    aside = [path for name in ("scaling", "sweeps") if (path := results.path / name).is_dir()]
+    for source in (results, *map(load_set, aside)):
         for strategy, modes in scalings(source).items():
             found[f"scaling_{strategy}"] = scaling_chart(source, strategy, modes)
-    for (strategy, key), points in sweeps(results).items():
-        found[f"sweep_{strategy}_{key}"] = sweep_chart(results, strategy, key, points)
+        for (strategy, key), points in sweeps(source).items():
+            found[f"sweep_{strategy}_{key}"] = sweep_chart(source, strategy, key, points)
     # names become files and ids
     return {re.sub(r"[^\w-]", "_", name): figure for name, figure in found.items() if figure}
 
