@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report readme compare power roof forecast verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report publish readme compare power roof forecast verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -34,6 +34,7 @@ help: ## this text
 #: GPUS_PER_NODE, CPUS_PER_TASK            the same; default: the GPUs here, and a task's share of a node's cores
 #: PACK, PACKED                            what make pack keeps (full, 256, jpeg256), and its folder
 #: MEASURE     no: make report from what is there
+#: NAME, REPLACE   for publish: <hardware>_<torch>_<yyyymm>; yes: in the place of the set of that name
 #: WARNING_S   bench-slurm: seconds before the time limit at which a checkpoint is asked for; default 60
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
 #: HOSTS       hosts for horovodrun, such as a:4,b:4
@@ -99,6 +100,9 @@ power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spre
 
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
 	@STRATEGY=$(or $(STRATEGY),ddp) $(PYTHON) -m scripts.report.page --results "$(or $(RESULTS),results/latest)" $(if $(filter no,$(MEASURE)),,--measure)
+
+publish: setup ## check RESULTS and put it into results/published/NAME with its report; README's figures follow
+	@$(PYTHON) -m scripts.report.publish --results "$(or $(RESULTS),results/latest)" --name "$(NAME)" $(if $(filter yes,$(REPLACE)),--replace)
 
 readme: setup ## the figures in the READMEs again, from the committed results
 	@$(PYTHON) -m scripts.report.readme
