@@ -22,7 +22,6 @@ if [ -z "${RUN_ID:-}" ]; then
   done <<<"$told"
 fi
 export OMP_NUM_THREADS=$THREADS_PER_RANK
-export CUDA_DEVICE_ORDER=PCI_BUS_ID # as NVML numbers GPUs: CUDA's own order is by speed, and telemetry would read others
 # shellcheck disable=SC2034 # launchers use it
 OPTIONS=(--config "$CONFIG") # of every script: all that was asked is in this file
 
