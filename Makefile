@@ -41,12 +41,11 @@ help: ## this text
 #: THREADS_PER_RANK                        default: cores / ranks
 #: TESTS       what make test runs, such as tests/benchmarks/test_data.py
 #: PYTHON      interpreter; with SETUP=no it is used as it is
+#: GPU_MEMORY_GB    of the smallest GPU, for the memory forecast; default: what the GPUs here have
 #: SETUP       no: install nothing
-#: TORCH, LOCK   set-up: another torch, such as TORCH=2.14.1; LOCK=no: the newest of everything
-#: APEX_GIT    set-up: a local clone of NVIDIA Apex
 #: TORCH       setup: this version of torch; default: the newest that runs on the GPUs and driver here
 #: LOCK        setup: no: the newest of everything, instead of the lock file's versions
-#: PIP_ARGS    words for every pip install, such as "--index-url https://..."
+#: PIP_ARGS    setup: words for every pip install, such as "--index-url https://..."
 #: APEX_GIT    setup: a clone of github.com/NVIDIA/apex
 
 NEEDED := torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2
@@ -93,8 +92,8 @@ compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; with
 roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FLOPs and bytes of a step; ARGS="--layers"
 	@$(PYTHON) -m scripts.probe.roof $(ARGS)
 
-forecast: setup ## memory of a step before it runs: ARGS="--memory-gb 16.9 --num-shards 4 --copies 1 -- --config configs/v100x4.yaml"
-	@$(PYTHON) -m scripts.suite.forecast $(ARGS)
+forecast: setup ## memory that each strategy needs: ARGS="--memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml"
+	@$(PYTHON) -m scripts.suite.room $(ARGS)
 
 power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spread of RESULTS
 	@$(PYTHON) -m scripts.analysis.power --results "$(or $(RESULTS),results/latest)"
