@@ -16,7 +16,7 @@ import numpy
 import pandas
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import STATUSES, TABLES, read_table
+from benchmarks.common.results import STATUSES, TABLES, WARM_UP, read_table
 from benchmarks.common.settings import settings_hash
 from scripts.analysis.families import Sample, against, sample
 from scripts.analysis.identity import Identity, asked_the_same, comparable, labels, same_asked
@@ -138,7 +138,7 @@ def load_set(path: Path) -> ResultSet:
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is not a folder of results; `make bench-all` makes one, results/latest is the newest")
-    tables = {name: _table(path, name) for name in ("runs", "settings", "windows")}
+    tables = {"runs": _counted_runs(path)} | {name: _table(path, name) for name in ("settings", "windows")}
     windows = _plausible(tables["windows"], ["images", "seconds"], path / "windows.csv")
     timed = {run_id: rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
     runs = tables["runs"]
@@ -159,7 +159,7 @@ def load_set(path: Path) -> ResultSet:
 
 def read_runs(path: Path) -> pandas.DataFrame:
     """runs.csv of a set with a column `asked_hash`: what each run was asked, '' where that was not recorded."""
-    runs = _table(path, "runs")
+    runs = _counted_runs(path)
     found, _ = identities(path, runs, _table(path, "settings"))
     return runs.assign(asked_hash=[settings_hash(each.asked) if each.recorded else "" for each in found])
 
@@ -173,6 +173,12 @@ def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:
         for name in in_a.keys() & in_b.keys()
         if halves(in_a[name]) != halves(in_b[name])
     ]
+
+
+def _counted_runs(path: Path) -> pandas.DataFrame:
+    """runs.csv without what only warmed the machine."""
+    runs = _table(path, "runs")
+    return runs[(runs.status != WARM_UP) & (runs["repeat"] != 0)].reset_index(drop=True)
 
 
 def _table(path: Path, name: str) -> pandas.DataFrame:
