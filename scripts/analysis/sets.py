@@ -90,6 +90,13 @@ class ResultSet:
         return pandas.concat(rows) if rows else pandas.DataFrame(columns=list(TABLES["runs"]))
 
     @functools.cached_property
+    def loads_before(self) -> pandas.Series:
+        """Load average before each ok run, in their order; before a warm-up too, which is part of the next run's."""
+        runs = _table(self.path, "runs")
+        ran = runs[(runs.status == "ok") | (runs.status == WARM_UP)]
+        return ran.sort_values("started_at", kind="stable").load_average.dropna()
+
+    @functools.cached_property
     def environment(self) -> dict:
         """environment.json; {} where it is missing or broken, which is said on stderr."""
         return _read_environment(self.path / "environment.json")

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import tyro
 
+from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.relay import Relay, relay
 from benchmarks.common.results import WARM_UP, read_table, write_json
@@ -59,7 +60,7 @@ class Sitting:
 
 
 class Failed(Exception):
-    """A side's run has not become ok: a sentence, and the exit code."""
+    """A side's run has not become ok: a sentence with its log."""
 
 
 def main() -> int:
@@ -68,6 +69,10 @@ def main() -> int:
     most = given.repeats if os.environ.get("REPEATS") else MOST_ROUNDS
     if not given.strategy:
         raise UserError("STRATEGY is not set; for example: make ab A=HEAD~1 B=tree: STRATEGY=ddp")
+    if machine.number("NNODES", "a number of nodes") not in (None, 1):
+        raise UserError(
+            "make ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
+        )
     strategy = preflight.only(given.strategy)
     a, b = (sides.read_side(name, os.environ.get(name, "").strip(), given, strategy) for name in ("A", "B"))
     runs = {side.name: run_of(side, strategy, given) for side in (a, b)}
@@ -131,7 +136,7 @@ class Measure:
         made, told = plan.begin(run, folder, label)
         sides.write_config(side, made, run.config)
         told["PYTHON"] = side.python
-        schedule.describe(folder, run, self.children)
+        schedule.describe(folder, run, self.children, side.python)
         code = schedule.start(run, made, told, self.children, self.where[name])
         if self.children.signum:
             return None

@@ -148,8 +148,10 @@ def link_latest(results: Path) -> None:
         link.replace(folder / "latest")
 
 
-def describe(results: Path, run: Run, children: Relay) -> None:
-    """Say in the set what its numbers depend on, once."""
+def describe(results: Path, run: Run, children: Relay, interpreter: str = "") -> None:
+    """Say in the set what its numbers depend on, once; by the interpreter that the runs have, where it is another."""
     if not (results / "environment.json").exists():
         told = os.environ | run.variables | {"CONFIG": run.config.config}
-        children.run([python(), "-m", "scripts.suite.environment", "--results", results], cwd=ROOT, env=told)
+        children.run(
+            [interpreter or python(), "-m", "scripts.suite.environment", "--results", results], cwd=ROOT, env=told
+        )

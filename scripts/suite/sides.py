@@ -144,23 +144,21 @@ def checkouts(sides: Sequence[Side]) -> Iterator[dict[str, Path]]:
                 raise UserError(f"git cannot check out commit {commit[:12]} in {folder}; see: git worktree list")
         yield {side.name: folder / side.commit[:12] if side.commit else ROOT for side in sides}
     finally:
+        for commit in commits:
+            git("worktree", "remove", "--force", str(folder / commit[:12]))
         if folder:
-            _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    git("worktree", "prune")
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_left_over() -> None:
     """Worktrees of a process that was killed."""
     for line in git("worktree", "list", "--porcelain").splitlines():
-        folder = Path(line.removeprefix("worktree ")).parent
-        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
-        ours = line.startswith("worktree ") and folder.name.startswith(PREFIX) and owner.isdecimal()
+        path = Path(line.removeprefix("worktree "))
+        owner = path.parent.name.removeprefix(PREFIX).partition("-")[0]
+        ours = line.startswith("worktree ") and path.parent.name.startswith(PREFIX) and owner.isdecimal()
         if ours and not psutil.pid_exists(int(owner)):
-            _remove(folder)
+            git("worktree", "remove", "--force", str(path))
+            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def git(*words: str, quiet: bool = False) -> str:
