@@ -130,10 +130,12 @@ def _ended(runs: Sequence[Run], given: Given, results: Path, began: float, round
     if given.until is not None and len(samples) > 1 and enough(samples, baseline, given.until):
         print(f"{until} is reached: {known}")
         return True
-    if round_s > left_s:
+    if not any(done in each.rounds for each in samples.values()):
+        why = f"no run of round {done} was timed"
+    elif round_s > left_s:
         why = f"BUDGET={given.budget_s:g}s: another round, of about {round_s:.0f} s, does not fit"
     elif given.until is not None and len(samples) < 2:
-        why = "fewer than two strategies have a timed run"
+        why = "only one strategy has a timed run"
     elif given.until is not None and given.budget_s is None and done >= MOST_ROUNDS:
         why = f"{MOST_ROUNDS} rounds are the most without BUDGET"
     if given.until is not None:

@@ -3,10 +3,12 @@
     .venv/bin/python -m pytest tests/suite/test_ab.py
     .venv/bin/python -m pytest tests/suite/test_ab.py -m slow -s      # A/A, and a planted delay: 20 minutes, alone
 
-The first kind asks git and starts no run; the second starts launchers of two checkouts for real.
+Here launchers and attempts of two checkouts are real, and what they run trains nothing; the slow ones train.
 """
 
+import contextlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -14,11 +16,15 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint
 
+from benchmarks.common.config import FIELDS, read_yaml
+from benchmarks.common.errors import UserError
 from benchmarks.common.results import WARM_UP, read_table
-from scripts.suite import ab, sides
+from benchmarks.common.run_folder import RunFolder
+from scripts.suite import ab, sides, source
 
 # Short, and three windows: what is tested is the sitting, not the machine.
 SHORT = SYNTHETIC_YAML + "epochs: 1\nsteps: 8\nwarmup_steps: 1\nwindows: 3\nwindow_steps: 2\nworkers: 0\n"
@@ -26,16 +32,20 @@ GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign
 
 
 class Clone:
-    """A repository with the suite as it is here, in commits of its own."""
+    """A repository with the suite as it is here, in commits of its own; its path has a space.
+
+    Worktrees of what it runs are made beside it, where `left_over` looks.
+    """
 
     def __init__(self, folder: Path):
-        self.folder = folder
+        self.folder = folder / "a clone"
         for part in ("benchmarks", "configs", "launchers", "scripts"):
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / ".gitignore").write_text("__pycache__/\n/results/\n")
-        (folder / "short.yaml").write_text(SHORT)
+            shutil.copytree(ROOT / part, self.folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        (self.folder / ".gitignore").write_text("__pycache__/\n/results/\n")
+        (self.folder / "short.yaml").write_text(SHORT)
         self.git("init", "-q", "-b", "main")
         self.commit("the suite")
+        self.variables = {"CONFIG": self.folder / "short.yaml", "STRATEGY": "single", "REPEATS": 2, "TMPDIR": folder}
 
     def git(self, *words: str) -> str:
         return subprocess.run([*GIT, "-C", self.folder, *words], check=True, capture_output=True, text=True).stdout
@@ -46,182 +56,246 @@ class Clone:
         return self.git("rev-parse", "HEAD").strip()
 
     def start(self, **variables) -> subprocess.Popen:
-        ours = {"CONFIG": self.folder / "short.yaml", "STRATEGY": "single", "REPEATS": 2}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         command = [sys.executable, "-m", "scripts.suite.ab"]
-        env = environment(**ours | variables)
+        env = environment(**self.variables | variables)
         return subprocess.Popen(command, cwd=self.folder, env=env, preexec_fn=hear_sigint, **pipes)
 
     def run(self, **variables) -> subprocess.CompletedProcess:
         process = self.start(**variables)
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate(timeout=1500)
         print(out, err)
         assert "Traceback" not in err
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def left_over(self) -> list[str]:
+    def left_over(self) -> list:
         """Worktrees besides the clone itself, and their folders."""
-        listed = self.git("worktree", "list", "--porcelain").split("\n\n")
-        return [*[text for text in listed if text.strip()][1:], *self.folder.parent.glob(f"{sides.PREFIX}*")]
+        listed = [text for text in self.git("worktree", "list", "--porcelain").split("\n\n") if text.strip()]
+        return [*listed[1:], *self.folder.parent.glob(f"{sides.PREFIX}*")]
+
+    def until_one_runs(self, process: subprocess.Popen) -> None:
+        """Until a run that counts has its folder."""
+        while not [*self.folder.glob("results/*/?/logs/single-1-*/run.log")]:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
 
 
 @pytest.fixture
-def clone(tmp_path, monkeypatch):
-    """The worktrees of what it runs are made beside it, where `left_over` looks. Its path has a space."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return Clone(tmp_path / "a clone")
+def clone(tmp_path):
+    return Clone(tmp_path)
+
+
+@pytest.fixture
+def untrained(clone, recorder):
+    """The clone with attempts that are real, and runs that train nothing and wait while `hold` exists."""
+    met = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.suite.attempt"}
+    clone.variables |= recorder.variables | met | {"WAIT_WHILE": clone.folder.parent / "hold"}
+    return clone
 
 
 # --- before anything starts ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def kept_clone(tmp_path_factory):
+    """For tests that start nothing."""
+    return Clone(tmp_path_factory.mktemp("ab"))
+
+
+@pytest.fixture
+def read(kept_clone, monkeypatch, given):
+    """read(text, **variables): the side that text says, in the clone."""
+
+    def side(text: str, **variables) -> sides.Side:
+        monkeypatch.setattr(sides, "ROOT", kept_clone.folder)
+        monkeypatch.setattr(source, "ROOT", kept_clone.folder)
+        source.local_changes.cache_clear()
+        return sides.read_side("B", text, given(**variables), "single")
+
+    yield side
+    source.local_changes.cache_clear()
+
+
 @pytest.mark.parametrize(
-    ("variables", "words"),
+    ("text", "words"),
     [
-        ({"A": ""}, "A is not set; for example: make ab A=HEAD~1 B=tree:"),
-        ({"B": "nonsense"}, "B=nonsense is no commit of this repository"),
-        ({"B": "commit:--help"}, "is no commit of this repository"),
-        ({"B": "tree:x"}, "tree: is this checkout, and takes nothing; leave 'x' out"),
-        ({"B": "config:nowhere.yaml"}, "there is no file 'nowhere.yaml'"),
-        ({"B": "python:/nowhere/python"}, "/nowhere/python is no program"),
-        ({"B": "python:"}, "nothing is no program"),
-        ({"FAIL_OVER": "5"}, "FAIL_OVER is '5', but must be a percentage such as 5%"),
-        ({"STRATEGY": "sngle"}, "did you mean single?"),
-        ({"REPEATS": "0"}, "REPEATS is 0, but must be at least 1"),
-        ({"ARGS": "--global-batch 3", "STRATEGY": "ddp"}, "global_batch 3 does not divide by 2 ranks"),
+        ("", "B is not set; for example: make ab A=HEAD~1 B=tree:"),
+        ("nonsense", "B=nonsense is no commit of this repository"),
+        ("commit:--help", "is no commit of this repository"),
+        ("tree:x", "tree: is this checkout, and takes nothing; leave 'x' out"),
+        ("config:nowhere.yaml", "there is no file 'nowhere.yaml'"),
+        ("python:/nowhere/python", "/nowhere/python is no program"),
+        ("python:", "nothing is no program"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(clone, variables, words):
-    """Protects the reader of the message: what was wrong, in a line, exit code 2, and nothing is left behind."""
-    done = clone.run(**{"A": "HEAD", "B": "tree:", "PLAN": "yes"} | variables)
-    assert done.returncode == 2 and done.stderr.count("error: ") == 1 and words in done.stderr
-    assert not (clone.folder / "results").exists() and clone.left_over() == []
+def test_a_side_that_is_none_is_named(read, text, words):
+    """Protects the reader of the message: what was wrong, and what there is."""
+    with pytest.raises(UserError, match=re.escape(words)):
+        read(text)
 
 
-def test_what_a_commit_lacks_is_said_before_it_is_measured(clone):
+def test_what_a_commit_lacks_is_said_before_it_is_measured(kept_clone, read):
     """Protects minutes: a strategy, an option that is set, or the variables that start a launcher of any checkout."""
-    good = clone.commit("the same") if clone.git("status", "--porcelain") else "HEAD"
-    plan_py, config_py = (clone.folder / name for name in ("scripts/suite/plan.py", "benchmarks/common/config.py"))
+    folder = kept_clone.folder
     for path, old, new, variables, words in (
-        (clone.folder / "launchers/single.sh", None, None, {}, "has no strategy single"),
-        (plan_py, "def begin(", "def start(", {}, "older than the variables by which this checkout starts them"),
-        (config_py, "    norm: Lit", "    gone: Lit", {"ARGS": "--norm group"}, "has no option norm, which is set"),
+        (folder / "launchers/single.sh", None, None, {}, "has no strategy single"),
+        (folder / "scripts/suite/plan.py", "def begin(", "def start(", {}, "older than the variables by which"),
+        (
+            folder / "benchmarks/common/config.py",
+            " norm: Lit",
+            " gone: Lit",
+            {"ARGS": "--norm group"},
+            "no option norm",
+        ),
     ):
         text = path.read_text()
         path.write_text(text.replace(old, new)) if old else path.unlink()
-        bad = clone.commit("bad")
-        clone.git("revert", "--no-edit", "HEAD")
-        done = clone.run(A=good, B=bad, PLAN="yes", **variables)
-        assert done.returncode == 2 and words in done.stderr and bad[:12] in done.stderr
-        assert path.read_text() == text
+        bad = kept_clone.commit("bad")
+        kept_clone.git("revert", "--no-edit", "HEAD")
+        with pytest.raises(UserError, match=f"{bad[:12]}.*{words}"):
+            read(bad, **variables)
+        assert path.read_text() == text and read("HEAD", **variables).commit
+
+
+def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):
+    """Protects the comparison of commits between which a default changed. Mutant: differences from this checkout's
+    defaults leave 0.9 to the commit, whose own is 0.5."""
+    path = kept_clone.folder / "benchmarks/common/config.py"
+    path.write_text(path.read_text().replace("momentum: float = 0.9", "momentum: float = 0.5\n    gone: int = 1"))
+    side = read(kept_clone.commit("another default"))
+    kept_clone.git("revert", "--no-edit", "HEAD")
+    folder = RunFolder(tmp_path / "logs" / "single-1-1")
+    folder.path.mkdir(parents=True)
+    sides.write_config(side, folder, side.config)
+    told = read_yaml(str(folder.config))
+    assert told["momentum"] == 0.9 and told.keys() == FIELDS.keys() - {"config"} and Path(told["data"]).is_absolute()
 
 
 def test_plan_says_what_is_compared(clone):
-    """Protects the reader from a comparison of other things than were meant."""
-    (clone.folder / "more.yaml").write_text(SHORT + "norm: group\n")
-    aa, flags, config, python = (
-        clone.run(A=a, B=b, PLAN="yes").stdout
-        for a, b in (
-            ("HEAD", "commit:HEAD"),
-            ("flags:", "flags:--lr 0.3 --norm group"),
-            ("tree:", f"config:{clone.folder / 'more.yaml'}"),
-            ("tree:", "python:/usr/bin/env"),
-        )
-    )
+    """Protects the reader from a comparison of other things than were meant; nothing is started."""
+    clone.variables |= {"PLAN": "yes"}
+    aa = clone.run(A="HEAD", B="tree:").stdout
     assert "A and B are the same: an A/A run" in aa and "at most 2 rounds, after a warm-up of each" in aa
-    assert "local changes are not measured: both sides are commits" in aa  # more.yaml
+    (clone.folder / "more.yaml").write_text(SHORT + "norm: group\n")
+    commits = clone.run(A="HEAD", B="commit:HEAD").stdout
+    assert "local changes are not measured: both sides are commits" in commits and "an A/A run" in commits
+    flags = clone.run(A="flags:", B="flags:--lr 0.3 --norm group").stdout
     assert "they differ in norm (batch against group), lr (0.1 against 0.3)" in flags and "A/A" not in flags
     assert "local changes are not measured" not in flags
-    assert "they differ in norm (batch against group)" in config
-    assert python.splitlines()[1].endswith(" /usr/bin/env") and "A/A" not in python
-    clone.git("add", "-A")
-    clone.git("commit", "-qm", "clean")
-    assert "an A/A run" in clone.run(A="HEAD", B="tree:", PLAN="yes").stdout
+    both = clone.run(A="python:/usr/bin/env", B=f"config:{clone.folder / 'more.yaml'}").stdout
+    assert "they differ in norm (batch against group)" in both and both.splitlines()[0].endswith(" /usr/bin/env")
+    for variables, words in (
+        ({"FAIL_OVER": "5"}, "FAIL_OVER is '5', but must be a percentage such as 5%"),
+        ({"STRATEGY": "sngle"}, "did you mean single?"),
+        ({"NNODES": 2}, "leave NNODES out"),
+    ):
+        done = clone.run(A="HEAD", B="tree:", **variables)
+        assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+    assert not (clone.folder / "results").exists() and clone.left_over() == []
+
+
+# --- the sitting, with runs that train nothing --------------------------------------------------------------------
+
+
+def test_rounds_in_random_order_leave_rows_and_a_last_line_that_says_which(untrained):
+    """Protects rows, order and exit codes; constant throughput and one round have no verdict."""
+    (untrained.folder / "new.py").write_text("")
+    done = untrained.run(A="HEAD", B="tree:", RESULTS="results/x", FAIL_OVER="5%", REPEATS=5)
+    assert done.returncode == 2 and done.stderr == "not decided: whether B is slower by more than 5 %\n"
+    said = done.stdout.splitlines()
+    assert [line for line in said if line.startswith("round ")] == [f"round {n}: B/A 1.000" for n in range(1, 6)]
+    assert said[-1].startswith("no verdict: every run has the same throughput")
+    assert "sd from run to run: 0.0 %" in said and any("; 5 rounds, " in line for line in said)
+    results = untrained.folder / "results" / "x"
+    rows = {name: read_table(results / name, "runs") for name in "AB"}
+    assert all([*rows[name].status] == [WARM_UP, *["ok"] * 5] for name in "AB")
+    assert {*rows["A"].dirty} == {"no"} and {*rows["B"].dirty} == {"yes"}  # each had its own code
+    found = json.loads((results / "ab.json").read_text())
+    first = ["A" if place == 1 else "B" for place in rows["A"].position[1:]]
+    assert first == found["rounds"]["first"] and found["rounds"]["images_per_s"]["B"] == [1.0] * 5
+    assert untrained.left_over() == []
+    again = untrained.run(A="HEAD", B="tree:", RESULTS="results/x")
+    assert again.returncode == 2 and "holds a comparison already" in again.stderr
+    one = untrained.run(A="flags:", B="flags:", REPEATS=1, FAIL_OVER="5%")
+    assert one.returncode == 2 and "no verdict: one run says nothing" in one.stdout
+    assert untrained.run(A="flags:", B="flags:", REPEATS=1).returncode == 0
+
+
+def test_a_budget_ends_a_sitting(untrained):
+    """Protects BUDGET; the interval holds whenever one stops."""
+    done = untrained.run(A="flags:", B="flags:", REPEATS=20, BUDGET="0.1s")
+    assert done.returncode == 0 and "BUDGET=0.1s: another round" in done.stdout and "; 0 rounds, " in done.stdout
+
+
+def test_a_side_that_fails_is_named_with_its_log(untrained):
+    """Protects the gate: a sentence, the log, exit code 1, and no worktree."""
+    (untrained.folder / "launchers/single.sh").write_text("#!/bin/bash\nexit 3\n")
+    bad = untrained.commit("does not start")
+    done = untrained.run(A="HEAD~1", B=bad)
+    assert done.returncode == 1 and untrained.left_over() == []
+    assert f"failed: B, {bad}: warm-up: failed: the launcher ended with code 3" in done.stderr
+    assert "; its log: " in done.stderr.splitlines()[-1]
+
+
+def test_a_tree_that_changes_meanwhile_has_no_verdict(untrained):
+    """Protects the meaning of A and B. Mutant: without the check both are measured as if they were one thing."""
+    (hold := untrained.folder.parent / "hold").touch()
+    process = untrained.start(A="flags:", B="flags:", REPEATS=20)
+    untrained.until_one_runs(process)
+    (untrained.folder / "new.py").write_text("")
+    hold.unlink()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1 and "its files were changed while they were measured" in err
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_leaves_no_process_and_no_worktree(untrained, signum, code):
+    """Protects the machine after Ctrl-C, and the rows so far; after SIGKILL the next one clears away."""
+    (hold := untrained.folder.parent / "hold").touch()
+    process = untrained.start(A="HEAD", B="flags:", REPEATS=20)
+    untrained.until_one_runs(process)
+    assert len(untrained.left_over()) == 2
+    process.send_signal(signum)
+    process.wait(60)
+    hold.unlink()
+    assert process.returncode == code
+    (results,) = (untrained.folder / "results").iterdir()
+    rows = [read_table(results / name, "runs") for name in "AB"]
+    if signum == signal.SIGKILL:
+        assert untrained.run(A="HEAD", B="flags:", REPEATS=1).returncode == 0
+    else:
+        assert sorted(status for each in rows for status in each.status) == ["interrupted", WARM_UP, WARM_UP]
+    assert untrained.left_over() == [] and of_folder(untrained.folder.parent) == []
+
+
+def of_folder(folder: Path) -> list[str]:
+    """Processes whose run is in the folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RUN_DIR", "").startswith(str(folder)):
+                found += [" ".join(process.cmdline())]
+    return found
 
 
 # --- for real -----------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_and_the_tree_take_turns_and_leave_rows_only(clone):
-    """Protects the whole path: both sides' own code, random order, rows that are kept, and a verdict."""
-    faster = clone.folder / "benchmarks/single.py"
-    faster.write_text(
-        faster.read_text().replace("def step(images, target):", "def step(images, target):\n        pass\n")
-    )
-    results = clone.folder / "results" / "x"
-    done = clone.run(A="HEAD", B="tree:", RESULTS="results/x", FAIL_OVER="5%")
-    said = done.stdout.splitlines()
-    assert done.returncode in (0, 1, 2) and len([line for line in said if line.startswith("round ")]) == 2
-    assert any(line.startswith("sd from run to run: ") for line in said)
-    assert any("images/s; 2 rounds, " in line for line in said)
-    last = (done.stderr or done.stdout).splitlines()[-1]
-    assert last.startswith({0: "fine: ", 1: "failed: ", 2: "not decided: "}[done.returncode])
-    rows = {name: read_table(results / name, "runs") for name in "AB"}
-    assert all([*rows[name].status] == [WARM_UP, "ok", "ok"] for name in "AB")
-    assert {*rows["A"].dirty} == {"no"} and {*rows["B"].dirty} == {"yes"}  # each ran its own code
-    found = json.loads((results / "ab.json").read_text())
-    places = [rows["A"].position[number] for number in (1, 2)]
-    assert [{1: "A", 2: "B"}[place] for place in places] == found["rounds"]["first"]
-    assert found["rounds"]["images_per_s"]["B"] == [*rows["B"].images_per_s[1:]]
-    assert found["A"]["is"] == "HEAD" and "verdict" in found["b_over_a"]
-    assert clone.left_over() == []
-    again = clone.run(A="HEAD", B="tree:", RESULTS="results/x")
-    assert again.returncode == 2 and "holds a comparison already" in again.stderr
-
-
+@pytest.mark.slow
 def test_a_commit_that_does_not_run_is_named_with_its_log(clone):
-    """Protects the gate: a sentence, the log, exit code 1, and no worktree; one round allows no verdict."""
-    one = clone.run(A="flags:", B="flags:", REPEATS=1, FAIL_OVER="5%")
-    assert one.returncode == 2 and "no verdict: one run says nothing" in one.stdout
-    assert one.stderr.splitlines()[-1].startswith("not decided: ")
+    """Protects the whole path: a real run of a commit, then one whose source is no Python."""
+    results = clone.folder / "results" / "x"
+    done = clone.run(A="HEAD", B="flags:--lr 0.2", RESULTS="results/x")
+    assert done.returncode == 0 and any(line.startswith("sd from run to run: ") for line in done.stdout.splitlines())
+    for name in "AB":
+        rows = read_table(results / name, "runs")
+        assert [*rows.status] == [WARM_UP, "ok", "ok"] and rows.images_per_s.min() > 0
     (clone.folder / "benchmarks/single.py").write_text("a syntax error\n")
     bad = clone.commit("does not build")
     done = clone.run(A="HEAD~1", B=bad)
-    assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"failed: B, {bad}: ") and "SyntaxError" in last
+    assert done.returncode == 1 and last.startswith(f"failed: B, {bad}: ") and "SyntaxError" in last
     assert Path(last.partition("its log: ")[2]).exists() and clone.left_over() == []
-
-
-def test_a_tree_that_changes_meanwhile_has_no_verdict(clone):
-    """Protects the meaning of A and B. Mutant: without the check both are measured as if they were one thing."""
-    process = clone.start(A="flags:", B="flags:", REPEATS=20)
-    while not [*clone.folder.glob("results/*/A/logs/single-1-*/progress")]:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    (clone.folder / "new.py").write_text("")
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 1 and "its files were changed while they were measured" in err
-
-
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_no_process_and_no_worktree(clone, signum, code):
-    """Protects the machine after Ctrl-C, and the rows so far."""
-    process = clone.start(A="HEAD", B="tree:", REPEATS=20)
-    while not [*clone.folder.glob("results/*/A/logs/single-1-*/progress")]:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    assert clone.left_over() != []
-    process.send_signal(signum)
-    process.communicate(timeout=60)
-    assert process.returncode == code and clone.left_over() == []
-    (results,) = (clone.folder / "results").iterdir()
-    assert len(read_table(results / "A", "runs")) >= 2
-    alive = subprocess.run(["pgrep", "-f", str(clone.folder)], capture_output=True, text=True).stdout.split()
-    assert alive == []
-
-
-def test_a_killed_one_is_cleared_away_by_the_next(clone):
-    """Protects a disk from the worktrees of SIGKILL."""
-    process = clone.start(A="HEAD", B="tree:", REPEATS=20)
-    while not [*clone.folder.glob("results/*/A/logs/single-0-*/progress")]:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    process.kill()
-    process.communicate()
-    assert clone.left_over() != []
-    done = clone.run(A="HEAD", B="flags:", REPEATS=1)
-    assert done.returncode == 0 and clone.left_over() == []
 
 
 # --- the arithmetic -----------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def test_what_no_rounds_can_do_is_refused(given, variables, words):
         rounds.check(plan.bench(told), told)
 
 
-def play(told: plan.Given, results, sd: float, most: int = 60) -> list[int]:
+def play(told: plan.Given, results, sd: float, most: int = 60, status: str = "ok") -> list[int]:
     """The rounds that are run where throughput has such an sd, in no time."""
 
     def of_round(number: int) -> list[plan.Run]:
@@ -153,7 +153,7 @@ def play(told: plan.Given, results, sd: float, most: int = 60) -> list[int]:
     for runs in rounds.rounds(left, of_round, told, results):
         for run in runs:
             rate = 100 * float(numpy.exp(sd * numpy.random.default_rng([run.round, *run.strategy.encode()]).normal()))
-            finish([run], results, WARM_UP if run.round == 0 else "ok", images_per_s=rate, wall_s=10.0)
+            finish([run], results, WARM_UP if run.round == 0 else status, images_per_s=rate, wall_s=10.0)
         ran.append(runs[0].round)
         assert len(ran) <= most
     return ran
@@ -201,6 +201,13 @@ def test_a_budget_alone_fills_itself_with_whole_rounds(given, tmp_path, monkeypa
     monkeypatch.setitem(globals(), "finish", slow)
     assert play(told, tmp_path / "a set", 0.1) == [0, 1, 2]  # 10 s each, the warm-up too: a third would end at 40 s
     assert capsys.readouterr().out == "BUDGET=35s: another round, of about 10 s, does not fit; 2 rounds\n"
+
+
+@pytest.mark.parametrize("variables", [{"BUDGET": "9h"}, {"UNTIL": "5%"}, {"UNTIL": "5%", "BUDGET": "9h"}])
+def test_what_cannot_run_is_not_run_for_ever(given, tmp_path, capsys, variables):
+    told = given(STRATEGIES="single ddp", **variables)
+    assert play(told, tmp_path / "a set", 0.1, status="skipped") == [0, 1, 2]
+    assert "no run of round 2 was timed" in capsys.readouterr().out
 
 
 def test_plan_says_all_of_it(given, tmp_path, tiny_data, checkout):
