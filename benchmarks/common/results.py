@@ -56,7 +56,7 @@ TABLES = {
     # what `make verify` found of the runs in the set's verify/; asked and met: the settings of the proof, as above
     "equivalence": (
         "run_id", "strategy", "started_at", "steps", "world_size", "max_relative_difference", "bit_identical",
-        "tolerance", "verdict", "reason", "asked", "met",
+        "tolerance", "verdict", "reason", "asked", "met", "rounding",
     ),
 }  # fmt: skip
 TEXT_COLUMNS = frozenset(
