@@ -20,13 +20,12 @@ SPREAD = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One comparison. difference, rounding: |a - b| / |b|. hidden: what rounding of other kernels makes, if asked."""
+    """One comparison: of what, the relative difference, and what rounding was measured to make of it."""
 
     difference: float
     tolerance: float
     rounding: float = 0.0
     what: str = ""
-    hidden: float = 0.0
 
     @property
     def excess(self) -> float:

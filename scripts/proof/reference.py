@@ -65,8 +65,8 @@ def train_reference(
     UserError where an image cannot be read.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
-    images = labelled_images(Path(config.data) / "train")
-    net = build_model(config, num_classes(images), device).train()
+    torch.backends.cudnn.benchmark = True  # as in a run
+    net = build_model(config, num_classes(labelled_images(Path(config.data) / "train")), device).train()
     optimizer = torch.optim.SGD(
         net.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )

@@ -98,10 +98,10 @@ def scale_of(extra: dict) -> float:
     return 2.0**16
 
 
-def disturbed(state: State, unit: float) -> State:
-    """A State whose weights have random errors of up to one unit roundoff, as if other kernels had rounded them."""
+def disturbed(state: State, rounding: float) -> State:
+    """A State whose weights have random relative errors of up to `rounding`, as if other kernels had rounded them."""
     draw, changed = torch.Generator().manual_seed(1), {}
     for name, tensor in state.items():
         error = torch.rand(tensor.shape, generator=draw) * 2 - 1 if tensor.is_floating_point() else torch.zeros(())
-        changed[name] = tensor if name.startswith(MOMENTUM) else (tensor * (1 + unit * error)).to(tensor.dtype)
+        changed[name] = tensor if name.startswith(MOMENTUM) else (tensor * (1 + rounding * error)).to(tensor.dtype)
     return changed

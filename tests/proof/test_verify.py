@@ -29,9 +29,9 @@ from scripts.probe.measured import MEASURED, add_rows
 from scripts.proof import wanted
 from scripts.proof.differences import Finding, largest_difference
 from scripts.proof.images import global_batches
-from scripts.proof.judge import verdict, wrong_evaluation
-from scripts.proof.reference import train_reference, without_rounding
-from scripts.proof.states import NOT_READ, Training
+from scripts.proof.judge import gone_on, step_by_step, verdict, wrong_evaluation
+from scripts.proof.reference import MOMENTUM, one_by_one, train_reference, without_rounding
+from scripts.proof.states import NOT_READ, Kept, Training, disturbed, initial
 from scripts.proof.verify import Options, main
 from scripts.suite import plan
 
@@ -405,13 +405,36 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
 def test_what_rounding_can_hide_is_not_proved():
     """Protects the third verdict: neither a proof, nor a false alarm, and both sizes are said."""
     training = Training(Config(), Shape(), "bf16", "cuda")
-    clear, hidden = Finding(1e-6, 2e-6, 1e-6, "fc.bias"), Finding(5e-3, 2e-6, 1e-6, "fc.bias", hidden=1e-2)
-    wrong, blurred = Finding(5e-2, 2e-6, 1e-6, "fc.bias", hidden=1e-2), Finding(5e-4, 1e-3, 5e-4, "fc.bias")
-    found = [verdict(training, [clear, other], "") for other in (clear, hidden, wrong, blurred)]
-    assert [each["verdict"] for each in found] == ["ok", "not proved", "failed", "not proved"]
-    assert "5.0e-03 off" in found[1]["reason"] and "up to 1.0e-02" in found[1]["reason"]
-    assert "rounding makes 5.0e-04, from which 5.0e-04 cannot be told" in found[3]["reason"]
+    clear, wrong = Finding(1e-6, 2e-6, 1e-6, "fc.bias"), Finding(5e-2, 2e-6, 1e-6, "fc.bias")
+    blurred, both = Finding(6e-4, 1e-3, 5e-4, "fc.bias"), Finding(5e-2, 1e-3, 5e-4, "fc.bias")
+    found = [verdict(training, [clear, other], "") for other in (clear, wrong, blurred, both)]
+    assert [each["verdict"] for each in found] == ["ok", "failed", "not proved", "failed"]
+    assert "rounding makes 5.0e-04, from which 6.0e-04 cannot be told" in found[2]["reason"]
     assert verdict(training, [clear], "the evaluation is wrong")["verdict"] == "failed"
+
+
+def test_other_kernels_rounding_is_measured_where_it_may_differ(tiny_data):
+    """Protects GPUs from false alarms, and CPUs from excuses: a state that other rounding made is told from a wrong
+    one. The device is the CPU, called by another name: no GPU is here, and the judge asks for nothing else."""
+    config = Config(
+        data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8, steps=2, epochs=2, decoder="pillow"
+    )
+    here = Training(config, Shape(), "fp32", "cpu")
+    start = initial(here)
+    rounded = Kept(0, disturbed(start.state, 2.0**-21))
+    moved = gone_on(here, rounded, 1, one_by_one)
+    run = {
+        name: tensor if name.startswith(MOMENTUM) else start.state[name] + (tensor - rounded.state[name])
+        for name, tensor in moved.items()
+    }
+    found = {}
+    for device in ("cpu", "cpu:0"):
+        findings = step_by_step(dataclasses.replace(here, device=device), [start, Kept(1, run)])
+        found[device] = verdict(here, findings, "")["verdict"]
+    assert found == {"cpu": "failed", "cpu:0": "ok"}
+    scaled = {name: tensor * 1.03 if name.startswith(MOMENTUM) else tensor for name, tensor in run.items()}
+    findings = step_by_step(dataclasses.replace(here, device="cpu:0"), [start, Kept(1, scaled)])
+    assert verdict(here, findings, "")["verdict"] == "failed"
 
 
 def test_an_evaluation_is_compared_to_the_image():
