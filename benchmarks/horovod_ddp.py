@@ -69,6 +69,10 @@ def main(config: Config, fit=fit) -> None:
         optimizer._handles.clear()  # zero_grad() would complain that nobody has waited for them
         optimizer.set_backward_passes_per_step(1)
 
+    def exchange():  # horovod: sends every gradient that no backward pass has sent, as step() does
+        optimizer.synchronize()
+        optimizer._synchronized = False
+
     fit(
         config,
         worker,
@@ -81,6 +85,7 @@ def main(config: Config, fit=fit) -> None:
         reduce=reduce,
         share=share,
         without_exchange=without_exchange,
+        exchange=exchange,
         columns={"horovod": importlib.metadata.version("horovod")},
     )
     hvd.shutdown()

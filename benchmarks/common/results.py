@@ -40,7 +40,7 @@ TABLES = {
     # every step of the timed windows has step_ms; the phases come from the accounted steps after them
     "steps": (
         "run_id", "rank", "step", "step_ms", "data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms",
-        "other_ms", "exposed_comm_ms",
+        "other_ms", "exposed_comm_ms", "wait_ms",
     ),
     # where the wall clock of a run went; the parts of a run sum to its wall_s
     "wall": ("run_id", "part", "seconds"),

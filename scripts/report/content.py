@@ -14,6 +14,7 @@ from scripts.analysis.identity import comparable
 from scripts.analysis.proofs import proved
 from scripts.analysis.sets import BASELINE, Group, ResultSet
 from scripts.analysis.stats import RatioEstimate
+from scripts.analysis.step_account import exposed
 from scripts.analysis.words import count, digits, interval
 
 COLUMNS = (
@@ -23,6 +24,7 @@ COLUMNS = (
     "x single",
     "step p50 ms",
     "step p95 ms",
+    "exposed comm. ms",
     "top-1 %",
     "val images",
     "memory MB",
@@ -151,6 +153,8 @@ def _table_row(results: ResultSet, group: Group) -> dict:
     }
     for name, column in means.items():
         row[name] = _number(ok[column].mean())
+    if exchange := exposed(group, results.table("steps")):
+        row["exposed comm. ms"] = f"{exchange.value:.0f}" + _bounds(exchange.low, exchange.high, "{:.0f}".format)
     row["top-1 %"] = accuracy.text if accuracy else ""
     row["val images"] = "/".join(f"{value:,.0f}" for value in sorted(set(ok.val_samples.dropna())))
     row["memory MB"] = _number(ok.peak_memory_mb.max())
