@@ -54,9 +54,6 @@ def main(config: Config, fit=fit) -> None:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def reduce(tensor):
-        return hvd.allreduce(tensor, op=hvd.Sum)  # horovod: the sum is what it returns; `tensor` stays one rank's
-
     def share():  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         if optimizer.state:  # horovod: on a fresh optimizer this would take a hidden step, which decays the weights
@@ -83,7 +80,7 @@ def main(config: Config, fit=fit) -> None:
         val=val,
         step=step,
         shape=Shape(num_shards=worker.world_size, compression=config.compression),
-        reduce=reduce,
+        reduce=lambda tensor: hvd.allreduce(tensor, op=hvd.Sum),  # horovod: returns the sum; `tensor` stays one rank's
         share=share,
         without_exchange=without_exchange,
         exchange=exchange,

@@ -38,8 +38,7 @@ def main(config: Config, fit=fit) -> None:
     net = build_model(config, len(train.classes), worker.device)
     stages = cut_stages(config, net, num_stages=2)
     staged = Staged(stages, devices, config.split_size, send)
-    # hybrid: no device_ids, since the module is on two devices and moves its activations itself
-    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)
+    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)  # hybrid: no device_ids
     optimizer = build_optimizer(config, net)
 
     def step(images, target):

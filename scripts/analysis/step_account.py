@@ -6,7 +6,7 @@ Every README, chart and report takes these figures from here. Needs no torch.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy
 import pandas
@@ -29,6 +29,11 @@ class Mean:
     high: float | None
     num_steps: int
     num_runs: int
+
+    def text(self, style: Callable[[float], str] = "{:.0f}".format, scale: float = 1.0) -> str:
+        """54±22: the mean, and how far its interval reaches, if it has one."""
+        reach = "" if self.low is None else f"±{style(scale * (self.high - self.value))}"
+        return style(scale * self.value) + reach
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +110,5 @@ def mean_of(runs: Sequence[numpy.ndarray]) -> Mean | None:
     df = num_steps - 1 if alike else num_runs - 1
     variance = (between + within) / df if alike else between / df
     half = float(stdtrit(df, (1 + CONFIDENCE) / 2) * numpy.sqrt(variance / num_steps))
-    return (
-        Mean(mean, mean - half, mean + half, num_steps, num_runs)
-        if half > 0
-        else Mean(mean, None, None, num_steps, num_runs)
-    )
+    low, high = (mean - half, mean + half) if half > 0 else (None, None)
+    return Mean(mean, low, high, num_steps, num_runs)

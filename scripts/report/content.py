@@ -154,7 +154,7 @@ def _table_row(results: ResultSet, group: Group) -> dict:
     for name, column in means.items():
         row[name] = _number(ok[column].mean())
     if exchange := exposed(group, results.table("steps")):
-        row["exposed comm. ms"] = f"{exchange.value:.0f}" + _bounds(exchange.low, exchange.high, "{:.0f}".format)
+        row["exposed comm. ms"] = exchange.text()
     row["top-1 %"] = accuracy.text if accuracy else ""
     row["val images"] = "/".join(f"{value:,.0f}" for value in sorted(set(ok.val_samples.dropna())))
     row["memory MB"] = _number(ok.peak_memory_mb.max())

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.step_account import PHASES, Bubble, Mean, bubbles, exposed, step_parts
-from scripts.analysis.words import clean, count, digits, interval
+from scripts.analysis.words import clean, count, digits
 from scripts.report.figures import COLORS, LINES, MARKERS, footnote, make_figure
 
 NAMES = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}
@@ -53,15 +53,11 @@ class Bar:
         """What stands behind the bar: its length, the interval of what it shows, n."""
         text = f"{digits(self.means.sum())} ms"
         if self.bubble:
-            waited = self.bubble.waited
-            text += f"; waits {100 * waited.value:.0f} %{_percent(waited)}, ideal {100 * self.bubble.ideal:.0f} %"
+            waits = self.bubble.waited.text(scale=100)
+            text += f"; waits {waits} %, ideal {100 * self.bubble.ideal:.0f} %"
         elif self.exposed and self.exposed.low is not None:
-            text += f"; exposed {digits(self.exposed.value)} {interval(self.exposed.low, self.exposed.high, digits)}"
+            text += f"; exposed {self.exposed.text()}"
         return f"{text}  (n = {count(len(self.parts), 'step')})"
-
-
-def _percent(mean: Mean) -> str:
-    return "" if mean.low is None else f" {interval(100 * mean.low, 100 * mean.high, '{:.0f}'.format)}"
 
 
 def step_bars(sets: list[ResultSet]) -> list[Bar]:
@@ -146,7 +142,7 @@ def _step_notes(bars: list[Bar]) -> list[str]:
     if any(bar.exposed and bar.exposed.low is not None for bar in bars):
         notes.append(
             "exposed communication: what forward and backward take longer with the exchange of gradients than without "
-            "it; line and [a, b]: its 95 % interval. Below zero it is noise."
+            "it; line and ±: its 95 % interval. Below zero it is noise."
         )
     if any(bar.bubble for bar in bars):
         notes.append(

@@ -22,7 +22,7 @@ from scripts.analysis.accuracy import about_top1, top1
 from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.step_account import Mean, exposed
-from scripts.analysis.words import digits, interval
+from scripts.analysis.words import digits
 from scripts.report.figures import describe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +87,7 @@ def of_runs(results: ResultSet) -> dict[str, str]:
     if not over or min(len(group.samples) for group in timed) < 2:
         raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
     shown = {group: exposed(group, results.table("steps")) for group in timed}  # as step_account.png has it
-    exchange = "exposed comm., ms a step [95 %]"
+    exchange = "exposed comm., ms/step ±95%"
     header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", exchange, "top-1 % [95 %]")
     rows = [_strategy_row(group, over.get(group.label), shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
@@ -111,9 +111,7 @@ def _strategy_row(group: Group, over: RatioEstimate | None, exchange: Mean | Non
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
         "1" if over is None else f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]",
-        ""
-        if exchange is None
-        else f"{exchange.value:.0f} {interval(exchange.low, exchange.high, '{:.0f}'.format)}".strip(),
+        "" if exchange is None else exchange.text(),
         accuracy.text if accuracy else "",
     )
 
