@@ -48,10 +48,10 @@ TABLES = {
         "run_id", "t_s", "device", "util_pct", "memory_used_mb", "power_w", "temperature_c", "network_mb_per_s",
         "throttle",
     ),
-    # what scripts.probe.loader measured of one rank: the loader alone, training alone, both together
+    # windows that scripts.probe.loader timed of one rank: the loader alone, training alone, both together
     "loader": (
         "run_id", "what", "images_per_s", "images_per_s_per_core", "num_windows", "images", "seconds", "arch",
-        "image_size", "global_batch", "workers", "verdict",
+        "image_size", "global_batch", "workers", "verdict", "window",
     ),
     # what `make verify` found of the runs in the set's verify/; asked and met: the settings of the proof, as above
     "equivalence": (
