@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.common.config import Config
-from benchmarks.common.model import build_model
+from benchmarks.common.model import build_model, draw_model
 from benchmarks.common.settings import Shape
 from scripts.proof.images import labelled_images, num_classes
 from scripts.proof.reference import AUTOCAST, MOMENTUM, PLAIN, State
@@ -69,16 +69,16 @@ def kept_states(folder: Path, training: Training) -> list[Kept]:
 def initial(training: Training) -> Kept:
     """What every run starts from."""
     classes = num_classes(labelled_images(Path(training.config.data) / "train"))
-    net = build_model(training.config, classes, torch.device("cpu"))
-    return Kept(0, {name: tensor.detach().clone() for name, tensor in net.state_dict().items()})
+    net = build_model(training.config, classes, torch.device(training.device))
+    return Kept(0, {name: tensor.detach().cpu().clone() for name, tensor in net.state_dict().items()})
 
 
 def read_kept(path: Path, training: Training) -> Kept:
     """A checkpoint's State. A parameter that its optimizer does not hold has no momentum there."""
     saved = torch.load(path, map_location="cpu", weights_only=True)
     state, moved = dict(saved["model"]), saved["optimizer"]["state"]
-    net = build_model(training.config, len(state["fc.bias"]), torch.device("meta"))
-    names = [name for name, _ in net.named_parameters()]
+    with torch.device("meta"):
+        names = [name for name, _ in draw_model(training.config, len(state["fc.bias"])).named_parameters()]
     held = [number for group in saved["optimizer"]["param_groups"] for number in group["params"]]
     for number, of_parameter in moved.items():
         name = names[number] if len(held) == len(names) else f"an optimizer of {len(held)} tensors, number {number}"

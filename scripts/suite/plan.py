@@ -106,7 +106,9 @@ def sweep(given: Given) -> list[Run]:
 
 def scaling(given: Given) -> list[Run]:
     """STRATEGY on each of RANKS: with the configured batch (strong), and with as many images a rank as the most
-    ranks get of it (weak); every rank has the threads that it has among the most."""
+    ranks get of it (weak), beside the baseline; every rank has the threads that it has among the most."""
+    from scripts.analysis.sets import BASELINE  # pandas, which nothing else here needs
+
     if not given.strategy or not given.ranks:
         raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
     if not all(word.isdecimal() and int(word) > 0 for word in given.ranks.split()):
@@ -123,6 +125,10 @@ def scaling(given: Given) -> list[Run]:
     shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
     runs = []
     for number in range(1, given.repeats + 1):
+        for size in dict.fromkeys([batch, batch // most]):  # what the strategy costs even on one rank
+            own, flags = dataclasses.replace(config, global_batch=size), f"{given.args} --global-batch {size}".strip()
+            where = {"ranks_here": 1, "threads": threads}
+            runs += [make_run(given, BASELINE, number, own, **where, flags=flags)] * (strategy != BASELINE)
         for num_ranks, size in shapes:
             own, flags = dataclasses.replace(config, global_batch=size), f"{given.args} --global-batch {size}".strip()
             where = {"ranks_here": num_ranks, "threads": threads}
