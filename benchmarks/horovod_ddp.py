@@ -55,9 +55,6 @@ def main(config: Config, fit=fit) -> None:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def reduce(tensor):
-        return hvd.allreduce(tensor, op=hvd.Sum)  # horovod: the sum is what it returns; `tensor` stays one rank's
-
     def share():  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         if optimizer.state:  # horovod: on a fresh optimizer this would take a hidden step, which decays the weights
@@ -71,6 +68,10 @@ def main(config: Config, fit=fit) -> None:
         optimizer._handles.clear()  # zero_grad() would complain that nobody has waited for them
         optimizer.set_backward_passes_per_step(1)
 
+    def exchange():  # horovod: sends every gradient that no backward pass has sent, as step() does
+        optimizer.synchronize()
+        optimizer._synchronized = False
+
     fit(
         config,
         worker,
@@ -80,9 +81,10 @@ def main(config: Config, fit=fit) -> None:
         val=val,
         step=step,
         shape=Shape(num_shards=worker.world_size, compression=config.compression),
-        reduce=reduce,
+        reduce=lambda tensor: hvd.allreduce(tensor, op=hvd.Sum),  # horovod: returns the sum; `tensor` stays one rank's
         share=share,
         without_exchange=without_exchange,
+        exchange=exchange,
         columns={"horovod": importlib.metadata.version("horovod")},
     )
     hvd.shutdown()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.account import no_exchange
+from benchmarks.common.account import exchange_of, no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
@@ -39,8 +39,7 @@ def main(config: Config, fit=fit) -> None:
     net = build_model(config, len(train.classes), worker.device)
     stages = cut_stages(config, net, num_stages=2)
     staged = Staged(stages, devices, config.split_size, send)
-    # hybrid: no device_ids, since the module is on two devices and moves its activations itself
-    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)
+    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)  # hybrid: no device_ids
     optimizer = build_optimizer(config, net)
 
     def step(images, target):
@@ -68,6 +67,7 @@ def main(config: Config, fit=fit) -> None:
         predict=staged,
         share=share,
         without_exchange=lambda: no_exchange(model),
+        exchange=exchange_of(model),
         devices=devices,
         columns={"cut": cuts_of(stages), "bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )

@@ -9,12 +9,14 @@ import numpy
 import pandas
 
 from scripts.analysis.accuracy import top1
-from scripts.analysis.device_use import use_of
+from scripts.analysis.device_use import use_of, why_less
 from scripts.analysis.families import over_fastest
 from scripts.analysis.identity import comparable
+from scripts.analysis.loader import rates as loader_rates
 from scripts.analysis.proofs import proved
 from scripts.analysis.sets import BASELINE, Group, ResultSet
 from scripts.analysis.stats import Estimate, RatioEstimate, mean_interval
+from scripts.analysis.step_account import exposed
 from scripts.analysis.words import count, digits, interval
 
 COLUMNS = (
@@ -28,6 +30,7 @@ COLUMNS = (
     "val images",
     "step p50 ms",
     "step p95 ms",
+    "exposed comm. ms",
     "memory MB",
     "TFLOP/s",
     "MFU %",
@@ -48,7 +51,14 @@ EXPLAIN = (
         "memory MB",
         "most that one rank used, mean over runs: allocated by torch on a GPU, else resident memory, 10^6 bytes",
     ),
-    ("TFLOP/s, MFU %", "images/s x FLOPs an image (2 a multiply-add), and its share of the peak of all devices"),
+    (
+        "exposed comm. ms",
+        "how much longer a step takes for the exchange of gradients; ±: 95 % interval, over the accounted steps",
+    ),
+    (
+        "TFLOP/s, MFU %",
+        "images/s x FLOPs an image (2 a multiply-add), and its share of the peak of all devices in the precision used",
+    ),
     ("J/image", "energy of the run's GPUs, or of the CPU packages, in the timed windows"),
     (
         "same update?",
@@ -159,6 +169,8 @@ def _table_row(results: ResultSet, group: Group) -> dict:
     }
     for name, column in means.items():
         row[name] = _mean(ok[column])
+    if exchange := exposed(group, results.table("steps")):
+        row["exposed comm. ms"] = exchange.text()
     row["top-1 %"] = accuracy.text if accuracy else ""
     row["val images"] = "/".join(f"{value:,.0f}" for value in sorted(set(ok.val_samples.dropna())))
     row["memory MB"] = _mean(ok.peak_memory_mb)
@@ -191,15 +203,22 @@ def _number(value: float) -> str:
     return digits(value) if numpy.isfinite(value) else ""
 
 
+def about_mfu(results: ResultSet) -> list[tuple[str, str]]:
+    """Why the fastest has not the highest MFU, where that is so: a column's name, and what to know of it."""
+    uses = [(group.label, use) for group in results.groups if (use := use_of(group, results.environment))]
+    return [("MFU of the fastest", why)] if (why := why_less(uses)) else []
+
+
 def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
     """The verdict on the loader, and rows of what was measured: name, images/s, images/s a core, windows."""
     rows = results.table("loader")
     if rows.empty:
         return "", []
-    cells = [
-        [row.what, _number(row.images_per_s), _number(row.images_per_s_per_core), f"{row.num_windows:.0f}"]
-        for row in rows.itertuples()
-    ]
+    cells = []
+    for what, rate in loader_rates(rows).items():
+        mine = rows[rows.what == what]
+        speed = digits(rate.value) + _bounds(rate.low, rate.high, digits)
+        cells.append([what, speed, _number(mine.images_per_s_per_core.mean()), f"{mine.num_windows.sum():.0f}"])
     return rows.verdict.iloc[-1], cells
 
 

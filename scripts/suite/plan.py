@@ -139,7 +139,9 @@ def _rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
 
 def scaling(given: Given) -> list[Run]:
     """STRATEGY on each of RANKS: with the configured batch (strong), and with as many images a rank as the most
-    ranks get of it (weak); every rank has the threads that it has among the most."""
+    ranks get of it (weak), beside the baseline; every rank has the threads that it has among the most."""
+    from scripts.analysis.sets import BASELINE  # pandas, which nothing else here needs
+
     if not given.strategy or not given.ranks:
         raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
     if not all(word.isdecimal() and int(word) > 0 for word in given.ranks.split()):
@@ -155,12 +157,15 @@ def scaling(given: Given) -> list[Run]:
     # with the most ranks, strong and weak scaling are the same run
     shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
 
-    def make(number: int, num_ranks: int, size: int) -> Run:
+    def make(name: str, number: int, num_ranks: int, size: int) -> Run:
         own, flags = dataclasses.replace(config, global_batch=size), f"{given.args} --global-batch {size}".strip()
         where = {"ranks_here": num_ranks, "threads": threads, "num_seeds": given.num_seeds}
-        return make_run(given, strategy, number, own, **where, flags=flags)
+        return make_run(given, name, number, own, **where, flags=flags)
 
-    return _rounds(given, lambda number: [make(number, *shape) for shape in shapes])
+    # what the strategy costs even on one rank
+    alone = [] if strategy == BASELINE else [(BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
+    points = [*alone, *((strategy, *shape) for shape in shapes)]
+    return _rounds(given, lambda number: [make(name, number, *shape) for name, *shape in points])
 
 
 def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
