@@ -96,7 +96,7 @@ class Record:
         worker = self.worker
         met = {
             "device": worker.device.type,
-            "device_name": device_name(worker.device),
+            "device_name": device_name(worker.device, met.get("world_size", 1) // worker.nodes),
             "backend": worker.backend,
             "nodes": worker.nodes,
             "threads_per_rank": torch.get_num_threads(),
