@@ -22,6 +22,7 @@ from scripts.probe import overhead
 from scripts.probe.measured import add_rows
 from scripts.report.detail_charts import step_chart
 from scripts.report.readme import MEASURED, PUBLISHED, READMES, all_figures, figures, fill, of_measured, shown
+from scripts.suite import room
 
 TEXTS = {path: path.read_text() for path in READMES}
 SHOWN = {kind: PUBLISHED / name for kind, name in shown(PUBLISHED).items()}
@@ -176,8 +177,8 @@ def test_every_file_and_command_is_there(path):
             assert {name for name in names if "<" not in name} <= targets, line
             assert all(re.search(rf"\b{name}\b", MAKEFILE) for name in re.findall(r"([A-Z_]+)=", command)), line
         for flag in re.findall(r"(?<![\w-])--([a-z][\w-]+)", line):
-            options = (*dataclasses.fields(overhead.Options), *dataclasses.fields(compare.Options))
-            known = {*FIELDS, *(field.name for field in options)}
+            options = [field.name for tool in (overhead, compare, room) for field in dataclasses.fields(tool.Options)]
+            known = {*FIELDS, *options}
             assert flag.replace("-", "_") in known, flag
 
 

@@ -282,7 +282,7 @@ WARNED = {
     "one repeat": {"num_repeats": 1},
     "unsteady": {"noise": 0.3},
     "other programs took up to 20 %": {"noise": 0.3, "other_cpu_pct": 20, "steal_pct": 0},
-    "5 % of the cores' time to other guests": {"noise": 0.3, "other_cpu_pct": 0, "steal_pct": 5},
+    "5 % of its cores' time to other guests": {"noise": 0.3, "other_cpu_pct": 0, "steal_pct": 5},
     "neighbours on shared cores": {"noise": 0.3, "other_cpu_pct": 0.5, "steal_pct": 0},
     "other processes were on its GPUs in 3 of 3 runs": {"other_gpu_processes": 1},
     "oversubscribed": {"oversubscribed": True},
