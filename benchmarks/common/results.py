@@ -42,7 +42,7 @@ TABLES = {
     # every step of the timed windows has step_ms; the phases come from the accounted steps after them
     "steps": (
         "run_id", "rank", "step", "step_ms", "data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms",
-        "other_ms", "exposed_comm_ms",
+        "other_ms", "exposed_comm_ms", "wait_ms",
     ),
     # where the wall clock of a run went; the parts of a run sum to its wall_s
     "wall": ("run_id", "part", "seconds"),
@@ -50,15 +50,15 @@ TABLES = {
         "run_id", "t_s", "device", "util_pct", "memory_used_mb", "power_w", "temperature_c", "network_mb_per_s",
         "throttle",
     ),
-    # what scripts.probe.loader measured of one rank: the loader alone, training alone, both together
+    # windows that scripts.probe.loader timed of one rank: the loader alone, training alone, both together
     "loader": (
         "run_id", "what", "images_per_s", "images_per_s_per_core", "num_windows", "images", "seconds", "arch",
-        "image_size", "global_batch", "workers", "verdict",
+        "image_size", "global_batch", "workers", "verdict", "window",
     ),
     # what `make verify` found of the runs in the set's verify/; asked and met: the settings of the proof, as above
     "equivalence": (
         "run_id", "strategy", "started_at", "steps", "world_size", "max_relative_difference", "bit_identical",
-        "tolerance", "verdict", "reason", "asked", "met",
+        "tolerance", "verdict", "reason", "asked", "met", "rounding",
     ),
 }  # fmt: skip
 TEXT_COLUMNS = frozenset(

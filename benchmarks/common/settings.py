@@ -22,6 +22,7 @@ NOT_COUNTED = {
     "data": "a path; the fingerprint of what lies there counts",
     "checkpoint_dir": "a place",
     "checkpoint_steps": "no timed window includes a checkpoint",
+    "checkpoint_keep": "the same",
     "resume": "the run goes on where it was, with the same arithmetic",
     "resume_from": "the same",
     "timeout_s": "patience",

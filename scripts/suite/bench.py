@@ -27,7 +27,7 @@ def main(kind: Literal["all", "sweep", "scaling"] = "all", /) -> int:
     made = {"all": plan.bench, "sweep": plan.sweep, "scaling": plan.scaling}[kind]
 
     def of_round(number: int) -> list[plan.Run]:
-        return [run for run in made(dataclasses.replace(given, repeats=number)) if run.round == number]
+        return plan.fitted([run for run in made(dataclasses.replace(given, repeats=number)) if run.round == number])
 
     runs = made(dataclasses.replace(given, repeats=rounds.least(given, of_round)))
     rounds.check(runs, given)
@@ -36,7 +36,7 @@ def main(kind: Literal["all", "sweep", "scaling"] = "all", /) -> int:
         "sweep": ["scripts.report.sweep", "--strategy", runs[0].strategy, "--key", given.key and find_key(given.key)],
         "scaling": ["scripts.report.scaling", "--strategy", runs[0].strategy],
     }[kind]
-    left = plan.left_to_do(runs, given.results, given.retry)
+    left = plan.fitted(plan.left_to_do(runs, given.results, given.retry))
     if os.environ.get("PLAN") == "yes":
         print(plan_text(left, runs, given))
         return 0
@@ -57,6 +57,8 @@ def plan_text(left: Sequence[plan.Run], runs: Sequence[plan.Run], given: plan.Gi
     for run in left:
         own = ", ".join(f"{name} {run.asked[name]}" for name in differing)
         lines.append(f"  round {run.round}  {run.strategy:<18}  {own}".rstrip())
+        if run.variables["SKIP"]:
+            lines[-1] += f"  skipped: {run.variables['SKIP']}"
     lines += [rounds.in_words(given)] if rounds.in_words(given) else []
     same = ("ranks", "threads_per_rank", "arch", "global_batch", "data")
     lines.append("all: " + ", ".join(f"{name} {runs[0].asked[name]}" for name in same if name not in differing))

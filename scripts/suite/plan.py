@@ -23,7 +23,7 @@ from benchmarks.common.listing import known_fingerprint
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED, ask, settings_hash
-from scripts.suite import preflight
+from scripts.suite import preflight, room
 from scripts.suite.options import value_flags
 from scripts.suite.order import places
 from scripts.suite.variables import Given, read_variables
@@ -84,6 +84,15 @@ def make_run(
     return Run(strategy, number, config, asked, {name: str(value) for name, value in told.items()}, flags)
 
 
+def fitted(runs: list[Run]) -> list[Run]:
+    """The plan, with SKIP in the variables of each run that has no room on the GPUs: its launcher writes that reason
+    into the row, and starts nothing."""
+    points = [(run.strategy, run.config, run.asked["ranks"], run.asked["nodes"]) for run in runs]
+    found = room.reasons(points, max((int(run.variables["NPROC"]) for run in runs), default=0))
+    told = [run.variables | {"SKIP": why} for run, why in zip(runs, found, strict=True)]
+    return [dataclasses.replace(run, variables=variables) for run, variables in zip(runs, told, strict=True)]
+
+
 @functools.cache
 def _fingerprint(data: str) -> str:
     preflight.check_data(data)
@@ -130,7 +139,9 @@ def _rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
 
 def scaling(given: Given) -> list[Run]:
     """STRATEGY on each of RANKS: with the configured batch (strong), and with as many images a rank as the most
-    ranks get of it (weak); every rank has the threads that it has among the most."""
+    ranks get of it (weak), beside the baseline; every rank has the threads that it has among the most."""
+    from scripts.analysis.sets import BASELINE  # pandas, which nothing else here needs
+
     if not given.strategy or not given.ranks:
         raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
     if not all(word.isdecimal() and int(word) > 0 for word in given.ranks.split()):
@@ -146,12 +157,15 @@ def scaling(given: Given) -> list[Run]:
     # with the most ranks, strong and weak scaling are the same run
     shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
 
-    def make(number: int, num_ranks: int, size: int) -> Run:
+    def make(name: str, number: int, num_ranks: int, size: int) -> Run:
         own, flags = dataclasses.replace(config, global_batch=size), f"{given.args} --global-batch {size}".strip()
         where = {"ranks_here": num_ranks, "threads": threads, "num_seeds": given.num_seeds}
-        return make_run(given, strategy, number, own, **where, flags=flags)
+        return make_run(given, name, number, own, **where, flags=flags)
 
-    return _rounds(given, lambda number: [make(number, *shape) for shape in shapes])
+    # what the strategy costs even on one rank
+    alone = [] if strategy == BASELINE else [(BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
+    points = [*alone, *((strategy, *shape) for shape in shapes)]
+    return _rounds(given, lambda number: [make(name, number, *shape) for name, *shape in points])
 
 
 def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
@@ -200,6 +214,7 @@ def begin(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str
         "REPEAT": str(run.round),
         "POSITION": str(run.position or ""),
         "LABEL": label,
+        "SKIP": "",
     }
     return folder, told | run.variables
 
@@ -207,7 +222,9 @@ def begin(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str
 def main(strategy: str, /) -> None:
     """The run of a launcher that a person starts by hand: its variables, a line each."""
     given = read_variables()
-    run = make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)
+    (run,) = fitted(
+        [make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)]
+    )
     _, told = begin(run, preflight.open_set(given.results), os.environ.get("LABEL", ""))
     print("\n".join(f"{name}={value}" for name, value in told.items()))
 

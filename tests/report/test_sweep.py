@@ -168,6 +168,10 @@ def test_scaling_gives_every_rank_the_same_threads(checkout, recorder, tmp_path,
     started = [call for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
     shapes = [(int(call["env"]["NPROC"]), load_config(call["words"][-2:]).global_batch) for call in started]
     assert sorted(shapes[:5]) == sorted(shapes[5:]) == [(1, 2), (1, 8), (2, 4), (2, 8), (4, 8)]
+    alone = [call for call in recorder.calls() if "benchmarks.single" in call["words"]]
+    batches = [load_config(call["words"][-2:]).global_batch for call in alone]
+    assert sorted(batches) == [2, 2, 8, 8]
+    assert {call["env"]["THREADS_PER_RANK"] for call in alone} == {started[0]["env"]["THREADS_PER_RANK"]}
     threads = max(1, len(os.sched_getaffinity(0)) // 4)
     assert {call["env"]["THREADS_PER_RANK"] for call in started} == {str(threads)}
 
@@ -341,6 +345,8 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
             oversubscribed=ranks == 4,
             options=f"--global-batch {batch}",
         )
+    for batch, speed in ((32, 125), (8, 50)):
+        add_runs(tmp_path, "single", speed, noise=0.002, global_batch=batch, options=f"--global-batch {batch}")
     modes = scaling_points(load_set(tmp_path), "ddp")
     assert [(point.num_ranks, round(point.efficiency, 2)) for point in modes["strong"]] == [(1, 1), (2, 0.8), (4, 0.5)]
     assert [(point.num_ranks, round(point.efficiency, 2)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
@@ -348,7 +354,10 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
     rows = read_csv(tmp_path / "scaling.csv")
     assert [row["oversubscribed"] for row in rows] == ["no", "no", "yes", "no", "no", "yes"]
     assert [row["efficiency_ci_low"] == "" for row in rows] == [True, False, False, True, False, False]
-    assert "oversubscribed" in text_of(tmp_path / "charts" / "scaling_ddp.svg")
+    assert [round(float(row["over_single"]), 2) for row in rows] == [0.8, 0.64, 0.4, 1, 1, 1]
+    assert all(float(row["over_single_ci_low"]) < float(row["over_single"]) for row in rows)
+    drawn = text_of(tmp_path / "charts" / "scaling_ddp.svg")
+    assert "oversubscribed" in drawn and "64 % of single" in drawn.replace("(", "").replace(")", "")
 
 
 def test_scaling_asks_the_settings(tmp_path):
