@@ -15,6 +15,7 @@ from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
@@ -28,7 +29,7 @@ def main(config: Config, fit=fit) -> None:
         import horovod.torch as hvd
     except ImportError as error:
         raise Unavailable(f"Horovod cannot be imported ({error}); run scripts/setup/install_horovod.sh") from None
-    if torch.cuda.is_available() and not hvd.nccl_built():
+    if usable_gpus() and not hvd.nccl_built():
         raise Unavailable(
             "this Horovod was built without NCCL and cannot reduce GPU tensors; install CUDA's toolkit, "
             "then: FORCE=1 scripts/setup/install_horovod.sh"

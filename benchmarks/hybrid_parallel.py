@@ -16,6 +16,7 @@ from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place, find_place, rank_first
@@ -76,7 +77,7 @@ def main(config: Config, fit=fit) -> None:
 def two_devices(place: Place) -> list[torch.device]:
     """This rank's two GPUs, or the CPU twice where there is none. Raises Unavailable on a machine with one GPU,
     UserError where the ranks are too many for the GPUs."""
-    num_gpus = torch.cuda.device_count()
+    num_gpus = usable_gpus()
     if num_gpus == 0:
         return [torch.device("cpu")] * 2
     if num_gpus == 1:

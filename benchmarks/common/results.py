@@ -20,10 +20,12 @@ from benchmarks.common.settings import settings_hash
 
 SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
+WARM_UP = "warm-up"  # the status of a run, of round 0, that only warms the machine, whatever became of it
 TABLES = {
     # one row an attempt, whatever became of it
     "runs": (
-        "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "started_at", "wall_s",
+        "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "position",
+        "started_at", "wall_s",
         "config", "arch", "image_size", "global_batch", "precision", "memory_format", "loader",
         "device", "device_name", "world_size", "nodes", "backend", "threads_per_rank", "oversubscribed", "parallel",
         "torch", "commit", "dirty",

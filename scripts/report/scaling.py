@@ -79,7 +79,7 @@ def _draw_speed(axes: Axes, points: list[Point], mode: str, wide: bool) -> None:
         draw_point(axes, point.num_ranks, point.group, MARKERS[mode], hollow=point.oversubscribed)
     if wide:
         axes.set_yscale("log")
-        axes.set_ylim(0.6 * min(values), 1.6 * max([*ideal, *values]))
+        axes.set_ylim(0.4 * min(values), 1.6 * max([*ideal, *values]))
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
