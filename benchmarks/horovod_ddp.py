@@ -96,6 +96,6 @@ def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
 
 
 if __name__ == "__main__":
-    # SyncBatchNorm would look for a torch.distributed group; Horovod's own exchange takes contiguous tensors only.
+    # SyncBatchNorm needs a torch.distributed group, which is not here; Horovod sends contiguous tensors only
     honoured = {"norm": ("batch", "group"), "memory_format": ("contiguous",)}
     guarded(lambda: main(load_config(description=__doc__, **honoured)))

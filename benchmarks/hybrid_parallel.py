@@ -92,8 +92,8 @@ def two_devices(place: Place) -> list[torch.device]:
 
 
 def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    ranks = max(1, num_devices // 2)
-    return Split(ranks, 2, num_splits(config.split_size, config.global_batch // ranks), copies=1)
+    num_shards = max(1, num_devices // 2)
+    return Split(num_shards, 2, num_splits(config.split_size, config.global_batch // num_shards), copies=1)
 
 
 if __name__ == "__main__":
