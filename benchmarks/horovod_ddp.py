@@ -32,8 +32,7 @@ def main(config: Config, fit=fit) -> None:
     num_gpus = usable_gpus()
     if num_gpus and not hvd.nccl_built():
         raise Unavailable(
-            "this Horovod was built without NCCL and cannot reduce GPU tensors; install CUDA's toolkit, "
-            "then: FORCE=1 scripts/setup/install_horovod.sh"
+            "this Horovod has no NCCL for GPUs; install CUDA's toolkit, then: FORCE=1 scripts/setup/install_horovod.sh"
         )
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
