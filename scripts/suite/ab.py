@@ -100,7 +100,8 @@ def run_of(side: Side, strategy: str, given: plan.Given) -> plan.Run:
     """The timed part of what the side asks for, as a run of round 1."""
     whole = plan.make_run(given, strategy, 1, side.config, flags=side.flags)
     short = timed_part(whole.config, whole.asked["fingerprint"])
-    return dataclasses.replace(whole, config=short, asked=whole.asked | dataclasses.asdict(short))
+    (run,) = plan.fitted([dataclasses.replace(whole, config=short, asked=whole.asked | dataclasses.asdict(short))])
+    return run
 
 
 def in_words(pair: Pair, runs: dict[str, plan.Run], most: int) -> list[str]:
