@@ -76,9 +76,13 @@ def test_another_order_of_the_sums_is_no_mistake(before):
     assert 0 < found["max_relative_difference"] < found["tolerance"]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+SMALLEST = "the smallest 1 % of each gradient zero"
+
+
+@pytest.mark.parametrize(
+    "mistake", [name if name == SMALLEST else pytest.param(name, marks=pytest.mark.slow) for name in MISTAKES]
+)
 def test_a_mistake_is_told_from_rounding(before, mistake):
     found = judged(*before, MISTAKES[mistake](*before))
-    print(mistake, before[0].shape.compression, found)
     assert found["verdict"] == "failed" and found["max_relative_difference"] > found["tolerance"]
     assert found["rounding"] * TYPICAL < SPREAD
