@@ -94,8 +94,8 @@ def take_apart(
     if waits:
         return _of_all_ranks(phases["step"], worker, reduce), {}
     if not told_apart:
-        rows = [_row(one, one, 0.0) for one in phases["step"]]
-        return rows, _summary(rows, [])
+        summary = {"exposed_comm_ms": 0.0} if num_devices == 1 else {}
+        return [_row(one, one, summary.get("exposed_comm_ms")) for one in phases["step"]], summary
     pairs = zip(phases["step"], phases["twin"], strict=True)
     rows = [_row(one, other, _compute_ms(one) - _compute_ms(other)) for one, other in pairs]
     return rows, _summary(rows, [one["step"] for one in phases.get("exchange", [])])

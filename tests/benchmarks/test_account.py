@@ -151,6 +151,8 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
 
     rows, summary = taken(num_devices=1)
     assert [row["exposed_comm_ms"] for row in rows] == [0, 0] and summary == {"exposed_comm_ms": 0}
+    rows, summary = taken(num_devices=2)  # in one process
+    assert [row["exposed_comm_ms"] for row in rows] == [None, None] and summary == {}
     monkeypatch.setattr(account, "gather", lambda values, worker, reduce: torch.tensor(values).repeat(2, 1))
     worker = dataclasses.replace(worker, world_size=2)
     rows, summary = taken(num_devices=2)
