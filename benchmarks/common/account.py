@@ -133,11 +133,15 @@ def exchange_of(model: DistributedDataParallel) -> Exchange:
     zeros = [torch.zeros_like(parameter) for parameter in parameters]
 
     class Nothing(torch.nn.Module):
+        def __init__(self, whole: torch.nn.Module):
+            super().__init__()
+            self.whole = whole  # DDP looks for the buffers that it sends before every step
+
         def forward(self, _):
             return _Gradients.apply(zeros, *parameters)
 
     def exchange() -> None:
-        whole, model.module = model.module, Nothing()
+        whole, model.module = model.module, Nothing(model.module)
         try:
             model(zeros[0]).backward()
         finally:
