@@ -219,7 +219,7 @@ def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
         mine = rows[rows.what == what]
         speed = digits(rate.value) + _bounds(rate.low, rate.high, digits)
         cells.append([what, speed, _number(mine.images_per_s_per_core.mean()), f"{mine.num_windows.sum():.0f}"])
-    return rows.verdict.iloc[-1], cells
+    return rows.verdict.iloc[0], cells
 
 
 def wall_rows(results: ResultSet) -> tuple[list[str], list[list[str]]]:
