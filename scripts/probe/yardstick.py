@@ -13,6 +13,7 @@ expectation is another one for each number of ranks. `alone`: on rank 0 while th
 import dataclasses
 import datetime
 import functools
+import itertools
 import json
 import os
 import random
@@ -26,16 +27,17 @@ import numpy
 import pandas
 import psutil
 import tyro
+from scipy.special import stdtrit
 from tqdm import tqdm
 
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from scripts.analysis.stats import judged, welch
-from scripts.analysis.words import text_table
+from scripts.analysis.words import interval, text_table
 from scripts.probe.measured import ROOT, add_rows
 
 WARMUP_STEPS = 4
-REFERENCES = ("together_s", "alone_s")
+REFERENCES = ("reference_s", "alone_s")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +47,6 @@ class Options:
     rounds: int = 6
     """Launches of each layout in this sitting; 0: none."""
     config: str = "configs/smoke.yaml"
-    reference_images: int = 16
-    """Images of the reference's batch."""
     reference_steps: int = 6
     """Its steps; about a second of them is long enough."""
     seed: int = 0
@@ -71,7 +71,7 @@ def measure(options: Options) -> None:
     config, rng = load_config(["--config", options.config]), random.Random(options.seed)
     flags = ["--config", options.config, "--loader", "folder", "--epochs", "1", "--account-steps", "0", "--lr", "0"]
     flags += ["--warmup-steps", str(WARMUP_STEPS), "--steps", str(WARMUP_STEPS + config.windows * config.window_steps)]
-    work = [str(options.reference_images), str(options.reference_steps)]
+    work = [str(num_ranks), str(options.reference_steps)]
     env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads, "GLOO_SOCKET_IFNAME": "lo"}
     sitting = datetime.datetime.now().isoformat(timespec="seconds")
     order = [ranks for _ in range(options.rounds) for ranks in rng.sample([1, num_ranks], 2)]
@@ -100,7 +100,7 @@ def _other_cores(before: numpy.ndarray) -> float:
     return round((busy_s - own_s) / wall_s, 2)
 
 
-def rank(ranks: int, images: int, steps: int, flags: list[str]) -> None:
+def rank(ranks: int, most_ranks: int, steps: int, flags: list[str]) -> None:
     """One rank of the suite's own loop, with references around its windows. Rank 0 prints each window."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -118,34 +118,35 @@ def rank(ranks: int, images: int, steps: int, flags: list[str]) -> None:
             self.worker, self.reduce, self.last = worker, reduce, None
             self.net = build_model(config, num_classes, device)
             self.optimizer = build_optimizer(config, self.net)
-            self.images = torch.randn(images, 3, config.image_size, config.image_size, device=device)
-            self.target = torch.arange(images, device=device) % num_classes
-            self.work()
+            self.share, self.least = (config.global_batch // count for count in (worker.world_size, most_ranks))
+            self.images = torch.randn(self.share, 3, config.image_size, config.image_size, device=device)
+            self.target = torch.arange(self.share, device=device) % num_classes
+            self.work(self.share)
 
-        def work(self) -> float:
+        def work(self, images: int) -> float:
             synchronize(self.device)
             began_s = time.perf_counter()
             for _ in range(steps):
                 self.optimizer.zero_grad()
-                cross_entropy(self.net(self.images), self.target).backward()
+                cross_entropy(self.net(self.images[:images]), self.target[:images]).backward()
                 self.optimizer.step()
             synchronize(self.device)
             return time.perf_counter() - began_s
 
-        def reference(self) -> numpy.ndarray:
-            """[together, alone], seconds; every sum over the ranks makes them wait for each other."""
+        def references(self) -> numpy.ndarray:
+            """Seconds of both; every sum over the ranks makes them wait for each other."""
             gather([0.0], self.worker, self.reduce)
-            together = gather([self.work()], self.worker, self.reduce).mean().item()
-            alone = gather([0.0 if self.worker.rank else self.work()], self.worker, self.reduce)[0].item()
-            return numpy.array([together, alone])
+            together = gather([self.work(self.share)], self.worker, self.reduce).mean().item()
+            alone_s = 0.0 if self.worker.rank else self.work(self.least)
+            return numpy.array([together, gather([alone_s], self.worker, self.reduce)[0].item()])
 
         def start(self):
-            self.last = self.reference() if self.last is None else self.last
+            self.last = self.references() if self.last is None else self.last
             super().start()
 
         def stop(self):
             seconds, step_ms = super().stop()
-            after = self.reference()
+            after = self.references()
             found = dict(zip(REFERENCES, (self.last + after) / 2, strict=True))
             self.last = after
             if self.worker.rank == 0:
@@ -173,7 +174,7 @@ def per_launch(windows: pandas.DataFrame) -> pandas.DataFrame:
 
 def spreads(launches: pandas.DataFrame) -> list[tuple[str, ...]]:
     """Of each sitting and layout: sd over launches as it is and divided, and the correlation with each reference."""
-    lines = [("sitting", "ranks", "launches", "other cores busy", "sd raw", "/ together", "/ alone", "r", "r alone")]
+    lines = [("sitting", "ranks", "launches", "other cores busy", "sd raw", "/ reference", "/ alone", "r", "r alone")]
     for (sitting, ranks), part in launches.groupby(["sitting", "ranks"]):
         sds = [f"{100 * part[name].std():.1f} %" for name in ("raw", *REFERENCES)]
         correlations = [f"{-part.raw.corr(part[f'log_{name}']):.2f}" for name in REFERENCES]
@@ -183,9 +184,9 @@ def spreads(launches: pandas.DataFrame) -> list[tuple[str, ...]]:
 
 def between_sittings(launches: pandas.DataFrame) -> list[tuple[str, ...]]:
     """Each sitting over the one before: equal things, so that a ratio of 1 is right. Intervals of launches alone."""
-    lines = [("later over earlier sitting", "ranks", "", "raw", "/ together", "/ alone")]
+    lines = [("later over earlier sitting", "ranks", "", "raw", "/ reference", "/ alone")]
     sittings = sorted(launches.sitting.unique())
-    for earlier, later in zip(sittings, sittings[1:], strict=False):
+    for earlier, later in itertools.pairwise(sittings):
         for ranks, part in launches.groupby("ranks"):
             two = [part[part.sitting == each] for each in (later, earlier)]
             cells = [_ratio(*(each[name].to_numpy() for each in two)) for name in ("raw", *REFERENCES)]
@@ -207,14 +208,14 @@ def within_sitting(launches: pandas.DataFrame) -> list[tuple[str, ...]]:
 
 def _ratio(of: numpy.ndarray, to: numpy.ndarray | None = None) -> str:
     """exp of the difference of means of logs, or of the mean of paired differences, with its 95 % interval."""
-    from scipy.special import stdtrit
-
+    if min(len(of), len(of if to is None else to)) < 2:
+        return "one launch"
     if to is None:
         difference, error, df = of.mean(), of.std(ddof=1) / len(of) ** 0.5, len(of) - 1
     else:
         difference, (error, df) = of.mean() - to.mean(), welch(of, to)
     estimate = judged(difference, error, df, stdtrit(df, 0.975))
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return f"{estimate.value:.3f} {interval(estimate.low, estimate.high, '{:.3f}'.format)}"
 
 
 if __name__ == "__main__":
