@@ -14,15 +14,17 @@ from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place
 from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
     worker = start_worker(config, Place())
-    num_gpus = torch.cuda.device_count()
+    num_gpus = usable_gpus()
     if num_gpus and config.global_batch % num_gpus:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_gpus} GPUs; change one of them")
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have
@@ -51,6 +53,10 @@ def main(config: Config, fit=fit) -> None:
         # dataparallel: with fewer than two GPUs the wrapper passes through, and the row says so
         devices=[torch.device("cuda", number) for number in range(num_gpus)],
     )
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_shards=num_devices, copies=1, whole_batch=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ published set and from results/published/measured/, and a test fails where it is
 an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterable
@@ -20,26 +21,41 @@ from benchmarks.common.results import read_table, write_whole
 from scripts.analysis.accuracy import about_top1, top1
 from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
+from scripts.analysis.step_account import Mean, exposed
 from scripts.analysis.words import digits
-from scripts.report.detail_charts import step_parts
 from scripts.report.figures import describe
 
 ROOT = Path(__file__).resolve().parents[2]
-SET = ROOT / "results/published/cpu2-epyc_torch2.15_202611"
-MEASURED = ROOT / "results/published/measured"
+PUBLISHED = ROOT / "results/published"
+SHOWN = "shown.json"  # which published set the READMEs show: of CPUs, and of GPUs
+MEASURED = PUBLISHED / "measured"
 READMES = tuple(ROOT / folder / "README.md" for folder in (".", "configs", "launchers", "results", "tests/faults"))
 FIGURE = re.compile(r"<!--([\w.]+)-->.*?<!--/-->", re.DOTALL)
 
 
 def main() -> None:
     """Make the figures of every README anew."""
-    made = figures(SET, MEASURED)
+    made = all_figures({kind: PUBLISHED / name for kind, name in shown(PUBLISHED).items()}, MEASURED)
     for path in READMES:
         before = path.read_text()
         after = fill(before, made)
         if after != before:
             write_whole(path, after)
             print(f"{path.relative_to(ROOT)} has new figures")
+
+
+def shown(published: Path) -> dict[str, str]:
+    """The name of the set that the READMEs show, by the kind of its devices: cpu, gpu. `make publish` writes it."""
+    path = published / SHOWN
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def all_figures(sets: dict[str, Path], measured: Path) -> dict[str, str]:
+    """Every figure of the shown sets; those of GPUs have names that begin with `gpu.`."""
+    made = figures(sets["cpu"], measured) if "cpu" in sets else of_measured(measured)
+    if "gpu" in sets:
+        made |= {f"gpu.{name}": text for name, text in of_set(sets["gpu"]).items()}
+    return made
 
 
 def fill(text: str, made: dict[str, str]) -> str:
@@ -56,7 +72,12 @@ def fill(text: str, made: dict[str, str]) -> str:
 
 def figures(path: Path, measured: Path) -> dict[str, str]:
     """Every figure by its name, as Markdown: of the result set in `path`, and of the CSV files in `measured`."""
-    return of_runs(load_set(path)) | of_sweeps(path / "sweeps") | of_proofs(path, measured) | of_measured(measured)
+    return of_set(path) | of_proofs(path, measured) | of_measured(measured)
+
+
+def of_set(path: Path) -> dict[str, str]:
+    """What its runs and sweeps say."""
+    return of_runs(load_set(path)) | of_sweeps(path / "sweeps")
 
 
 def of_runs(results: ResultSet) -> dict[str, str]:
@@ -65,11 +86,10 @@ def of_runs(results: ResultSet) -> dict[str, str]:
     over = results.over_baseline
     if not over or min(len(group.samples) for group in timed) < 2:
         raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
-    exposed = {
-        group: step_parts(group, results.table("steps")).exposed_comm_ms.mean() for group in timed
-    }  # as step_account.png has it
-    header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", "exposed comm., ms a step", "top-1 % [95 %]")
-    rows = [_strategy_row(group, over.get(group.label), exposed[group]) for group in timed]
+    shown = {group: exposed(group, results.table("steps")) for group in timed}  # as step_account.png has it
+    exchange = "exposed comm., ms/step ±95%"
+    header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", exchange, "top-1 % [95 %]")
+    rows = [_strategy_row(group, over.get(group.label), shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
     least = pandas.Series([each.smallest_difference for each in over.values()]).median()
     return {
@@ -80,18 +100,18 @@ def of_runs(results: ResultSet) -> dict[str, str]:
         "smallest_difference": f"{100 * least:.0f} %",
         "minutes": f"{results.table('runs').wall_s.sum() / 60:.0f} minutes",
         **{f"images_per_s.{group.strategy}": f"{group.throughput.value:,.0f}" for group in timed},
-        **{f"exposed_comm_ms.{group.strategy}": f"{ms:.0f} ms" for group, ms in exposed.items() if ms == ms},
+        **{f"exposed_comm_ms.{group.strategy}": f"{mean.value:.0f} ms" for group, mean in shown.items() if mean},
     }
 
 
-def _strategy_row(group: Group, over: RatioEstimate | None, exposed_ms: float) -> tuple[str, ...]:
+def _strategy_row(group: Group, over: RatioEstimate | None, exchange: Mean | None) -> tuple[str, ...]:
     speed, accuracy = group.throughput, top1(group)
     return (
         f"`{group.label}`" + ("" if group.parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
         "1" if over is None else f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]",
-        "" if exposed_ms != exposed_ms else f"{exposed_ms:.0f}",
+        "" if exchange is None else exchange.text(),
         accuracy.text if accuracy else "",
     )
 
