@@ -1,19 +1,17 @@
 """Does a reference of fixed work explain this machine's noise? A sitting of launches, each window between references.
 
-    python -m scripts.probe.yardstick --output results/yardstick.csv     # a sitting; some minutes
-    python -m scripts.probe.yardstick --output results/yardstick.csv     # an hour later: the sittings are compared
-    python -m scripts.probe.yardstick --output results/yardstick.csv --rounds 0     # only what the file says
+    python -m scripts.probe.yardstick --output results/measured/yardstick.csv    # a sitting; again an hour later
+    python -m scripts.probe.yardstick --output results/measured/yardstick.csv --rounds 0     # what the file says
 
-A round launches the baseline and DDP on all ranks, each a process or torchrun of its own, in random order. The suite's
-loop times its windows; before and after each, outside the clock, comes the reference: steps of the bare model on one
-batch in memory, without loader or exchange. `together`: on every rank at once, the mean of their seconds, whose
-expectation is another one for each number of ranks. `alone`: on rank 0 while the others wait, the same work for both.
+A round launches the baseline and DDP on all ranks, each a torchrun or process of its own, in random order. The suite's
+own loop times the windows. Before and after each, outside the clock, come steps of the bare model on one batch in
+memory, without loader or exchange: `reference_s`, every rank at once with its share of the batch (mean of the ranks);
+and `alone_s`, rank 0 with the least share while the others wait, the same work for both layouts.
 """
 
 import dataclasses
 import datetime
 import functools
-import itertools
 import json
 import os
 import random
@@ -27,77 +25,73 @@ import numpy
 import pandas
 import psutil
 import tyro
-from scipy.special import stdtrit
 from tqdm import tqdm
 
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
-from scripts.analysis.stats import judged, welch
-from scripts.analysis.words import interval, text_table
+from scripts.analysis.words import text_table
+from scripts.analysis.yardstick import RATIOS_ARE, REFERENCES, SPREADS_ARE, first_and_last, per_launch, spreads
 from scripts.probe.measured import ROOT, add_rows
 
 WARMUP_STEPS = 4
-REFERENCES = ("reference_s", "alone_s")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    output: Path = Path("results/yardstick.csv")
+    output: Path = Path("results/measured/yardstick.csv")
     """CSV file of sittings, to which this one is added."""
     rounds: int = 6
-    """Launches of each layout in this sitting; 0: none."""
+    """Launches of each layout, at least 2; 0: only say what the file says."""
     config: str = "configs/smoke.yaml"
     reference_steps: int = 6
-    """Its steps; about a second of them is long enough."""
+    """Steps of a reference; together they should take about a second."""
     seed: int = 0
     """Of the order in each round."""
 
 
 def main(options: Options) -> int:
+    if options.rounds not in (0, *range(2, 1000)):
+        raise UserError(f"--rounds is {options.rounds}, but a spread needs at least 2")
     if options.rounds:
         measure(options)
     if not options.output.exists():
-        raise UserError(f"{options.output} is not there: measure a sitting first, with --rounds 6")
+        raise UserError(f"{options.output} is not there: measure a sitting first, without --rounds 0")
     launches = per_launch(pandas.read_csv(options.output))
-    for table in (spreads(launches), between_sittings(launches), within_sitting(launches)):
-        print(text_table(table, left=range(3)), end="\n\n")
+    print(text_table(spreads(launches), left=[0]))
+    print(SPREADS_ARE, end="\n\n")
+    print(text_table(first_and_last(launches), left=[0]))
+    print(RATIOS_ARE)
     return 0
 
 
 def measure(options: Options) -> None:
-    """A sitting: `rounds` launches of each layout, a row a window. What was measured before a failure stays."""
+    """A sitting, a row a window. What was measured before a launch fails stays in the file. Raises UserError."""
+    config, rng = load_config(["--config", options.config]), random.Random(options.seed)
     num_ranks = int(os.environ.get("NPROC") or 2)
     threads = str(max(1, len(os.sched_getaffinity(0)) // num_ranks))
-    config, rng = load_config(["--config", options.config]), random.Random(options.seed)
+    env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads, "GLOO_SOCKET_IFNAME": "lo"}
     flags = ["--config", options.config, "--loader", "folder", "--epochs", "1", "--account-steps", "0", "--lr", "0"]
     flags += ["--warmup-steps", str(WARMUP_STEPS), "--steps", str(WARMUP_STEPS + config.windows * config.window_steps)]
-    work = [str(num_ranks), str(options.reference_steps)]
-    env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads, "GLOO_SOCKET_IFNAME": "lo"}
     sitting = datetime.datetime.now().isoformat(timespec="seconds")
     order = [ranks for _ in range(options.rounds) for ranks in rng.sample([1, num_ranks], 2)]
     for place, ranks in enumerate(tqdm(order, desc="launches", disable=None, leave=False)):
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-        command = [sys.executable, *torchrun, "-m", "scripts.probe.yardstick", "rank", str(ranks), *work, *flags]
-        before = _busy_s()
+        command = [sys.executable, *torchrun, "-m", "scripts.probe.yardstick", "rank", str(ranks), str(num_ranks)]
+        before = _cpu_s()
+        command += [str(options.reference_steps), *flags]
         done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
         if done.returncode:
             raise UserError(f"the ranks did not get to the end:\n{done.stderr[-2000:]}")
-        of_launch = {"sitting": sitting, "round": place // 2, "ranks": ranks, "other_cores": _other_cores(before)}
+        wall_s, busy_s, own_s = _cpu_s() - before
+        launch = {"sitting": sitting, "round": place // 2, "ranks": ranks, "other_cores": (busy_s - own_s) / wall_s}
         lines = [line.removeprefix("window: ") for line in done.stdout.splitlines() if line.startswith("window: ")]
-        add_rows(options.output, [of_launch | {"window": n} | json.loads(line) for n, line in enumerate(lines)])
+        add_rows(options.output, [launch | {"window": n} | json.loads(line) for n, line in enumerate(lines)])
 
 
-def _busy_s() -> numpy.ndarray:
-    """[seconds by the clock, CPU seconds of the whole machine, of what this process started]"""
-    times, own = psutil.cpu_times(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    busy = times.user + times.system + times.nice + times.irq + times.softirq if psutil.LINUX else numpy.nan
-    return numpy.array([time.perf_counter(), busy, own.ru_utime + own.ru_stime])
-
-
-def _other_cores(before: numpy.ndarray) -> float:
-    """How many cores other programs kept busy since then, on average."""
-    wall_s, busy_s, own_s = _busy_s() - before
-    return round((busy_s - own_s) / wall_s, 2)
+def _cpu_s() -> numpy.ndarray:
+    """[seconds by the clock, CPU seconds of all programs on the machine, of those that this process started]"""
+    every, own = psutil.cpu_times(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return numpy.array([time.perf_counter(), every.user + every.nice + every.system, own.ru_utime + own.ru_stime])
 
 
 def rank(ranks: int, most_ranks: int, steps: int, flags: list[str]) -> None:
@@ -115,107 +109,50 @@ def rank(ranks: int, most_ranks: int, steps: int, flags: list[str]) -> None:
     class YardstickClock(Clock):
         def __init__(self, device, config, worker, num_classes, reduce):
             super().__init__(device)
-            self.worker, self.reduce, self.last = worker, reduce, None
-            self.net = build_model(config, num_classes, device)
+            self.gather, self.rank = functools.partial(gather, worker=worker, reduce=reduce), worker.rank
+            self.net, self.before = build_model(config, num_classes, device), None
             self.optimizer = build_optimizer(config, self.net)
             self.share, self.least = (config.global_batch // count for count in (worker.world_size, most_ranks))
             self.images = torch.randn(self.share, 3, config.image_size, config.image_size, device=device)
             self.target = torch.arange(self.share, device=device) % num_classes
             self.work(self.share)
 
-        def work(self, images: int) -> float:
+        def work(self, num_images: int) -> float:
             synchronize(self.device)
             began_s = time.perf_counter()
             for _ in range(steps):
                 self.optimizer.zero_grad()
-                cross_entropy(self.net(self.images[:images]), self.target[:images]).backward()
+                cross_entropy(self.net(self.images[:num_images]), self.target[:num_images]).backward()
                 self.optimizer.step()
             synchronize(self.device)
             return time.perf_counter() - began_s
 
         def references(self) -> numpy.ndarray:
             """Seconds of both; every sum over the ranks makes them wait for each other."""
-            gather([0.0], self.worker, self.reduce)
-            together = gather([self.work(self.share)], self.worker, self.reduce).mean().item()
-            alone_s = 0.0 if self.worker.rank else self.work(self.least)
-            return numpy.array([together, gather([alone_s], self.worker, self.reduce)[0].item()])
+            self.gather([0.0])
+            together = self.gather([self.work(self.share)]).mean().item()
+            alone = self.gather([0.0 if self.rank else self.work(self.least)])[0].item()
+            return numpy.array([together, alone])
 
         def start(self):
-            self.last = self.references() if self.last is None else self.last
+            self.before = self.references() if self.before is None else self.before
             super().start()
 
         def stop(self):
             seconds, step_ms = super().stop()
             after = self.references()
-            found = dict(zip(REFERENCES, (self.last + after) / 2, strict=True))
-            self.last = after
-            if self.worker.rank == 0:
+            found = dict(zip(REFERENCES, (self.before + after) / 2, strict=True))
+            self.before = after
+            if self.rank == 0:
                 print("window:", json.dumps({"steps": len(step_ms), "seconds": seconds} | found), flush=True)
             return seconds, step_ms
 
     def fit_with_references(config, worker, **parts):
         reduce = parts.get("reduce", lambda tensor: tensor)
-        settings = {"config": config, "worker": worker, "num_classes": len(parts["train"].classes), "reduce": reduce}
-        fit(config, worker, **parts, make_clock=functools.partial(YardstickClock, **settings))
+        known = {"config": config, "worker": worker, "num_classes": len(parts["train"].classes), "reduce": reduce}
+        fit(config, worker, **parts, make_clock=functools.partial(YardstickClock, **known))
 
     (single if ranks == 1 else ddp).main(load_config(flags), fit=fit_with_references)
-
-
-def per_launch(windows: pandas.DataFrame) -> pandas.DataFrame:
-    """A row a launch: log of steps a second, and of the same times each reference (steps in the reference's time)."""
-    grouped = windows.groupby(["sitting", "ranks", "round"])
-    launches = grouped[["steps", "seconds"]].sum().join(grouped[[*REFERENCES, "other_cores"]].mean())
-    launches["raw"] = numpy.log(launches.steps / launches.seconds)
-    for name in REFERENCES:
-        launches[f"log_{name}"] = numpy.log(launches[name])
-        launches[name] = launches.raw + launches[f"log_{name}"]
-    return launches.reset_index()
-
-
-def spreads(launches: pandas.DataFrame) -> list[tuple[str, ...]]:
-    """Of each sitting and layout: sd over launches as it is and divided, and the correlation with each reference."""
-    lines = [("sitting", "ranks", "launches", "other cores busy", "sd raw", "/ reference", "/ alone", "r", "r alone")]
-    for (sitting, ranks), part in launches.groupby(["sitting", "ranks"]):
-        sds = [f"{100 * part[name].std():.1f} %" for name in ("raw", *REFERENCES)]
-        correlations = [f"{-part.raw.corr(part[f'log_{name}']):.2f}" for name in REFERENCES]
-        lines.append((sitting, str(ranks), str(len(part)), f"{part.other_cores.mean():.2f}", *sds, *correlations))
-    return lines
-
-
-def between_sittings(launches: pandas.DataFrame) -> list[tuple[str, ...]]:
-    """Each sitting over the one before: equal things, so that a ratio of 1 is right. Intervals of launches alone."""
-    lines = [("later over earlier sitting", "ranks", "", "raw", "/ reference", "/ alone")]
-    sittings = sorted(launches.sitting.unique())
-    for earlier, later in itertools.pairwise(sittings):
-        for ranks, part in launches.groupby("ranks"):
-            two = [part[part.sitting == each] for each in (later, earlier)]
-            cells = [_ratio(*(each[name].to_numpy() for each in two)) for name in ("raw", *REFERENCES)]
-            lines.append((f"{later} / {earlier}", str(ranks), "", *cells))
-    return lines
-
-
-def within_sitting(launches: pandas.DataFrame) -> list[tuple[str, ...]]:
-    """All ranks over one, paired by round: the reference alone may divide it only where its own ratio is 1."""
-    lines = [("all ranks over one in a sitting", "", "", "raw", "/ alone", "sd raw", "sd / alone", "alone itself")]
-    for sitting, part in launches.groupby("sitting"):
-        wide = part.pivot(index="round", columns="ranks", values=["raw", "alone_s", "log_alone_s"]).dropna()
-        logs = {name: (wide[name].iloc[:, -1] - wide[name].iloc[:, 0]).to_numpy() for name in wide.columns.levels[0]}
-        sds = [f"{100 * logs[name].std(ddof=1):.1f} %" for name in ("raw", "alone_s")]
-        ratios = [_ratio(logs[name]) for name in ("raw", "alone_s", "log_alone_s")]
-        lines.append((sitting, "", "", *ratios[:2], *sds, ratios[2]))
-    return lines
-
-
-def _ratio(of: numpy.ndarray, to: numpy.ndarray | None = None) -> str:
-    """exp of the difference of means of logs, or of the mean of paired differences, with its 95 % interval."""
-    if min(len(of), len(of if to is None else to)) < 2:
-        return "one launch"
-    if to is None:
-        difference, error, df = of.mean(), of.std(ddof=1) / len(of) ** 0.5, len(of) - 1
-    else:
-        difference, (error, df) = of.mean() - to.mean(), welch(of, to)
-    estimate = judged(difference, error, df, stdtrit(df, 0.975))
-    return f"{estimate.value:.3f} {interval(estimate.low, estimate.high, '{:.3f}'.format)}"
 
 
 if __name__ == "__main__":
