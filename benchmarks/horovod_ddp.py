@@ -34,7 +34,7 @@ def main(config: Config, fit=fit) -> None:
         )
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
-    worker = start_worker(config, place, backend="horovod-nccl" if hvd.nccl_built() else "horovod-gloo")
+    config, worker = start_worker(config, place, backend="horovod-nccl" if hvd.nccl_built() else "horovod-gloo")
     with rank_first(worker.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
         train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), worker.device)

@@ -16,7 +16,7 @@ from benchmarks.common.settings import Shape
 
 
 def main(config: Config, fit=fit) -> None:
-    worker = start_worker(config, Place())
+    config, worker = start_worker(config, Place())
     train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), worker.device)
     optimizer = build_optimizer(config, model)

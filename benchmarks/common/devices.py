@@ -9,9 +9,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.config import Config
+from benchmarks.common.config import Config, whole_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.precision import met_precision
 from benchmarks.common.ranks import Place
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]
@@ -32,12 +33,16 @@ class Worker:
     reports: bool = True
 
 
-def start_worker(config: Config, place: Place, backend: str | None = None) -> Worker:
+def start_worker(
+    config: Config, place: Place, backend: str | None = None, *, devices_per_rank: int = 1, mixed: bool = False
+) -> tuple[Config, Worker]:
     """Configure this process for its rank: the device (GPU number local_rank, or the CPU where there is none), the
-    threads (THREADS_PER_RANK, from the launcher), the seed and the float32 precision.
+    threads (THREADS_PER_RANK, from the launcher), the seed and the precision. Returns the configuration as it came
+    out, with the whole batch and the precision that `auto` stands for, and the worker.
 
-    backend: what the ranks talk through; by default NCCL between GPUs and gloo between CPUs.
-    Raises UserError where local_rank has no GPU of its own, or for tf32 without one.
+    backend: what the ranks talk through; by default NCCL between GPUs and gloo between CPUs. devices_per_rank: those
+    that a rank computes on. mixed: as met_precision has it.
+    Raises UserError where local_rank has no GPU of its own, and as met_precision does.
     """
     use_cuda = usable_gpus() > 0
     if use_cuda and place.local_rank >= torch.cuda.device_count():
@@ -46,21 +51,24 @@ def start_worker(config: Config, place: Place, backend: str | None = None) -> Wo
             "lower NPROC (or tasks per node), or free CUDA_VISIBLE_DEVICES"
         )
     device = torch.device("cuda", place.local_rank) if use_cuda else torch.device("cpu")
+    capability = None
     if use_cuda:
         torch.cuda.set_device(device)
         torch.backends.cudnn.benchmark = True
-    elif config.precision == "tf32":
-        raise UserError("precision tf32 needs a GPU; use fp32 on a CPU")
-    torch.backends.cuda.matmul.allow_tf32 = config.precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+        capability = min(torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count()))
+    precision = met_precision(config.precision, capability, mixed)
+    config = dataclasses.replace(whole_batch(config, place.world_size * devices_per_rank), precision=precision)
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     if "THREADS_PER_RANK" in os.environ:
         torch.set_num_threads(int(os.environ["THREADS_PER_RANK"]))
     torch.manual_seed(config.seed)
     if backend is None:
         backend = "none" if place.launcher == "none" else "nccl" if use_cuda else "gloo"
-    return Worker(
+    worker = Worker(
         device, place.rank, place.local_rank, place.world_size, place.nodes, place.launcher, backend, place.rank == 0
     )
+    return config, worker
 
 
 def group_options(config: Config, worker: Worker) -> dict:

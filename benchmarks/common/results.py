@@ -24,7 +24,7 @@ TABLES = {
     # one row an attempt, whatever became of it
     "runs": (
         "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "started_at", "wall_s",
-        "config", "arch", "image_size", "global_batch", "precision", "memory_format", "loader",
+        "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
         "device", "device_name", "world_size", "nodes", "backend", "threads_per_rank", "oversubscribed", "parallel",
         "torch", "commit", "dirty",
         "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "step_ms_p50", "step_ms_p95",

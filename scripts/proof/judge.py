@@ -26,7 +26,7 @@ NOISE = torch.finfo(torch.float16).eps / 2
 SAFETY, LARGEST_TOLERANCE = 10, 0.5
 # Who computes it, where and when: the reference does not read these, and is trained once for all their values.
 NOT_READ = (
-    "checkpoint_dir", "workers", "timeout_s", "limit_s", "rendezvous", "bucket_cap_mb", "amp_dtype", "compression",
+    "checkpoint_dir", "workers", "timeout_s", "limit_s", "rendezvous", "bucket_cap_mb", "compression",
     "opt_level", "cut", "split_size", "copy_stream", "microbatches", "pipeline_schedule",
 )  # fmt: skip
 Weights = dict[str, torch.Tensor]
@@ -41,7 +41,8 @@ def judge(checkpoint: Path, config: Config, met: dict) -> dict:
         return {"verdict": "skipped", "reason": f"there is no reference in precision {met['precision']}"}
     shape = Shape(**{field.name: met[field.name] for field in dataclasses.fields(Shape)})
     config = dataclasses.replace(config, **{name: getattr(Config(), name) for name in NOT_READ})
-    config = dataclasses.replace(config, decoder=met["decoder"])
+    batch = met.get("global_batch", config.global_batch)  # met where images a device were asked
+    config = dataclasses.replace(config, decoder=met["decoder"], global_batch=batch, batch_per_device=0)
     torch.set_num_threads(met["threads_per_rank"])  # other threads, other sums
     weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
     trained = config, shape, met["precision"], met["device"]

@@ -33,7 +33,8 @@ def at_proof(config: Config, num_steps: int, *, exact: bool) -> Config:
     steps = num_steps // NUM_EPOCHS
     length = {"epochs": NUM_EPOCHS, "steps": steps}
     timed = {"warmup_steps": 0, "windows": 1, "window_steps": steps - 1, "account_steps": 0}
-    rate = {"lr": SMALL_LR, "lr_batch": config.global_batch, "lr_warmup_epochs": 0.0, "lr_schedule": "cosine"}
+    batch = config.global_batch or config.batch_per_device
+    rate = {"lr": SMALL_LR, "lr_batch": batch, "lr_warmup_epochs": 0.0, "lr_schedule": "cosine"}
     places = {"config": "", "resume": False, "checkpoint_steps": 0}
     return dataclasses.replace(config, augment=False, **length, **timed, **places, **({} if exact else rate))
 

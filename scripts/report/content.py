@@ -21,6 +21,7 @@ COLUMNS = (
     "images/s",
     "n",
     "x single",
+    "efficiency",
     "step p50 ms",
     "step p95 ms",
     "top-1 %",
@@ -38,6 +39,7 @@ EXPLAIN = (
         "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs",
     ),
     ("x single", "throughput over that of one process; the 95 % intervals of all strategies hold together"),
+    ("efficiency", "with a batch a device, which is weak scaling: x single over the number of devices"),
     ("step p50, p95", "median and 95th percentile of a step, mean over runs"),
     (
         "top-1 %, val images",
@@ -141,6 +143,8 @@ def _table_row(results: ResultSet, group: Group) -> dict:
         row["n"] = f"{count(estimate.num_runs, 'run')} [{count(estimate.num_windows, 'window')}]"
         if over := results.over_baseline.get(group.label):
             row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
+            if (ok.batch_per_device > 0).all():
+                row["efficiency"] = f"{over.value / ok.world_size.iloc[0]:.2f}"
     if use := use_of(group, results.environment):
         row["TFLOP/s"] = f"{use.tflops:#.3g}"
         row["MFU %"] = "" if use.mfu is None else f"{100 * use.mfu:.1f}"

@@ -200,8 +200,11 @@ def describe(sets: list[ResultSet]) -> str:
     ranks = sorted({value for each in sets for value in each.ok.world_size if value > 0})
     ranks_text = f"{show(ranks[0])} to {show(ranks[-1])} ranks" if len(ranks) > 1 else f"{values('world_size')} ranks"
     images = ", synthetic images" if values("loader") == "synthetic" else ""
+    batch = f"global batch {values('global_batch')}"
+    if any((each.ok.batch_per_device > 0).any() for each in sets):
+        batch = f"{values('batch_per_device')} images a device (weak scaling: {batch})"
     return (
-        f"{values('arch')}, {values('image_size')} px, global batch {values('global_batch')}{images}; "
+        f"{values('arch')}, {values('image_size')} px, {batch}{images}; "
         f"{values('device_name', 'hardware unknown')}, {ranks_text}"
     )
 

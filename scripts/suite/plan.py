@@ -16,7 +16,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common import machine
-from benchmarks.common.config import Config, find_key, load_config
+from benchmarks.common.config import Config, find_key, load_config, whole_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import known_fingerprint
 from benchmarks.common.results import read_table
@@ -72,11 +72,20 @@ def _fingerprint(data: str) -> str:
 
 
 def bench(given: Given) -> list[Run]:
-    """STRATEGIES in their order (all, where none is named), REPEATS times."""
-    config, strategies = load_config(given.flags), preflight.chosen(given.strategies)
+    """STRATEGIES in their order (the core, where none is named), and the baseline in every precision that these
+    compute in, REPEATS times."""
+    config, strategies = load_config(given.flags), preflight.chosen(given.strategies or " ".join(preflight.CORE))
     preflight.check_ranks([config], [given.ranks_here])
-    numbers = range(1, given.repeats + 1)
-    return [make_run(given, name, number, config, flags=given.args) for number in numbers for name in strategies]
+    threads, numbers = machine.threads_per_rank(given.ranks_here), range(1, given.repeats + 1)
+    points = [(name, config, 0, given.args) for name in strategies]
+    for name, precision, ranks in preflight.other_baselines(config, strategies):
+        own, text = dataclasses.replace(config, precision=precision), f"{given.args} --precision {precision}".strip()
+        points.append((name, own, ranks, text))
+    return [
+        make_run(given, name, number, own, ranks_here=ranks, threads=threads, flags=text)
+        for number in numbers
+        for name, own, ranks, text in points
+    ]
 
 
 def sweep(given: Given) -> list[Run]:
@@ -109,13 +118,14 @@ def scaling(given: Given) -> list[Run]:
         raise UserError(f"RANKS is {given.ranks!r}: one number of ranks shows no scaling; give two or more")
     config, most = load_config(given.flags), ranks[-1]
     preflight.check_ranks([config], ranks, "RANKS")
-    batch, threads = config.global_batch, machine.threads_per_rank(most)
+    batch, threads = whole_batch(config, most).global_batch, machine.threads_per_rank(most)
     # with the most ranks, strong and weak scaling are the same run
     shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
     runs = []
     for number in range(1, given.repeats + 1):
         for num_ranks, size in shapes:
-            own, flags = dataclasses.replace(config, global_batch=size), f"{given.args} --global-batch {size}".strip()
+            own = dataclasses.replace(config, global_batch=size, batch_per_device=0)
+            flags = f"{given.args} --global-batch {size}".strip()
             where = {"ranks_here": num_ranks, "threads": threads}
             runs.append(make_run(given, strategy, number, own, **where, flags=flags))
     return runs

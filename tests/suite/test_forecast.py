@@ -38,7 +38,7 @@ def split_of(strategy: str, config: Config, num_ranks: int, num_gpus: int) -> Sp
         "single": alone,
         "dataparallel": Split(shards, copies=1, whole_batch=True, reader_workers=config.workers * shards),
         "ddp_amp": dataclasses.replace(
-            ranks, autocast={"bf16": torch.bfloat16, "fp16": torch.float16}[config.amp_dtype]
+            ranks, autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision, torch.bfloat16)
         ),
         "apex_ddp": dataclasses.replace(ranks, autocast=torch.float16 if config.opt_level != "O0" else None),
         "model_parallel": dataclasses.replace(alone, num_stages=2),
