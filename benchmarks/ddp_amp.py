@@ -19,6 +19,7 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
 from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
 
 MIXED = True  # ddp_amp: where fp32, the default, is asked, it runs auto's choice; make bench-all asks for this name
 
@@ -67,6 +68,10 @@ def main(config: Config, fit=fit) -> None:
         columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
     dist.destroy_process_group()
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_shards=num_devices, copies=1, autocast="fp16" if config.precision == "fp16" else "bf16")
 
 
 if __name__ == "__main__":
