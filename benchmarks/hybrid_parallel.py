@@ -27,8 +27,7 @@ from benchmarks.common.stages import Staged, cut_stages, cuts_of, num_splits, se
 def main(config: Config, fit=fit) -> None:
     place = find_place("torchrun")
     devices = two_devices(place)
-    # hybrid: a rank's first device is GPU 2 * local_rank
-    place = dataclasses.replace(place, local_rank=2 * place.local_rank)
+    place = dataclasses.replace(place, local_rank=2 * place.local_rank)  # hybrid: a rank's first GPU
     config, worker = start_worker(config, place, devices_per_rank=len(set(devices)))
     options = group_options(config, worker)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other

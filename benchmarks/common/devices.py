@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch
@@ -95,10 +95,20 @@ def share_buffers(model: torch.nn.Module, worker: Worker, reduce: Reduce) -> Non
     buffers = list(model.buffers())
     if worker.world_size == 1 or not buffers:
         return
-    flat = torch.cat([buffer.to(worker.device, torch.float64).flatten() for buffer in buffers])
-    flat = reduce(flat if worker.rank == 0 else torch.zeros_like(flat))
-    for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
-        buffer.copy_(values.view_as(buffer))
+    flat = flatten(buffers, worker.device)
+    fill(buffers, reduce(flat if worker.rank == 0 else torch.zeros_like(flat)))
+
+
+def flatten(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """All values of `tensors` as one float32 vector on `device`."""
+    return torch.cat([tensor.detach().to(device, torch.float32).flatten() for tensor in tensors])
+
+
+@torch.no_grad()
+def fill(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
+    """Write what `flatten` made back into tensors of the same sizes."""
+    for tensor, values in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(values.view_as(tensor))
 
 
 def synchronize(device: torch.device) -> None:

@@ -241,7 +241,7 @@ def describe_rows(rows: pandas.DataFrame) -> str:
         ranks_text = count(int(ranks[0]), "rank")
     images = ", synthetic images" if values("loader") == "synthetic" else ""
     batch = f"global batch {values('global_batch')}"
-    if any((each.ok.batch_per_device > 0).any() for each in sets):
+    if (rows.batch_per_device > 0).any():
         batch = f"{values('batch_per_device')} images a device (weak scaling: {batch})"
     return (
         f"{values('arch')}, {values('image_size')} px, {batch}{images}; "
