@@ -50,6 +50,7 @@ STRATEGIES = [
     "model_parallel",
     "pipeline_parallel",
     "hybrid_parallel",
+    "zero1",
 ]
 REMEDY_WITHOUT = {  # what cannot run here: no GPU, no cluster (the runs below are told of none), no Horovod
     "apex_ddp": "NVIDIA GPUs",

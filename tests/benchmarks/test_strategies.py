@@ -26,6 +26,7 @@ SHAPES = {
     "model_parallel": {"num_stages": 2},
     "hybrid_parallel": SHARDS | {"num_stages": 2},
     "pipeline_parallel": {"num_stages": 2, "num_microbatches": 4},
+    "zero1": SHARDS,
 }
 
 
