@@ -51,6 +51,7 @@ STRATEGIES = [
     "pipeline_parallel",
     "hybrid_parallel",
     "zero1",
+    "fsdp",
 ]
 REMEDY_WITHOUT = {  # what cannot run here: no GPU, no cluster (the runs below are told of none), no Horovod
     "apex_ddp": "NVIDIA GPUs",

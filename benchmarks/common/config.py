@@ -112,6 +112,8 @@ class Config:
 
     bucket_cap_mb: float = 0.0
     """DDP strategies: gradient bucket, MiB; 0: PyTorch's own choice, 1 for the first and 25 for the others."""
+    shard_ranks: int = 0
+    """fsdp: ranks that share one copy of the weights, 0: all; fewer make HSDP, with copies on the others."""
     compression: Literal["none", "fp16"] = "none"
     """horovod_ddp: what gradients travel as."""
     opt_level: Literal["O0", "O1", "O2", "O3"] = "O1"
@@ -154,6 +156,7 @@ AT_LEAST = {
     "timeout_s": 1,
     "limit_s": 0,
     "bucket_cap_mb": 0,
+    "shard_ranks": 0,
     "cut": 0,
     "split_size": 0,
     "microbatches": 0,

@@ -27,6 +27,7 @@ SHAPES = {
     "hybrid_parallel": SHARDS | {"num_stages": 2},
     "pipeline_parallel": {"num_stages": 2, "num_microbatches": 4},
     "zero1": SHARDS,
+    "fsdp": SHARDS,
 }
 
 
