@@ -52,6 +52,7 @@ STRATEGIES = [
     "hybrid_parallel",
     "zero1",
     "fsdp",
+    "ddp_compressed",
 ]
 REMEDY_WITHOUT = {  # what cannot run here: no GPU, no cluster (the runs below are told of none), no Horovod
     "apex_ddp": "NVIDIA GPUs",

@@ -112,6 +112,10 @@ class Config:
 
     bucket_cap_mb: float = 0.0
     """DDP strategies: gradient bucket, MiB; 0: PyTorch's own choice, 1 for the first and 25 for the others."""
+    comm_hook: Literal["bf16", "fp16", "powersgd"] = "bf16"
+    """ddp_compressed: what gradients travel as; powersgd, low-rank factors, needs NCCL."""
+    powersgd_rank: int = 1
+    """ddp_compressed: rank of PowerSGD's factors."""
     shard_ranks: int = 0
     """fsdp: ranks that share one copy of the weights, 0: all; fewer make HSDP, with copies on the others."""
     compression: Literal["none", "fp16"] = "none"
@@ -156,6 +160,7 @@ AT_LEAST = {
     "timeout_s": 1,
     "limit_s": 0,
     "bucket_cap_mb": 0,
+    "powersgd_rank": 1,
     "shard_ranks": 0,
     "cut": 0,
     "split_size": 0,

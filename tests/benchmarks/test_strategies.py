@@ -28,6 +28,7 @@ SHAPES = {
     "pipeline_parallel": {"num_stages": 2, "num_microbatches": 4},
     "zero1": SHARDS,
     "fsdp": SHARDS,
+    "ddp_compressed": SHARDS | {"compression": "bf16"},
 }
 
 
