@@ -53,6 +53,7 @@ STRATEGIES = [
     "zero1",
     "fsdp",
     "ddp_compressed",
+    "local_sgd",
 ]
 REMEDY_WITHOUT = {  # what cannot run here: no GPU, no cluster (the runs below are told of none), no Horovod
     "apex_ddp": "NVIDIA GPUs",

@@ -118,6 +118,10 @@ class Config:
     """ddp_compressed: rank of PowerSGD's factors."""
     shard_ranks: int = 0
     """fsdp: ranks that share one copy of the weights, 0: all; fewer make HSDP, with copies on the others."""
+    local_period: int = 4
+    """local_sgd: steps between two averages of the weights."""
+    local_group: int = 1
+    """local_sgd: ranks that average their gradients at every step, as DDP does."""
     compression: Literal["none", "fp16"] = "none"
     """horovod_ddp: what gradients travel as."""
     opt_level: Literal["O0", "O1", "O2", "O3"] = "O1"
@@ -162,6 +166,8 @@ AT_LEAST = {
     "bucket_cap_mb": 0,
     "powersgd_rank": 1,
     "shard_ranks": 0,
+    "local_period": 1,
+    "local_group": 1,
     "cut": 0,
     "split_size": 0,
     "microbatches": 0,

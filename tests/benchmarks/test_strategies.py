@@ -29,6 +29,7 @@ SHAPES = {
     "zero1": SHARDS,
     "fsdp": SHARDS,
     "ddp_compressed": SHARDS | {"compression": "bf16"},
+    "local_sgd": SHARDS | {"period": 4},
 }
 
 
