@@ -10,12 +10,13 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.account import no_exchange
+from benchmarks.common.account import exchange_of, no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer, in_precision
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place, find_place, rank_first
@@ -25,8 +26,7 @@ from benchmarks.common.stages import Staged, cut_stages, cuts_of, num_splits, se
 
 
 def main(config: Config, fit=fit) -> None:
-    place = find_place("torchrun")
-    devices = two_devices(place)
+    devices = two_devices(place := find_place("torchrun"))
     place = dataclasses.replace(place, local_rank=2 * place.local_rank)  # hybrid: a rank's first GPU
     config, worker = start_worker(config, place, devices_per_rank=len(set(devices)))
     options = group_options(config, worker)
@@ -38,8 +38,7 @@ def main(config: Config, fit=fit) -> None:
     net = build_model(config, len(train.classes), worker.device)
     stages = cut_stages(config, net, num_stages=2)
     staged = in_precision(config, Staged(stages, devices, config.split_size, send))
-    # hybrid: no device_ids, since the module is on two devices and moves its activations itself
-    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)
+    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)  # hybrid: no device_ids
     optimizer = build_optimizer(config, net)
 
     def step(images, target):
@@ -67,6 +66,7 @@ def main(config: Config, fit=fit) -> None:
         predict=staged,
         share=share,
         without_exchange=lambda: no_exchange(model),
+        exchange=exchange_of(model),
         devices=devices,
         columns={"cut": cuts_of(stages), "bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
@@ -76,7 +76,7 @@ def main(config: Config, fit=fit) -> None:
 def two_devices(place: Place) -> list[torch.device]:
     """This rank's two GPUs, or the CPU twice where there is none. Raises Unavailable on a machine with one GPU,
     UserError where the ranks are too many for the GPUs."""
-    num_gpus = torch.cuda.device_count()
+    num_gpus = usable_gpus()
     if num_gpus == 0:
         return [torch.device("cpu")] * 2
     if num_gpus == 1:

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.account import no_exchange
 from benchmarks.common.checkpoint import load_whole_state
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
@@ -35,7 +34,7 @@ def main(config: Config, fit=fit) -> None:
     device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
     group, _ = dist.new_subgroups(config.local_group)  # local_sgd: by default of one rank, which hears nobody
     model = DistributedDataParallel(net, device_ids, process_group=group)
-    average, steps = copy.deepcopy(net).eval(), torch.zeros(())  # local_sgd: evaluated and saved in place of net
+    average, done = copy.deepcopy(net).eval(), {"steps": 0}  # local_sgd: evaluated and saved in place of net
     optimizer = build_optimizer(config, net)
 
     def step(images, target):
@@ -44,8 +43,10 @@ def main(config: Config, fit=fit) -> None:
         loss = cross_entropy(output, target)
         loss.backward()
         optimizer.step()
-        steps.add_(1)
-        if steps % config.local_period == 0:  # local_sgd: weights, and not momentum, which stays each rank's own
+        done["steps"] += 1
+        if (
+            done["steps"] % config.local_period == 0
+        ):  # local_sgd: weights, and not momentum, which stays each rank's own
             average_into(net)
         return loss.detach(), output.detach()
 
@@ -65,13 +66,13 @@ def main(config: Config, fit=fit) -> None:
         flat = flatten(own(), worker.device)
         ranks = [torch.empty_like(flat) for _ in range(worker.world_size)] if worker.rank == 0 else None
         dist.gather(flat, ranks)
-        return {"model": average.state_dict(), "optimizer": optimizer.state_dict(), "ranks": ranks, "steps": steps}
+        return {"model": average.state_dict(), "optimizer": optimizer.state_dict(), "ranks": ranks} | done
 
     def load(saved):
         load_whole_state(net, optimizer, saved)
         if len(ranks := saved.get("ranks", [])) == worker.world_size:  # local_sgd: inside a period, each rank its own
             fill(own(), ranks[worker.rank].to(worker.device))
-        steps.copy_(saved.get("steps", steps))
+        done["steps"] = saved.get("steps", 0)
 
     fit(
         config,
@@ -81,13 +82,12 @@ def main(config: Config, fit=fit) -> None:
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_shards=worker.world_size, period=config.local_period),
+        shape=Shape(worker.world_size, period=config.local_period, exact=config.local_group == 1),
         reduce=all_reduce_sum,
         predict=average,
         share=share,
         state=state,
         load=load,
-        without_exchange=lambda: no_exchange(model),
     )
     dist.destroy_process_group()
 

@@ -44,10 +44,11 @@ def start_worker(
     that a rank computes on. mixed: as met_precision has it.
     Raises UserError where local_rank has no GPU of its own, and as met_precision does.
     """
-    use_cuda = usable_gpus() > 0
-    if use_cuda and place.local_rank >= torch.cuda.device_count():
+    num_gpus = usable_gpus()
+    use_cuda = num_gpus > 0
+    if use_cuda and place.local_rank >= num_gpus:
         raise UserError(
-            f"rank {place.rank} wants GPU {place.local_rank}, but {torch.cuda.device_count()} can be seen; "
+            f"rank {place.rank} wants GPU {place.local_rank}, but {num_gpus} can be seen; "
             "lower NPROC (or tasks per node), or free CUDA_VISIBLE_DEVICES"
         )
     device = torch.device("cuda", place.local_rank) if use_cuda else torch.device("cpu")

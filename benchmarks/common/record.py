@@ -53,8 +53,10 @@ class Record:
         )
 
     def steps_taken_apart(self, rows: list[dict], first_step: int) -> None:
-        """The phases of steps that came after the timed windows."""
-        self.rows("steps", [{"rank": self.worker.rank, "step": first_step + n, **row} for n, row in enumerate(rows)])
+        """The phases of steps that came after the timed windows; rows of several ranks tell `rank` and `number`."""
+        here = self.worker.rank
+        places = [(row.pop("rank", here), first_step + row.pop("number", n)) for n, row in enumerate(rows)]
+        self.rows("steps", [{"rank": rank, "step": step} | row for (rank, step), row in zip(places, rows, strict=True)])
         self.book("step account")
 
     def epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:

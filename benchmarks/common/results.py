@@ -20,10 +20,12 @@ from benchmarks.common.settings import settings_hash
 
 SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
+WARM_UP = "warm-up"  # the status of a run, of round 0, that only warms the machine, whatever became of it
 TABLES = {
     # one row an attempt, whatever became of it
     "runs": (
-        "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "started_at", "wall_s",
+        "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "position",
+        "started_at", "wall_s",
         "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
         "device", "device_name", "world_size", "nodes", "backend", "threads_per_rank", "oversubscribed", "parallel",
         "torch", "commit", "dirty",
@@ -40,7 +42,7 @@ TABLES = {
     # every step of the timed windows has step_ms; the phases come from the accounted steps after them
     "steps": (
         "run_id", "rank", "step", "step_ms", "data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms",
-        "other_ms", "exposed_comm_ms",
+        "other_ms", "exposed_comm_ms", "wait_ms",
     ),
     # where the wall clock of a run went; the parts of a run sum to its wall_s
     "wall": ("run_id", "part", "seconds"),
@@ -48,15 +50,15 @@ TABLES = {
         "run_id", "t_s", "device", "util_pct", "memory_used_mb", "power_w", "temperature_c", "network_mb_per_s",
         "throttle",
     ),
-    # what scripts.probe.loader measured of one rank: the loader alone, training alone, both together
+    # windows that scripts.probe.loader timed of one rank: the loader alone, training alone, both together
     "loader": (
         "run_id", "what", "images_per_s", "images_per_s_per_core", "num_windows", "images", "seconds", "arch",
-        "image_size", "global_batch", "workers", "verdict",
+        "image_size", "global_batch", "workers", "verdict", "window",
     ),
     # what `make verify` found of the runs in the set's verify/; asked and met: the settings of the proof, as above
     "equivalence": (
         "run_id", "strategy", "started_at", "steps", "world_size", "max_relative_difference", "bit_identical",
-        "tolerance", "verdict", "reason", "asked", "met",
+        "tolerance", "verdict", "reason", "asked", "met", "rounding",
     ),
 }  # fmt: skip
 TEXT_COLUMNS = frozenset(

@@ -94,7 +94,7 @@ def oversubscribed(results: ResultSet) -> Iterator[str]:
 def busy(results: ResultSet) -> Iterator[str]:
     """The load average before the first run, and before later ones, whose own forerunners are in it."""
     num_cores = results.environment.get("num_cores")
-    loads = results.ok.sort_values("started_at").load_average.dropna()
+    loads = results.loads_before
     if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
         return
     if loads.iloc[0] > BUSY_BEFORE * num_cores:

@@ -22,10 +22,10 @@ from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.outcome import boot_id, timed_out
-from benchmarks.common.results import add_settings, append_rows
+from benchmarks.common.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.run_folder import VARIABLE, RunFolder
 from scripts.suite import processes, source
-from scripts.suite.row import known_before
+from scripts.suite.row import as_warm_up, known_before
 from scripts.suite.telemetry import Sampler
 from scripts.suite.verdict import Ended, judge
 
@@ -53,6 +53,7 @@ def main(options: Options, command: list[str]) -> int:
     row = known_before(folder, options.strategy, options.repeat, asked, os.environ) | {"options": flags}
     if options.skip:
         row |= {"status": "skipped", "reason": options.skip}
+        row |= as_warm_up(row) if options.repeat == 0 else {}
         write(options, folder, row, asked, {})
         return 0
     sampler = Sampler()
@@ -60,9 +61,11 @@ def main(options: Options, command: list[str]) -> int:
     telemetry = sampler.stop()
     row |= {"exit_code": ended.exit_code, "wall_s": ended.wall_s}
     row |= judge(ended, folder, sampler)
+    done = row["status"] in ("ok", "skipped")
     if row["status"] == "ok" and "images_per_s" not in row:
         print(f"{options.strategy} #{options.repeat} is done; the first node has its row")
         return 0
+    row |= as_warm_up(row) if options.repeat == 0 else {}
     met = (folder.summary() or {}).get("met", {})
     write(options, folder, row, asked, met)
     run_id = {"run_id": row["run_id"]}
@@ -70,7 +73,7 @@ def main(options: Options, command: list[str]) -> int:
     append_rows(options.results, "wall", [run_id | part for part in wall_account(ended, folder)])
     if ended.signum:
         return 128 + ended.signum
-    return 0 if row["status"] in ("ok", "skipped") else 1
+    return int(not done)
 
 
 def read_asked(folder: RunFolder) -> tuple[dict, str]:
@@ -86,7 +89,7 @@ def read_asked(folder: RunFolder) -> tuple[dict, str]:
 def write(options: Options, folder: RunFolder, row: dict, asked: dict, met: dict) -> None:
     """Print and write the row, with both halves of its settings where there are two."""
     print(line_of(options, row))  # before the rows: it is all that is left where the disk is full
-    if row["status"] not in ("ok", "skipped"):
+    if row["status"] not in ("ok", "skipped", WARM_UP):
         print_tail(folder.log)
     if asked:
         if met:

@@ -269,7 +269,9 @@ def gpu_machine(machine, monkeypatch):
 def test_usable_gpus_counts_those_that_run_kernels(gpu_machine, tmp_path, monkeypatch):
     two = f"echo '{A100}, 580.65.06'; echo '{A100}, 580.65.06'"
     gpu_machine(two, FakeCuda([(8, 0), (8, 6)]))
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     assert usable_gpus() == 2
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # else energy is of other GPUs, where there are two kinds
     gpu_machine(two, FakeCuda([(8, 0)]), visible="1")
     assert usable_gpus() == 1
     for hidden in ("", "-1", " "):
