@@ -55,6 +55,7 @@ STRATEGIES = [
     "fsdp",
     "ddp_compressed",
     "local_sgd",
+    "ddp_compile",
 ]
 REMEDY_WITHOUT = {  # what cannot run here: no GPU, no cluster (the runs below are told of none), no Horovod
     "apex_ddp": "NVIDIA GPUs",

@@ -30,6 +30,7 @@ SHAPES = {
     "fsdp": SHARDS,
     "ddp_compressed": SHARDS | {"compression": "bf16"},
     "local_sgd": SHARDS | {"period": 4},
+    "ddp_compile": SHARDS | {"exact": False},
 }
 
 
