@@ -30,14 +30,14 @@ def main(config: Config, fit=fit) -> None:
         import horovod.torch as hvd
     except ImportError as error:
         raise Unavailable(f"Horovod cannot be imported ({error}); run scripts/setup/install_horovod.sh") from None
-    if usable_gpus() and not hvd.nccl_built():
+    num_gpus = usable_gpus()
+    if num_gpus and not hvd.nccl_built():
         raise Unavailable(
-            "this Horovod was built without NCCL and cannot reduce GPU tensors; install CUDA's toolkit, "
-            "then: FORCE=1 scripts/setup/install_horovod.sh"
+            "this Horovod has no NCCL for GPUs; install CUDA's toolkit, then: FORCE=1 scripts/setup/install_horovod.sh"
         )
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
-    config, worker = start_worker(config, place, backend="horovod-nccl" if hvd.nccl_built() else "horovod-gloo")
+    config, worker = start_worker(config, place, backend="horovod-nccl" if num_gpus else "horovod-gloo")
     with rank_first(worker.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
         train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), worker.device)

@@ -92,8 +92,7 @@ def two_devices(place: Place) -> list[torch.device]:
 
 def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
     num_shards = max(1, num_devices // 2)
-    microbatches = num_splits(config.split_size, config.global_batch // num_shards)
-    return Split(num_shards=num_shards, num_stages=2, num_microbatches=microbatches, copies=1)
+    return Split(num_shards, 2, num_splits(config.split_size, config.global_batch // num_shards), copies=1)
 
 
 if __name__ == "__main__":

@@ -120,10 +120,11 @@ def synchronize(device: torch.device) -> None:
                 torch.cuda.synchronize(index)
 
 
-def device_name(device: torch.device) -> str:
-    """What the vendor calls the device."""
+def device_name(device: torch.device, num_used: int = 1) -> str:
+    """What the vendor calls the device, and any other kind among the first num_used GPUs: the slowest sets the pace."""
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+        used = range(min(num_used, torch.cuda.device_count()) if num_used > 1 else 0)
+        return " + ".join(dict.fromkeys(torch.cuda.get_device_name(which) for which in (device, *used)))
     try:
         with open("/proc/cpuinfo") as file:
             names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]

@@ -96,7 +96,7 @@ class Record:
         worker = self.worker
         met = {
             "device": worker.device.type,
-            "device_name": device_name(worker.device),
+            "device_name": device_name(worker.device, met.get("world_size", 1) // worker.nodes),
             "backend": worker.backend,
             "nodes": worker.nodes,
             "threads_per_rank": torch.get_num_threads(),
@@ -109,7 +109,7 @@ class Record:
         met = {name: value for name, value in met.items() if value is not None}
         if self.folder:
             moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.booked_until}
-            wall = moments | {"parts": self.parts}
+            wall = moments | {"parts": self.parts, "cpu_s": time.process_time()}
             self.folder.write_summary({"row": row, "met": met, "wall": wall})
         elif worker.reports and row.get("images_per_s"):
             print(f"{row['images_per_s']:.1f} images/s", flush=True)

@@ -45,6 +45,7 @@ def reasons(points: Sequence[Point], ranks_here: int) -> list[str]:
     if memory_bytes is None:
         return [""] * len(points)
     found, shm_free = {}, shutil.disk_usage(SHM).free
+    points = [(name, dataclasses.replace(config, seed=0), *where) for name, config, *where in points]  # a round's own
     for point in tqdm(dict.fromkeys(points), desc="memory forecast", disable=None, leave=False):
         strategy, config, num_devices, num_nodes = point
         config = settled(strategy, config, num_devices)

@@ -40,7 +40,7 @@ def test_a_proof_with_another_split_size_is_no_proof(tmp_path):
 
 def test_what_may_differ_is_named(tmp_path):
     proof = LENGTH | {"threads_per_rank": 2}
-    said = "yes: bit-identical; but for length, threads"
+    said = "yes: bit-identical; but for threads, length"
     assert cell(tmp_path / "a", proof=proof, met={"threads_per_rank": 2}) == said
     assert cell(tmp_path / "b", proof={}) == "yes: bit-identical"
     within = {"bit_identical": False, "max_relative_difference": 1.2e-7, "tolerance": 1e-6}

@@ -281,6 +281,10 @@ def joined(folder, *parts):
 WARNED = {
     "one repeat": {"num_repeats": 1},
     "unsteady": {"noise": 0.3},
+    "other programs took up to 20 %": {"noise": 0.3, "other_cpu_pct": 20, "steal_pct": 0},
+    "5 % of the cores' time to other guests": {"noise": 0.3, "other_cpu_pct": 0, "steal_pct": 5},
+    "neighbours on shared cores": {"noise": 0.3, "other_cpu_pct": 0.5, "steal_pct": 0},
+    "other processes were on its GPUs in 3 of 3 runs": {"other_gpu_processes": 1},
     "oversubscribed": {"oversubscribed": True},
     "busy before the first run": {"load_average": 1.9},
     "governor was powersave": {"governor": "powersave"},
@@ -329,6 +333,19 @@ def test_throttling_is_read_from_the_telemetry(tmp_path):
     telemetry.loc[(telemetry.device == "gpu0") & (telemetry.t_s == 0.5), "throttle"] = "thermal"
     found = [text for text in warnings_of(results) if "held down" in text]
     assert len(found) == 1 and "(thermal) in 25 %" in found[0]
+
+
+def test_a_clock_that_was_lower_is_named(tmp_path):
+    # Of two strategies the one whose cores had less: unsteady windows by themselves do not say why.
+    for name in ("single", "ddp"):
+        add_runs(tmp_path, name, 100, noise=0.3, steal_pct=0, other_cpu_pct=0)
+    results = load_set(tmp_path)
+    telemetry = results.table("telemetry")
+    telemetry["clock_mhz"] = 3000.0
+    assert not [text for text in warnings_of(results) if "MHz" in text]
+    telemetry.loc[telemetry.run_id == "ddp-1", "clock_mhz"] = 2400.0
+    (found,) = [text for text in warnings_of(results) if "MHz" in text]
+    assert found.startswith("ddp: unsteady") and "2400 MHz, another's 3000" in found
 
 
 def test_the_step_chart_stacks_to_the_step(tmp_path):

@@ -305,6 +305,25 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     assert text.count("n = 3") == 3 and "95 % interval" in text and "single" not in text
 
 
+@pytest.mark.parametrize(("key", "values"), [("workers", (1, 2)), ("amp_dtype", ("bf16", "fp16"))])
+def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, key, values):
+    # A line joins numbers and no categories; the baseline is that of the set, else of the set around it.
+    around = tmp_path / "set"
+    inside = around / "sweeps"
+    for number, value in enumerate(values):
+        add_runs(inside, "ddp", 100 + number, asked={key: value})
+    results = load_set(inside)
+    bare = plot_sweep.sweep_chart(results, "ddp", key, sweep_points(results, "ddp", key))
+    assert "without single" in bare.texts[-1].get_text()
+    add_runs(around, "single", 60, asked={key: values[0]}, world_size=1)
+    figure = plot_sweep.sweep_chart(results, "ddp", key, sweep_points(results, "ddp", key))
+    axes, told = figure.axes[0], figure.texts[-1].get_text()
+    joined = [line for line in axes.lines if line.get_linestyle() == "-" and line.get_marker() == "None"]
+    assert axes.get_ylim()[0] == 0 and len(joined) == (key == "workers")
+    if key == "amp_dtype":
+        assert "dashed: single of the set around this one" in told and "2 ranks" in figure.get_suptitle()
+
+
 def test_a_sweep_is_the_runs_that_are_alike_in_all_else(tmp_path):
     # Two sweeps of one strategy in one set share the default run; a value measured on another model is in neither.
     for asked in ({}, {"bucket_cap_mb": 1.0}, {"bucket_cap_mb": 5.0}, {"workers": 0}, {"workers": 2}):
