@@ -117,7 +117,7 @@ def test_a_set_that_does_not_say_what_its_runs_were_asked(given, tmp_path, capsy
 
 def test_bench_all_runs_the_core_and_all_of_them_where_that_is_said(given):
     """Protects the time of a first run: what came later than the first eleven strategies is asked for."""
-    assert [run.strategy for run in plan.bench(given(STRATEGIES="", REPEATS=1))][: len(CORE)] == CORE
+    assert {run.strategy for run in plan.bench(given(STRATEGIES="", REPEATS=1))} == set(CORE) < set(all_strategies())
     named = [run.strategy for run in plan.bench(given(STRATEGIES="all", REPEATS=1))]
     assert set(named) == set(all_strategies())
 
@@ -139,7 +139,8 @@ def test_the_baseline_is_timed_in_every_precision_that_is_used(given, monkeypatc
     monkeypatch.setattr(machine, "capability", lambda: capability)
     chosen = given(STRATEGIES="single ddp ddp_amp", REPEATS=1, ARGS=args)
     found = [(run.strategy, run.config.precision, run.asked["ranks"]) for run in plan.bench(chosen)]
-    assert [name for name, *_ in found[:3]] == ["single", "ddp", "ddp_amp"] and found[3:] == more
+    asked = args.removeprefix("--precision ") or "fp32"
+    assert sorted(found) == sorted([*((name, asked, 2) for name in ("single", "ddp", "ddp_amp")), *more])
     assert len(plan.bench(given(STRATEGIES="ddp ddp_amp", REPEATS=1, ARGS=args))) == 2
 
 
