@@ -23,8 +23,8 @@ from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
-    worker = start_worker(config, Place())
     num_gpus = usable_gpus()
+    config, worker = start_worker(config, Place(), devices_per_rank=max(1, num_gpus))
     if num_gpus and config.global_batch % num_gpus:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_gpus} GPUs; change one of them")
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have

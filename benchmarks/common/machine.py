@@ -7,7 +7,7 @@ import contextlib
 import os
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.gpus import look, usable_gpus
 
 
 def number(name: str, what: str, least: int = 1) -> int | None:
@@ -27,6 +27,13 @@ def num_gpus() -> int:
     """NUM_GPUS, else those that torch can use. Raises UserError where there are some that it cannot."""
     given = number("NUM_GPUS", "a number of GPUs", least=0)
     return usable_gpus() if given is None else given
+
+
+def capability() -> tuple[int, int] | None:
+    """The least compute capability of the GPUs here; None without GPUs. Of GPUs that nothing tells of, such as those of
+    a cluster's nodes, the newest architecture's is believed: what they cannot do, their runs will say."""
+    known = [capability for _, capability in look().gpus if capability] if num_gpus() else []
+    return min(known, default=(9, 0)) if num_gpus() or os.environ.get("GPUS_PER_NODE", "0") != "0" else None
 
 
 def gpu_memory_bytes(num_used: int) -> float | None:

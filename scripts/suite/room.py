@@ -7,6 +7,7 @@ RESERVED_BYTES: an estimate, as no GPU has been measured yet.
 """
 
 import bisect
+import contextlib
 import dataclasses
 import importlib
 import math
@@ -18,12 +19,14 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common import machine
-from benchmarks.common.config import Config, load_config
+from benchmarks.common.config import Config, load_config, whole_batch
 from benchmarks.common.errors import UserError
+from benchmarks.common.precision import met_precision
 from benchmarks.common.split import Split
 from scripts.suite import preflight
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
+NEWEST = (9, 0)  # compute capability of GPUs that are not at hand
 PREFETCHED = 2  # batches that each worker of a torch DataLoader has ready
 SHM = "/dev/shm"
 
@@ -45,8 +48,20 @@ def reasons(points: Sequence[Point], ranks_here: int) -> list[str]:
     points = [(name, dataclasses.replace(config, seed=0), *where) for name, config, *where in points]  # a round's own
     for point in tqdm(dict.fromkeys(points), desc="memory forecast", disable=None, leave=False):
         strategy, config, num_devices, num_nodes = point
+        config = settled(strategy, config, num_devices)
         found[point] = refusal(config, tell_of(strategy), num_devices, memory_bytes, shm_free * num_nodes)
     return [found[point] for point in points]
+
+
+def settled(strategy: str, config: Config, num_devices: int) -> Config:
+    """The configuration as the run on GPUs will have it: its whole batch, and what precision auto comes to. As it is
+    where the run itself says what is wrong with it."""
+    with contextlib.suppress(UserError):
+        mixed = preflight.is_mixed(strategy)
+        precision = met_precision(config.precision, machine.capability() or NEWEST, mixed)
+        split = tell_of(strategy)(whole_batch(config, num_devices), num_devices)
+        return dataclasses.replace(whole_batch(config, split.num_shards * split.num_stages), precision=precision)
+    return whole_batch(config, num_devices)
 
 
 def tell_of(strategy: str) -> Tell:
@@ -152,10 +167,11 @@ def main(options: Options, config: Config) -> int:
 
     misfits = 0
     for name in preflight.chosen(options.strategies):
-        split = tell_of(name)(config, options.num_devices)
-        why_not = refusal(config, tell_of(name), options.num_devices, options.memory_gb * 1e9, math.inf)
+        own = settled(name, config, options.num_devices)
+        split = tell_of(name)(own, options.num_devices)
+        why_not = refusal(own, tell_of(name), options.num_devices, options.memory_gb * 1e9, math.inf)
         misfits += bool(why_not)
-        need, shared = peak_bytes(config, split) / 1e9, shm_bytes(config, split) / 1e9
+        need, shared = peak_bytes(own, split) / 1e9, shm_bytes(own, split) / 1e9
         print(f"{name:<18} {need:6.1f} GB on a GPU, {shared:5.1f} GB in {SHM}; {why_not or 'fits'}", flush=True)
     return int(misfits > 0)
 
