@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report readme compare power roof forecast verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report publish readme compare power roof forecast verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -34,18 +34,18 @@ help: ## this text
 #: GPUS_PER_NODE, CPUS_PER_TASK            the same; default: the GPUs here, and a task's share of a node's cores
 #: PACK, PACKED                            what make pack keeps (full, 256, jpeg256), and its folder
 #: MEASURE     no: make report from what is there
+#: NAME, REPLACE   for publish: <hardware>_<torch>_<yyyymm>; yes: in the place of the set of that name
 #: WARNING_S   bench-slurm: seconds before the time limit at which a checkpoint is asked for; default 60
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
 #: HOSTS       hosts for horovodrun, such as a:4,b:4
 #: THREADS_PER_RANK                        default: cores / ranks
 #: TESTS       what make test runs, such as tests/benchmarks/test_data.py
 #: PYTHON      interpreter; with SETUP=no it is used as it is
+#: GPU_MEMORY_GB    of the smallest GPU, for the memory forecast; default: what the GPUs here have
 #: SETUP       no: install nothing
-#: TORCH, LOCK   set-up: another torch, such as TORCH=2.14.1; LOCK=no: the newest of everything
-#: APEX_GIT    set-up: a local clone of NVIDIA Apex
 #: TORCH       setup: this version of torch; default: the newest that runs on the GPUs and driver here
 #: LOCK        setup: no: the newest of everything, instead of the lock file's versions
-#: PIP_ARGS    words for every pip install, such as "--index-url https://..."
+#: PIP_ARGS    setup: words for every pip install, such as "--index-url https://..."
 #: APEX_GIT    setup: a clone of github.com/NVIDIA/apex
 
 NEEDED := torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2
@@ -92,14 +92,17 @@ compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; with
 roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FLOPs and bytes of a step; ARGS="--layers"
 	@$(PYTHON) -m scripts.probe.roof $(ARGS)
 
-forecast: setup ## memory of a step before it runs: ARGS="--memory-gb 16.9 --num-shards 4 --copies 1 -- --config configs/v100x4.yaml"
-	@$(PYTHON) -m scripts.suite.forecast $(ARGS)
+forecast: setup ## memory that each strategy needs: ARGS="--memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml"
+	@$(PYTHON) -m scripts.suite.room $(ARGS)
 
 power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spread of RESULTS
 	@$(PYTHON) -m scripts.analysis.power --results "$(or $(RESULTS),results/latest)"
 
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
 	@STRATEGY=$(or $(STRATEGY),ddp) $(PYTHON) -m scripts.report.page --results "$(or $(RESULTS),results/latest)" $(if $(filter no,$(MEASURE)),,--measure)
+
+publish: setup ## check RESULTS and put it into results/published/NAME with its report; README's figures follow
+	@$(PYTHON) -m scripts.report.publish --results "$(or $(RESULTS),results/latest)" --name "$(NAME)" $(if $(filter yes,$(REPLACE)),--replace)
 
 readme: setup ## the figures in the READMEs again, from the committed results
 	@$(PYTHON) -m scripts.report.readme

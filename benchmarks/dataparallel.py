@@ -18,6 +18,7 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place
 from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
@@ -51,6 +52,10 @@ def main(config: Config, fit=fit) -> None:
         # dataparallel: with fewer than two GPUs the wrapper passes through, and the row says so
         devices=[torch.device("cuda", number) for number in range(num_gpus)],
     )
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_shards=num_devices, copies=1, whole_batch=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
 from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
@@ -50,6 +51,10 @@ def main(config: Config, fit=fit) -> None:
         columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
     dist.destroy_process_group()  # ddp: in order, so that no rank leaves while another still talks to it
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_shards=num_devices, copies=1)
 
 
 if __name__ == "__main__":

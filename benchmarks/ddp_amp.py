@@ -18,6 +18,7 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
 from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
@@ -65,6 +66,10 @@ def main(config: Config, fit=fit) -> None:
         columns={"precision": config.amp_dtype, "bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
     dist.destroy_process_group()
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_shards=num_devices, copies=1, autocast=config.amp_dtype)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
 from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
@@ -84,6 +85,10 @@ def main(config: Config, fit=fit) -> None:
         columns={"horovod": importlib.metadata.version("horovod")},
     )
     hvd.shutdown()
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_shards=num_devices, copies=1)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place, find_place, rank_first
 from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
 from benchmarks.common.stages import Staged, cut_stages, cuts_of, num_splits, send
 
 
@@ -87,6 +88,12 @@ def two_devices(place: Place) -> list[torch.device]:
             f"start {num_gpus // 2} ranks a node: NPROC={num_gpus // 2}"
         )
     return [torch.device("cuda", first), torch.device("cuda", first + 1)]
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    num_shards = max(1, num_devices // 2)
+    microbatches = num_splits(config.split_size, config.global_batch // num_shards)
+    return Split(num_shards=num_shards, num_stages=2, num_microbatches=microbatches, copies=1)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place
 from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
 from benchmarks.common.stages import Send, Staged, cut_stages, cuts_of, num_splits, send
 
 
@@ -76,6 +77,10 @@ def send_on_streams(devices: list[torch.device]) -> Send:
         return arrived
 
     return send_beside
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_stages=min(2, num_devices), num_microbatches=num_splits(config.split_size, config.global_batch))
 
 
 if __name__ == "__main__":

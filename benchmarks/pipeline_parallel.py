@@ -15,11 +15,11 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
-from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
 from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
 from benchmarks.common.stages import cut_stages, cuts_of, num_microbatches, trace
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -28,11 +28,6 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 def main(config: Config, fit=fit) -> None:
     worker = start_worker(config, find_place("torchrun"))
     last, microbatches = worker.rank == worker.world_size - 1, num_microbatches(config, worker.world_size)
-    if config.pipeline_schedule == "1f1b" and microbatches < worker.world_size:
-        raise UserError(
-            f"1f1b keeps {worker.world_size} stages busy, one micro-batch each, but --microbatches is "
-            f"{microbatches}; raise it, or use --pipeline-schedule gpipe"
-        )
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
         train, val = build_loaders(config, worker, shard=0, num_shards=1)  # pipeline: all work on the same images
@@ -93,6 +88,11 @@ def build_stage(config, worker, stages) -> PipelineStage:
     rows = [torch.empty(num_images, math.prod(shape), device="meta", requires_grad=True) for shape in shapes]
     stage = nn.Sequential(nn.Unflatten(1, shapes[worker.rank]), stages[worker.rank], nn.Flatten(1))
     return PipelineStage(stage, worker.rank, worker.world_size, worker.device, rows[worker.rank], rows[worker.rank + 1])
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    microbatches, one_f_one_b = num_microbatches(config, num_devices), config.pipeline_schedule == "1f1b"
+    return Split(num_stages=num_devices, num_microbatches=microbatches, one_f_one_b=one_f_one_b, whole_model=True)
 
 
 if __name__ == "__main__":

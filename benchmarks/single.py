@@ -13,6 +13,7 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place
 from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
@@ -40,6 +41,10 @@ def main(config: Config, fit=fit) -> None:
         shape=Shape(),
         columns={"parallel": None},  # single: the baseline has nothing to divide
     )
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split()
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ skip() { # REASON: record that it cannot run here
   exec "${ATTEMPT[@]}" --skip "$1"
 }
 
+[ -z "${SKIP:-}" ] || skip "$SKIP" # the plan knows already that it has no room
+
 words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, or as one of NNODES nodes
   TORCHRUN=("$PYTHON" -m torch.distributed.run --nproc-per-node "$NPROC")
   if [ "${NNODES:-1}" -gt 1 ]; then

@@ -126,6 +126,13 @@ def test_a_script_can_be_handed_another_fit(name):
             assert "fit" in [argument.arg for argument in node.args.args], node.name
 
 
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_script_tells_how_it_divides_a_step(name):
+    """Protects the memory forecast, which asks each strategy itself."""
+    (split,) = [node for node in ast.parse(SCRIPTS[name]).body if getattr(node, "name", None) == "split"]
+    assert [argument.arg for argument in split.args.args] == ["config", "num_devices"]
+
+
 def test_nothing_that_ships_patches_anything():
     """Protects what users run: stand-ins are for tests, and code has arguments."""
     for name, text in (SCRIPTS | COMMON | TOOLS).items():

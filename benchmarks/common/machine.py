@@ -3,6 +3,7 @@
 Imports torch only where there may be GPUs and nobody has counted them.
 """
 
+import contextlib
 import os
 
 from benchmarks.common.errors import UserError
@@ -26,6 +27,24 @@ def num_gpus() -> int:
     """NUM_GPUS, else those that torch can use. Raises UserError where there are some that it cannot."""
     given = number("NUM_GPUS", "a number of GPUs", least=0)
     return usable_gpus() if given is None else given
+
+
+def gpu_memory_bytes(num_used: int) -> float | None:
+    """GPU_MEMORY_GB (10^9 bytes), else of the smallest of the first num_used GPUs; None where there are none, or none
+    that can be asked."""
+    if not num_gpus():
+        return None
+    if text := os.environ.get("GPU_MEMORY_GB", ""):
+        with contextlib.suppress(ValueError):
+            if 0 < float(text) < float("inf"):
+                return float(text) * 1e9
+        raise UserError(f"GPU_MEMORY_GB is {text!r}, but must be 10^9 bytes, such as 16.9 for a V100 of 16 GB")
+    with contextlib.suppress(UserError):  # NUM_GPUS was given
+        if num_used := min(num_used, usable_gpus()):
+            import torch
+
+            return min(torch.cuda.get_device_properties(index).total_memory for index in range(num_used))
+    return None
 
 
 def num_cores() -> int:

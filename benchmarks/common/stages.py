@@ -76,9 +76,14 @@ def cuts_of(stages: Sequence[nn.Sequential]) -> int | str:
 def num_microbatches(config: Config, num_stages: int) -> int:
     """Micro-batches of a pipeline's step: as configured, else the least multiple of the stages from 4 on.
 
-    Raises UserError where they do not divide the batch.
+    Raises UserError where they do not divide the batch, or are too few for the schedule.
     """
     microbatches = config.microbatches or num_stages * -(-4 // num_stages)
+    if config.pipeline_schedule == "1f1b" and microbatches < num_stages:
+        raise UserError(
+            f"1f1b keeps {num_stages} stages busy, one micro-batch each, but --microbatches is {microbatches}; "
+            "raise it, or use --pipeline-schedule gpipe"
+        )
     if config.global_batch % microbatches:
         raise UserError(f"global_batch {config.global_batch} does not divide by {microbatches} microbatches")
     return microbatches

@@ -1,18 +1,17 @@
-"""The charts of result sets, as matplotlib figures that plot_results and the report share.
+"""The charts of throughput, as matplotlib figures that plot and the report share.
 
 Bars start at zero and carry every repeat as a point, the 95 % interval and n. Each function returns None where
 the sets hold nothing to draw. Needs no torch.
 """
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from scripts.analysis.sets import BASELINE, PLAUSIBLE, Group, ResultSet
 from scripts.analysis.stats import strategy_throughput
-from scripts.analysis.words import clean, count, digits
+from scripts.analysis.words import clean, count, digits, interval, show
 from scripts.report.figures import (
-    COLORS,
-    LINES,
+    LINE_COLORS,
     MARKERS,
     Bar,
     draw_bars,
@@ -31,86 +30,113 @@ PUBLISHED_EPOCH_S = (
     ("Distributed (DDP)", 1188.5),
     ("Apex, batch 6400", 1186.5),
 )
+PUBLISHED_WORK = "resnet18, 224 px"
 PUBLISHED_TITLE = (
     "published by tczhangzhi/pytorch-distributed: OTHER HARDWARE, 4 Tesla V100-PCIe,\n"
     "ResNet-18, 224 px, global batch 3200 (Apex 6400), one run, no interval"
 )
+ABOUT_N = "n: runs x timed windows of each."
 
 
 def throughput_chart(sets: list[ResultSet]) -> Figure | None:
-    """Images/s by strategy."""
-    bars = []
-    for number, group in _timed_groups(sets):
-        estimate = group.throughput
-        points = [strategy_throughput([run]).value for run in group.samples]
-        text = f"{digits(estimate.value)}  ({_n(group)})"
-        bars.append(Bar(group.label, estimate.value, estimate.low, estimate.high, points, text, group.parallel, number))
-    if not bars:
+    """Images/s by strategy, the fastest first; a panel for each model and size of image."""
+    works = {work: [_throughput_bar(group, number) for number, group in found] for work, found in _works(sets).items()}
+    if not works:
         return None
-    figure, (axes,), legend = make_bar_figure("Training throughput", sets, len(bars))
-    draw_bars(axes, bars, len(sets))
-    axes.set_xlabel("images/s   (bar: mean of repeats, dots: repeats, line: 95 % interval)")
-    finish(figure, legend, sets, bars)
+    figure, panels, legend = _bar_panels("Training throughput", sets, works, "images/s [95 %]")
+    panels[-1].set_xlabel("images/s   (bar: mean of repeats, dots: repeats, line: 95 % interval)")
+    finish(figure, legend, sets, _all(works), [ABOUT_N])
     return figure
 
 
+def _throughput_bar(group: Group, number: int) -> Bar:
+    estimate = group.throughput
+    points = [strategy_throughput([run]).value for run in group.samples]
+    cells = _n(group), digits(estimate.value), interval(estimate.low, estimate.high, digits)
+    return Bar(group.label, estimate.value, estimate.low, estimate.high, points, cells, group.parallel, number)
+
+
 def speedup_chart(sets: list[ResultSet]) -> Figure | None:
-    """Throughput of each group over that of the same set's baseline with the same settings."""
-    bars = []
-    for number, group in _timed_groups(sets):
-        estimate, single = sets[number].over_baseline.get(group.label), sets[number].baseline_of(group)
-        if estimate is None:
-            continue
-        points = [strategy_throughput([run]).value / single.throughput.value for run in group.samples]
-        text = f"{estimate.value:.2f}x  ({_n(group)})"
-        bars.append(Bar(group.label, estimate.value, estimate.low, estimate.high, points, text, group.parallel, number))
-    if not bars:
+    """Throughput of each group over that of the same set's baseline with the same settings, the fastest first."""
+    works = {
+        work: [bar for number, group in found if (bar := _speedup_bar(sets[number], group, number))]
+        for work, found in _works(sets).items()
+    }
+    works = {work: bars for work, bars in works.items() if bars}
+    if not works:
         return None
-    figure, (axes,), legend = make_bar_figure(f"Speed-up over one process ({BASELINE})", sets, len(bars))
-    draw_bars(axes, bars, len(sets))
-    axes.axvline(1, color="black", linewidth=1, linestyle="--")
-    axes.set_xlabel(
+    title = f"Speed-up over one process ({BASELINE})"
+    figure, panels, legend = _bar_panels(title, sets, works, f"x {BASELINE} [95 %]")
+    for axes in panels:
+        axes.axvline(1, color="black", linewidth=1, linestyle="--")
+    panels[-1].set_xlabel(
         f"throughput / throughput of {BASELINE}   (dots: repeats, line: 95 % for all at once, dashed: {BASELINE})"
     )
-    note, having = [], [results for results in sets if results.timed(BASELINE)]
+    note, having = [ABOUT_N], [results for results in sets if results.timed(BASELINE)]
+    if any(bar.ideal for bar in _all(works)):
+        note.append(f"thick mark: ideal, as many times {BASELINE} as there are ranks.")
     if without := [results.name for results in sets if results not in having]:
         note.append(f"without ok runs of {BASELINE}, so not shown: {', '.join(without)}")
     others = [group for results in having for group in results.groups if group.samples and group.strategy != BASELINE]
     if unlike := [group.label for group in others if not any(each.baseline_of(group) for each in having)]:
         note.append(f"without ok runs of {BASELINE} in the same settings, so not shown: {'; '.join(unlike)}")
-    finish(figure, legend, sets, bars, note)
+    finish(figure, legend, sets, _all(works), note)
     return figure
 
 
-def epoch_chart(sets: list[ResultSet]) -> Figure | None:
-    """Seconds of one ImageNet-1k epoch, measured or worked out, and below it the published figures."""
-    bars = []
-    for number, group in _timed_groups(sets):
-        bars.append(_epoch_bar(sets[number], group, number))
-    if not bars:
+def _speedup_bar(results: ResultSet, group: Group, number: int) -> Bar | None:
+    over, single = results.over_baseline.get(group.label), results.baseline_of(group)
+    if over is None:
         return None
-    published = [Bar(name, seconds, None, None, [], f"{seconds:,.1f}", True, -1) for name, seconds in PUBLISHED_EPOCH_S]
+    points = [strategy_throughput([run]).value / single.throughput.value for run in group.samples]
+    cells = _n(group), f"{over.value:.2f}", interval(over.low, over.high, "{:.2f}".format)
+    ideal = _ideal(group, single)
+    return Bar(group.label, over.value, over.low, over.high, points, cells, group.parallel, number, ideal)
+
+
+def _ideal(group: Group, single: Group) -> float | None:
+    """Ranks over the baseline's; None where the work is not divided, or ranks share cores."""
+    ranks = [set(each.ok.world_size) for each in (group, single)]
+    if not group.parallel or (group.ok.oversubscribed == "yes").any() or [len(each) for each in ranks] != [1, 1]:
+        return None
+    ideal = ranks[0].pop() / ranks[1].pop()
+    return ideal if 1 < ideal < PLAUSIBLE[1] else None
+
+
+def epoch_chart(sets: list[ResultSet]) -> Figure | None:
+    """Seconds of one ImageNet-1k epoch, measured or worked out, and below it the published figures.
+
+    Only what trained the same model on the same size of image shares an axis.
+    """
+    works = {
+        work: [_epoch_bar(sets[number], group, number) for number, group in found]
+        for work, found in _works(sets).items()
+    }
+    if not works:
+        return None
+    published = [
+        Bar(name, seconds, None, None, [], ("1", f"{seconds:,.1f}", ""), True, -1)
+        for name, seconds in PUBLISHED_EPOCH_S
+    ]
     title = f"Seconds of one ImageNet-1k epoch ({IMAGENET_TRAIN_IMAGES:,} images)"
-    figure, (ours, theirs), legend = make_bar_figure(title, sets, len(bars), len(published))
-    draw_bars(ours, bars, len(sets))
-    draw_bars(theirs, published, 1, color="white", hatch="||||")
-    ours.set_title("this suite, on the hardware named above")
-    theirs.set_title(PUBLISHED_TITLE)
-    limits = [axes.get_xlim()[1] for axes in (ours, theirs)]
-    if max(limits) < 8 * min(limits):
-        for axes in (ours, theirs):
-            axes.set_xlim(0, max(limits))
-        theirs.set_xlabel("seconds   (dots: repeats, line: 95 % interval)")
-    else:
-        ours.set_xlabel("seconds   (dots: repeats, line: 95 % interval)")
-        theirs.set_xlabel("seconds   (a scale of its own)")
-    notes = []
-    if any("worked out" in bar.text for bar in bars):
+    figure, panels, legend = _bar_panels(title, sets, works, "seconds [95 %]", published)
+    *ours, theirs = panels
+    for axes, work in zip(ours, works, strict=True):
+        axes.set_title(f"this suite, on the hardware named above: {work}", pad=14)
+        axes.set_xlabel(f"seconds, {work}   (dots: repeats, line: 95 % interval)")
+    theirs.set_title(PUBLISHED_TITLE, pad=14)
+    theirs.set_xlabel(f"seconds, {PUBLISHED_WORK}")
+    notes = [ABOUT_N]
+    limits = [axes.get_xlim()[1] for work, axes in zip([*works, PUBLISHED_WORK], panels, strict=True) if "224" in work]
+    if PUBLISHED_WORK in works and max(limits) < 8 * min(limits):
+        for work, axes in zip([*works, PUBLISHED_WORK], panels, strict=True):
+            if work == PUBLISHED_WORK:
+                axes.set_xlim(0, max(limits))
+    if [*works] != [PUBLISHED_WORK]:
+        notes.append("Each panel has a scale of its own: other models or sizes of image do not compare.")
+    if any("worked out" in bar.cells[2] for bar in _all(works)):
         notes.append(f"worked out: {IMAGENET_TRAIN_IMAGES:,} images / measured images/s; no such epoch was run.")
-    done = {(row.arch, row.image_size) for results in sets for row in results.ok.itertuples()}
-    if done != {("resnet18", 224)}:
-        notes.append("The panels trained other models or sizes of image: only ratios within a panel compare.")
-    finish(figure, legend, sets, bars, notes)
+    finish(figure, legend, sets, _all(works), notes)
     return figure
 
 
@@ -131,68 +157,90 @@ def _epoch_bar(results: ResultSet, group: Group, number: int) -> Bar:
     points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in samples]
     value = IMAGENET_TRAIN_IMAGES / estimate.value
     low, high = (IMAGENET_TRAIN_IMAGES / bound if bound else None for bound in (estimate.high, estimate.low))
-    n = _n(group) if how == "worked out" else f"n = {count(len(samples), 'run')}"
-    return Bar(group.label, value, low, high, points, f"{digits(value)} {how}  ({n})", group.parallel, number)
+    n = _n(group) if how == "worked out" else f"{len(samples)}"
+    cells = n, digits(value), f"{interval(low, high, digits)} {how}".strip()
+    return Bar(group.label, value, low, high, points, cells, group.parallel, number)
 
 
-def learning_chart(sets: list[ResultSet]) -> Figure | None:
-    """Train loss, validation loss and top-1 by epoch: the mean over repeats thick, each repeat thin."""
-    panels = [("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", "acc1", "val top-1, %")]
-    lines = [
-        (f"{group.label} in {results.name}" if len(sets) > 1 else group.label, results.table("epochs"), group)
-        for results in sets
-        for group in results.groups
-        if results.table("epochs").run_id.isin(group.ok.run_id).any()
-    ]
-    figure, axes_row, legend = make_figure(
-        "Loss and accuracy by epoch", sets, [2.4], (len(lines) + 2) // 3, num_columns=3
-    )
-    num_drawn = 0
-    for number, (label, epochs, group) in enumerate(lines):
-        color, style = COLORS[number % len(COLORS)], LINES[number % len(LINES)]
-        for axes, (phase, column, _) in zip(axes_row, panels, strict=True):
-            rows = epochs[epochs.run_id.isin(group.ok.run_id) & (epochs.phase == phase)]
-            rows = rows[rows[column].abs().lt(PLAUSIBLE[1]) & rows.epoch.between(0, PLAUSIBLE[1])]
-            table = rows.pivot_table(index="epoch", columns="run_id", values=column, aggfunc="last")
-            if table.empty:
-                continue
-            num_drawn += 1
-            axes.plot(table.index + 1, table, color=color, linewidth=0.5, alpha=0.6)
-            # curves of strategies that do the same work lie on each other: the first drawn is the widest
-            width = 1 + 2.5 * (1 - number / len(lines))
-            axes.plot(
-                table.index + 1,
-                table.mean(axis=1),
-                color=color,
-                linestyle=style,
-                linewidth=width,
-                marker=MARKERS[number % len(MARKERS)],
-                markersize=3 + 1.5 * width,
-                markerfacecolor="none",
-                markevery=max(1, len(table) // 8),
-                label=f"{clean(label)} (n = {count(table.shape[1], 'run')})",
-            )
-    if not num_drawn:
+def memory_chart(sets: list[ResultSet]) -> Figure | None:
+    """Images/s over the peak memory of the rank that used most."""
+    found = [pair for pairs in _works(sets).values() for pair in pairs if pair[1].ok.peak_memory_mb.gt(0).any()]
+    if not found:
         return None
-    for axes, (_, _, title) in zip(axes_row, panels, strict=True):
-        axes.set_title(title)
-        axes.set_xlabel("epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-        axes.margins(x=0.08)
-        axes.grid(alpha=0.3)
-    labelled = [pair for axes in axes_row for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
-    handles = {text: handle for handle, text in labelled}
-    legend.legend(handles.values(), handles.keys(), loc="center", ncols=3, fontsize=7, frameon=False, handlelength=5)
-    footnote(figure, ["thick: mean over repeats; thin: each repeat. Curves that do the same work lie on each other."])
+    figure, (axes,), legend = make_figure("Throughput and memory", sets, [3.0], (len(found) + 2) // 3)
+    for place, (number, group) in enumerate(found):
+        color, marker = LINE_COLORS[place % len(LINE_COLORS)], MARKERS[place % len(MARKERS)]
+        estimate, memory = group.throughput, group.ok.peak_memory_mb.dropna() / 1000
+        label = f"{group.label} in {sets[number].name}" if len(sets) > 1 else group.label
+        where = {"color": color, "linewidth": 1.0, "zorder": 2}
+        if estimate.low is not None:
+            axes.plot([memory.mean()] * 2, [estimate.low, estimate.high], marker="_", markersize=4, **where)
+        axes.plot([memory.min(), memory.max()], [estimate.value] * 2, marker="|", markersize=4, **where)
+        axes.plot(
+            memory.mean(),
+            estimate.value,
+            linestyle="none",
+            marker=marker,
+            markersize=7,
+            markerfacecolor=color if group.parallel else "white",
+            markeredgecolor="black" if group.parallel else color,
+            markeredgewidth=0.7 if group.parallel else 1.2,
+            zorder=4,
+            label=f"{clean(label)} (n = {count(len(group.samples), 'run')})",
+        )
+    axes.margins(x=0.08, y=0.08)
+    axes.grid(alpha=0.3)
+    gpu = any(group.ok.device.eq("cuda").any() for _, group in found)
+    axes.set_xlabel(f"peak memory of the rank that used most, GB   ({'allocated by torch' if gpu else 'resident'})")
+    axes.set_ylabel("images/s")
+    axes.yaxis.set_major_formatter("{x:,.10g}")
+    legend.legend(loc="center", ncols=3, fontsize=7, frameon=False, handles=axes.get_legend_handles_labels()[0])
+    notes = [
+        "upright line: 95 % interval of images/s over runs; level line: from the least memory of a run to the most. "
+        "Neither axis starts at zero."
+    ]
+    if not all(group.parallel for _, group in found):
+        notes.append("white: not parallel, it had nothing to divide the work over.")
+    footnote(figure, notes)
     return figure
 
 
-def _timed_groups(sets: list[ResultSet]) -> list[tuple[int, Group]]:
-    """(number of the set, group) of every group with a throughput, the same strategy of all sets together."""
-    labels = list(dict.fromkeys(group.label for results in sets for group in results.groups))
-    found = [(number, group) for number, results in enumerate(sets) for group in results.groups if group.throughput]
-    return sorted(found, key=lambda pair: (labels.index(pair[1].label), pair[0]))
+def _works(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:
+    """(number of the set, group) of every group with a throughput, by model and size of image: the fastest strategy
+    first, and the same strategy of all sets together."""
+    found: dict[str, list[tuple[int, Group]]] = {}
+    for number, results in enumerate(sets):
+        for group in results.groups:
+            if group.throughput:
+                row = group.ok.iloc[0]
+                found.setdefault(f"{show(row.arch)}, {show(row.image_size)} px", []).append((number, group))
+    for pairs in found.values():
+        best: dict[str, float] = {}
+        for _, group in pairs:
+            best[group.label] = max(group.throughput.value, best.get(group.label, 0.0))
+        pairs.sort(key=lambda pair: (-best[pair[1].label], pair[1].label, pair[0]))
+    return found
+
+
+def _bar_panels(
+    title: str, sets: list[ResultSet], works: dict[str, list[Bar]], header: str, more: list[Bar] | None = None
+) -> tuple[Figure, list[Axes], Axes]:
+    """A panel for each work, under its name where there are several, and one for `more`; and the legend's place."""
+    numbers = [*map(len, works.values()), *([len(more)] if more else [])]
+    figure, panels, legend = make_bar_figure(title, sets, *numbers)
+    for axes, (work, bars) in zip(panels, works.items(), strict=False):
+        draw_bars(axes, bars, len(sets), header)
+        if len(works) > 1:
+            axes.set_title(work, pad=14)
+    if more:
+        draw_bars(panels[-1], more, 1, header.partition(" [")[0], color="white", hatch="||||")
+    return figure, panels, legend
+
+
+def _all(works: dict[str, list[Bar]]) -> list[Bar]:
+    return [bar for bars in works.values() for bar in bars]
 
 
 def _n(group: Group) -> str:
-    return f"n = {count(len(group.samples), 'run')}, {count(sum(map(len, group.samples)), 'window')}"
+    sizes = sorted({len(run) for run in group.samples})
+    return f"{len(group.samples)} x {'/'.join(map(str, sizes))}"

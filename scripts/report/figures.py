@@ -12,15 +12,18 @@ from pathlib import Path
 
 import matplotlib
 import numpy
+import pandas
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
 from benchmarks.common.errors import UserError
-from scripts.analysis.sets import ResultSet
-from scripts.analysis.words import clean, show
+from scripts.analysis.sets import Group, ResultSet
+from scripts.analysis.stats import strategy_throughput
+from scripts.analysis.words import clean, count, digits, show
 
 matplotlib.rcParams.update(
     {
@@ -37,30 +40,54 @@ matplotlib.rcParams.update(
 )
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 SET_HATCHES = ("", "....", "\\\\\\\\", "xxxx", "++++", "----", "oo", "**")
-MARKERS = "osD^vP*X<>h"
+LINE_COLORS = tuple(color for color in COLORS if color != "#F0E442")  # yellow is too faint for a line on white
+MARKERS = "osD^vP*X<>hpd8H1"
 LINES = ("-", "--", "-.", ":")
 NOT_PARALLEL = "////"
+IDEAL = "#D55E00"
+LETTER = 4.4  # points, of a digit at size 7
+# how each repeat is drawn, in every chart
+REPEATS = {
+    "linestyle": "none",
+    "marker": "o",
+    "markersize": 3.5,
+    "markerfacecolor": "white",
+    "markeredgecolor": "black",
+    "markeredgewidth": 0.7,
+    "zorder": 3,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One bar: its length, interval, the value of each repeat, and the words beside it."""
+    """One bar: its length, interval, the value of each repeat, and its cells in the table beside the chart."""
 
     label: str
     value: float
     low: float | None
     high: float | None
     points: list[float]
-    text: str
+    cells: tuple[str, str, str]
+    """n, the value, and its interval, as text."""
     parallel: bool
     set_number: int
+    ideal: float | None = None
+    """Where it would end if nothing were lost."""
 
 
 def make_figure(
-    title: str, sets: list[ResultSet], heights: list[float], num_legend_rows: int, num_columns: int = 1
+    title: str,
+    sets: list[ResultSet],
+    heights: list[float],
+    num_legend_rows: int,
+    num_columns: int = 1,
+    about: str = "",
 ) -> tuple[Figure, list[Axes], Axes]:
-    """A figure, its panels from the top, each of some height in inches, and the place of the legend below them."""
-    title = f"{title}\n{_wrap(describe(sets), 105)}"
+    """A figure, its panels from the top, each of some height in inches, and the place of the legend below them.
+
+    about: what was run on what; default: that of all ok runs of the sets.
+    """
+    title = f"{title}\n{_wrap(about or describe(sets), 105)}"
     heights = [*heights, 0.05 + 0.16 * num_legend_rows]
     figure = Figure(figsize=(7, sum(heights) + 0.5 * len(heights) + 0.15 * title.count("\n")), layout="constrained")
     FigureCanvasAgg(figure)
@@ -74,12 +101,14 @@ def make_figure(
 
 def make_bar_figure(title: str, sets: list[ResultSet], *num_bars: int) -> tuple[Figure, list[Axes], Axes]:
     """The same with one panel for each number of bars."""
-    heights = [0.1 + 0.29 * max(number, 2) for number in num_bars]
+    heights = [(0.15 if len(num_bars) == 1 else 0.5) + 0.28 * max(number, 2) for number in num_bars]
     return make_figure(title, sets, heights, (len(sets) + 1) // 2 if len(sets) > 1 else 0)
 
 
-def draw_bars(axes: Axes, bars: list[Bar], num_sets: int, color: str | None = None, hatch: str | None = None) -> None:
-    """Horizontal bars from the top down, room left for the words at the right."""
+def draw_bars(
+    axes: Axes, bars: list[Bar], num_sets: int, header: str, color: str | None = None, hatch: str | None = None
+) -> None:
+    """Horizontal bars from the top down, and beside them a table: n, the value under `header`, its interval."""
     for place, bar in enumerate(bars):
         set_color = color or COLORS[bar.set_number % len(COLORS)]
         set_hatch = hatch or (SET_HATCHES[bar.set_number % len(SET_HATCHES)] if num_sets > 1 else "")
@@ -92,43 +121,47 @@ def draw_bars(axes: Axes, bars: list[Bar], num_sets: int, color: str | None = No
             edgecolor="black" if bar.parallel else set_color,
             linewidth=0.8,
         )
+        if bar.ideal is not None:
+            axes.plot([bar.ideal] * 2, [place - 0.4, place + 0.4], color=IDEAL, linewidth=2.5, solid_capstyle="butt")
         if bar.low is not None:
             axes.plot([bar.low, bar.high], [place, place], color="black", linewidth=1.2, marker="|", markersize=7)
         heights = place + numpy.linspace(-0.2, 0.2, len(bar.points) + 2)[1:-1]
-        axes.plot(
-            bar.points,
-            heights,
-            linestyle="none",
-            marker="o",
-            markersize=3.5,
-            markerfacecolor="white",
-            markeredgecolor="black",
-            markeredgewidth=0.7,
-            zorder=3,
-        )
-    longest = max(max([bar.value, *bar.points]) for bar in bars)
+        axes.plot(bar.points, heights, **REPEATS)
     # an interval that is wide for want of repeats must not squeeze the bars
-    ends = [min(max([bar.value, *bar.points, bar.high or 0]), 1.6 * longest) for bar in bars]
-    for place, (bar, end) in enumerate(zip(bars, ends, strict=True)):
-        axes.annotate(
-            bar.text,
-            (end, place),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
-            annotation_clip=False,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
-            zorder=4,
-        )
-    # a letter of the words takes about a hundredth of the axis
-    axes.set_xlim(0, max(end / max(0.2, 0.96 - 0.011 * len(bar.text)) for bar, end in zip(bars, ends, strict=True)))
+    longest = max(max([bar.value, *bar.points]) for bar in bars)
+    ends = [max([bar.value, *bar.points, bar.ideal or 0, min(bar.high or 0, 1.6 * longest)]) for bar in bars]
+    axes.set_xlim(0, 1.03 * max(ends))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
     axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
     labels = [_wrap(bar.label, 26) + ("" if bar.parallel else "\n(not parallel)") for bar in bars]
     axes.set_yticks(range(len(bars)), labels)
     axes.tick_params(axis="y", length=0)
+    _cells(axes, bars, header)
+
+
+def _cells(axes: Axes, bars: list[Bar], header: str) -> None:
+    """A line a bar at the right of the axes, in columns: n, the value right-aligned, its interval."""
+    rows = [("n", header, ""), *(bar.cells for bar in bars)]
+    n_width, value_width = (max(len(row[column]) for row in rows[1:]) * LETTER for column in (0, 1))
+    n_width = max(n_width, 2 * LETTER)
+    places = (8, 8 + n_width + 10 + value_width, 8 + n_width + 10 + value_width + 4)
+    for place, row in enumerate(rows, start=-1):
+        for column, (text, x) in enumerate(zip(row, places, strict=True)):
+            y = place if place >= 0 else -0.62
+            if place < 0 and column == 1:  # over the value and its interval
+                x = 8 + n_width + 10
+            axes.annotate(
+                clean(text),
+                (1, y),
+                xycoords=("axes fraction", "data"),
+                xytext=(x, 0),
+                textcoords="offset points",
+                ha="right" if column == 1 and place >= 0 else "left",
+                va="center" if place >= 0 else "bottom",
+                fontsize=7,
+                annotation_clip=False,
+            )
 
 
 def finish(
@@ -192,13 +225,20 @@ def save_chart(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 def describe(sets: list[ResultSet]) -> str:
     """What was run on what, from the ok rows: arch, image size, global batch, hardware, ranks."""
+    return describe_rows(pandas.concat([each.ok for each in sets]))
+
+
+def describe_rows(rows: pandas.DataFrame) -> str:
+    """The same of some rows of runs.csv."""
 
     def values(column: str, unknown: str = "?") -> str:
-        found = {show(value): None for each in sets for value in each.ok[column]}
+        found = dict.fromkeys(map(show, rows[column]))
         return "/".join(text for text in found if text != "unknown") or unknown
 
-    ranks = sorted({value for each in sets for value in each.ok.world_size if value > 0})
-    ranks_text = f"{show(ranks[0])} to {show(ranks[-1])} ranks" if len(ranks) > 1 else f"{values('world_size')} ranks"
+    ranks = sorted({value for value in rows.world_size if value > 0})
+    ranks_text = f"{show(ranks[0])} to {show(ranks[-1])} ranks" if len(ranks) > 1 else "? ranks"
+    if len(ranks) == 1:
+        ranks_text = count(int(ranks[0]), "rank")
     images = ", synthetic images" if values("loader") == "synthetic" else ""
     return (
         f"{values('arch')}, {values('image_size')} px, global batch {values('global_batch')}{images}; "
@@ -206,13 +246,33 @@ def describe(sets: list[ResultSet]) -> str:
     )
 
 
+def draw_point(axes: Axes, place: float, group: Group, marker: str, hollow: bool = False) -> None:
+    """Images/s of a group at a place of the x axis: mean, 95 % interval, every repeat, and n."""
+    estimate = group.throughput
+    if estimate.low is not None:
+        axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
+    face = "white" if hollow else COLORS[0]
+    axes.plot(place, estimate.value, marker=marker, markersize=6, color=COLORS[0], markerfacecolor=face)
+    repeats = [strategy_throughput([run]).value for run in group.samples]
+    aside = axes.transData + ScaledTranslation(-7 / 72, 0, axes.figure.dpi_scale_trans)
+    axes.plot([place] * len(repeats), repeats, transform=aside, **REPEATS)
+    write(axes, place, estimate.value, f"{digits(estimate.value)}\nn = {estimate.num_runs}")
+
+
+def write(axes: Axes, x: float, y: float, words: str, above: bool = False) -> None:
+    """Words at the right of a point."""
+    place = {"xytext": (5, 3), "va": "bottom"} if above else {"xytext": (6, -3), "va": "top"}
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+    axes.annotate(words, (x, y), textcoords="offset points", fontsize=7, bbox=box, **place)
+
+
 def troubles(results: ResultSet) -> list[str]:
     """A sentence for each strategy with rows that are not ok, or ok without a throughput."""
     sentences = []
     for group in results.groups:
-        for status, count in group.counts.items():
+        for status, number in group.counts.items():
             rows = group.rows[group.rows.status == status]
-            of = f" {count} of {len(group.rows)}" if count < len(group.rows) else ""
+            of = f" {number} of {len(group.rows)}" if number < len(group.rows) else ""
             reason = "; ".join(dict.fromkeys(filter(None, rows.reason))) or "no reason was recorded"
             if status != "ok":
                 sentences.append(f"{group.label} {status or 'without a status'}{of}: {reason}")

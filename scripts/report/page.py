@@ -14,7 +14,6 @@ import warnings
 from pathlib import Path
 
 import jinja2
-import tyro
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from tqdm import tqdm
@@ -25,6 +24,7 @@ from scripts.analysis.accuracy import about_top1
 from scripts.analysis.cautions import warnings_of
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.analysis.words import clean
+from scripts.report.command import command
 from scripts.report.content import (
     COLUMNS,
     EXPLAIN,
@@ -55,12 +55,13 @@ class Options:
 def figures_of(results: ResultSet) -> dict[str, Figure]:
     """Every chart that the set holds something for, by name."""
     found = {name: draw([results]) for name, draw in (CHARTS | DETAIL_CHARTS).items()}
-    aside = results.path / "scaling"  # where make report measures it, so that its runs are not in the table
-    for source in (results, *([load_set(aside)] if aside.is_dir() else [])):
+    # where they are measured aside, so that their runs are not in the table
+    aside = [path for name in ("scaling", "sweeps") if (path := results.path / name).is_dir()]
+    for source in (results, *map(load_set, aside)):
         for strategy, modes in scalings(source).items():
             found[f"scaling_{strategy}"] = scaling_chart(source, strategy, modes)
-    for (strategy, key), points in sweeps(results).items():
-        found[f"sweep_{strategy}_{key}"] = sweep_chart(results, strategy, key, points)
+        for (strategy, key), points in sweeps(source).items():
+            found[f"sweep_{strategy}_{key}"] = sweep_chart(source, strategy, key, points)
     # names become files and ids
     return {re.sub(r"[^\w-]", "_", name): figure for name, figure in found.items() if figure}
 
@@ -154,8 +155,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    command(main, Options)

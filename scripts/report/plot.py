@@ -2,7 +2,7 @@
 
     python -m scripts.report.plot --results results/latest [results/other ...] [--output DIR]
 
-Writes throughput, speedup, epoch_seconds and learning, each as PNG and SVG: into charts/ of the set, or for
+Writes throughput, speedup, epoch_seconds, memory and learning, each as PNG and SVG: into charts/ of the set, or for
 several sets, which are drawn side by side, into charts/with-<others>/ of the first. Exit code: 1 where no run
 is ok, 2 for a mistake of the user. Needs no torch.
 """
@@ -21,12 +21,14 @@ from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.words import clean, interval, text_table
 from scripts.report import charts, figures
 from scripts.report import detail_charts as report_charts
+from scripts.report.learning import learning_chart
 
 CHARTS = {
     "throughput": charts.throughput_chart,
     "speedup": charts.speedup_chart,
     "epoch_seconds": charts.epoch_chart,
-    "learning": charts.learning_chart,
+    "memory": charts.memory_chart,
+    "learning": learning_chart,
 }
 DETAIL_CHARTS = {"step_account": report_charts.step_chart, "telemetry": report_charts.telemetry_chart}
 COLUMNS = (

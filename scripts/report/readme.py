@@ -7,6 +7,7 @@ published set and from results/published/measured/, and a test fails where it is
 an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterable
@@ -25,21 +26,36 @@ from scripts.report.detail_charts import step_parts
 from scripts.report.figures import describe
 
 ROOT = Path(__file__).resolve().parents[2]
-SET = ROOT / "results/published/cpu2-epyc_torch2.15_202611"
-MEASURED = ROOT / "results/published/measured"
+PUBLISHED = ROOT / "results/published"
+SHOWN = "shown.json"  # which published set the READMEs show: of CPUs, and of GPUs
+MEASURED = PUBLISHED / "measured"
 READMES = tuple(ROOT / folder / "README.md" for folder in (".", "configs", "launchers", "results", "tests/faults"))
 FIGURE = re.compile(r"<!--([\w.]+)-->.*?<!--/-->", re.DOTALL)
 
 
 def main() -> None:
     """Make the figures of every README anew."""
-    made = figures(SET, MEASURED)
+    made = all_figures({kind: PUBLISHED / name for kind, name in shown(PUBLISHED).items()}, MEASURED)
     for path in READMES:
         before = path.read_text()
         after = fill(before, made)
         if after != before:
             write_whole(path, after)
             print(f"{path.relative_to(ROOT)} has new figures")
+
+
+def shown(published: Path) -> dict[str, str]:
+    """The name of the set that the READMEs show, by the kind of its devices: cpu, gpu. `make publish` writes it."""
+    path = published / SHOWN
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def all_figures(sets: dict[str, Path], measured: Path) -> dict[str, str]:
+    """Every figure of the shown sets; those of GPUs have names that begin with `gpu.`."""
+    made = figures(sets["cpu"], measured) if "cpu" in sets else of_measured(measured)
+    if "gpu" in sets:
+        made |= {f"gpu.{name}": text for name, text in of_set(sets["gpu"]).items()}
+    return made
 
 
 def fill(text: str, made: dict[str, str]) -> str:
@@ -56,7 +72,12 @@ def fill(text: str, made: dict[str, str]) -> str:
 
 def figures(path: Path, measured: Path) -> dict[str, str]:
     """Every figure by its name, as Markdown: of the result set in `path`, and of the CSV files in `measured`."""
-    return of_runs(load_set(path)) | of_sweeps(path / "sweeps") | of_proofs(path, measured) | of_measured(measured)
+    return of_set(path) | of_proofs(path, measured) | of_measured(measured)
+
+
+def of_set(path: Path) -> dict[str, str]:
+    """What its runs and sweeps say."""
+    return of_runs(load_set(path)) | of_sweeps(path / "sweeps")
 
 
 def of_runs(results: ResultSet) -> dict[str, str]:

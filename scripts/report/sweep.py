@@ -7,21 +7,29 @@ charts/sweep_<strategy>_<key>.png and .svg. Exit code: 1 where no run is ok, 2 f
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 
-import tyro
+import pandas
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common.config import find_key
-from benchmarks.common.errors import UserError
-from scripts.analysis.sets import Group, ResultSet, load_set
-from scripts.analysis.stats import strategy_throughput
+from benchmarks.common.config import FIELDS, find_key
+from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set
+from scripts.analysis.stats import Estimate, strategy_throughput
 from scripts.analysis.sweep import number, sweep_points, table, write_sweep_csv
-from scripts.analysis.words import digits
-from scripts.report.figures import COLORS, footnote, make_figure, save_chart, troubles
+from scripts.analysis.words import digits, show
+from scripts.report.command import command, nothing, save_study
+from scripts.report.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles
 
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
+UNITS = {
+    "bucket_cap_mb": "MiB",
+    "split_size": "images of a micro-batch",
+    "global_batch": "images",
+    "image_size": "pixels",
+    "workers": "processes a rank",
+    "microbatches": "a batch",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,52 +43,33 @@ class Options:
 
 
 def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, Group]) -> Figure:
-    """Images/s over the value of `key`, with every repeat, the 95 % interval and n."""
-    figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0)
-    places = _places(list(points))
-    values = [group.throughput.value for group in points.values()]
-    axes.plot(places, values, color=COLORS[0], marker="s", markersize=5, linewidth=1)
-    shown = list(values)
+    """Images/s over the value of `key`, with every repeat, the 95 % interval, n, and the baseline."""
+    about = describe_rows(pandas.concat([group.ok for group in points.values()]))
+    figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0, about=about)
+    places, numeric = _places(list(points))
+    if numeric:  # between categories there is nothing
+        axes.plot(places, [group.throughput.value for group in points.values()], color=COLORS[0], linewidth=1)
+        if max(places) >= LOG_FROM * min(places) > 0:
+            axes.set_xscale("log")
+            axes.minorticks_off()
     for place, group in zip(places, points.values(), strict=True):
-        estimate = group.throughput
-        repeats = [strategy_throughput([run]).value for run in group.samples]
-        shown += repeats
-        if estimate.low is not None:
-            axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
-        axes.plot(
-            [place] * len(repeats),
-            repeats,
-            linestyle="none",
-            marker="o",
-            markersize=3.5,
-            markerfacecolor="white",
-            markeredgecolor="black",
-            markeredgewidth=0.7,
-            zorder=3,
-        )
-        axes.annotate(
-            f"{digits(estimate.value)}\nn = {estimate.num_runs}",
-            (place, estimate.value),
-            xytext=(6, -5),
-            textcoords="offset points",
-            va="top",
-            fontsize=7,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
-        )
-    numbers = [number(value) for value in points]
-    if None not in numbers and min(numbers) > 0 and max(numbers) >= LOG_FROM * min(numbers):
-        axes.set_xscale("log")
-        axes.minorticks_off()
-    axes.set_xticks(places, list(points))
+        draw_point(axes, place, group, "s")
+    default = show(FIELDS[key].default) if key in FIELDS else ""
+    axes.set_xticks(places, [f"{value}\n(default)" if value == default else value for value in points])
     axes.margins(x=0.12)
+    single = _draw_baseline(axes, results, points)
     # an interval that is wide for want of repeats must not flatten the points
-    span = max(max(shown) - min(shown), 0.05 * max(shown))
-    axes.set_ylim(max(0.0, min(shown) - 0.6 * span), max(shown) + 0.6 * span)
+    top = max(strategy_throughput([run]).value for group in points.values() for run in group.samples)
+    top = max(top, single.value if single else 0)
+    highest = max(group.throughput.high or 0 for group in points.values())
+    axes.set_ylim(0, 1.05 * max(1.1 * top, min(highest, 1.5 * top)))
     axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.grid(alpha=0.3)
-    axes.set_xlabel(key)
-    axes.set_ylabel("images/s   (axis cut, not from 0)" if axes.get_ylim()[0] > 0 else "images/s")
+    axes.set_xlabel(f"{key}, {UNITS[key]}" if key in UNITS else key)
+    axes.set_ylabel("images/s")
     notes = ["square: mean of repeats; dots: repeats; line: 95 % interval, cut where it leaves the chart."]
+    if not single:
+        notes.append(f"without {BASELINE}: there are no runs of it in the same settings.")
     if any(group.throughput.low is None for group in points.values()):
         notes.append("no interval: one repeat says nothing about the spread between runs.")
     own = [group.label for group in results.groups if group.strategy == strategy]
@@ -88,32 +77,57 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     return figure
 
 
-def _places(values: list[str]) -> list[float]:
-    """Where values stand on the axis: themselves where they are numbers that one scale can show, else 0, 1, 2 ..."""
+def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> Estimate | None:
+    """A dashed line at the one baseline that all points have, and its interval as a band; returns it.
+
+    It is of the same set, else of the set in whose folder this one is.
+    """
+    name, found = BASELINE, _common_baseline(results, points)
+    around = results.path.resolve().parent
+    if found is None and (around / "runs.csv").exists():
+        name, found = f"{BASELINE} of the set around", _common_baseline(load_set(around), points)
+    if found is None:
+        return None
+    estimate = found.throughput
+    axes.axhline(estimate.value, color="black", linestyle="--", linewidth=0.9, zorder=1)
+    words = f"{name}: {digits(estimate.value)}, n = {estimate.num_runs}"
+    if estimate.low is not None:
+        axes.axhspan(estimate.low, estimate.high, color="black", alpha=0.08, linewidth=0, zorder=0)
+        words += ", band: 95 %"
+    axes.annotate(
+        words,
+        (0, estimate.value),
+        xycoords=("axes fraction", "data"),
+        xytext=(3, 2),
+        textcoords="offset points",
+        va="bottom",
+        fontsize=7,
+    )
+    return estimate
+
+
+def _common_baseline(results: ResultSet, points: dict[str, Group]) -> Group | None:
+    found = {results.baseline_of(group) for group in points.values()}
+    return found.pop() if len(found) == 1 else None
+
+
+def _places(values: list[str]) -> tuple[list[float], bool]:
+    """Where values stand on the axis, and whether it is one of numbers: else they are categories, at 0, 1, 2 ..."""
     numbers = [number(value) for value in values]
     if None in numbers or (min(numbers) <= 0 and max(numbers) > LOG_FROM):
-        return [float(place) for place in range(len(values))]
-    return numbers
+        return [float(place) for place in range(len(values))], False
+    return numbers, True
 
 
 def main(options: Options) -> int:
     results, key, strategy = load_set(options.results), find_key(options.key), options.strategy
     points = sweep_points(results, strategy, key)
     if not points:
-        reasons = "; ".join(troubles(results)) or f"it has {', '.join(dict.fromkeys(results.ok.strategy)) or 'no runs'}"
-        print(f"error: no ok run of {strategy} in {results.path} has {key} in its settings; {reasons}", file=sys.stderr)
-        return 1
+        return nothing(results, f"no ok run of {strategy} in {results.path} has {key} in its settings")
     print(table(key, points))
-    written = [write_sweep_csv(results, strategy, key, points)]
-    figure = sweep_chart(results, strategy, key, points)
-    written += save_chart(figure, results.path / "charts", f"sweep_{strategy}_{key}")
-    print("\nwritten:", *(f"  {path}" for path in written), sep="\n")
-    return 0
+    written = write_sweep_csv(results, strategy, key, points)
+    return save_study(results, written, sweep_chart(results, strategy, key, points), f"sweep_{strategy}_{key}")
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    command(main, Options)

@@ -32,7 +32,7 @@ def main(kind: Literal["all", "sweep", "scaling"] = "all", /) -> int:
         report = ["scripts.report.scaling", "--strategy", runs[0].strategy]
     else:
         runs, report = plan.bench(given), ["scripts.report.plot"]
-    left = plan.left_to_do(runs, given.results, given.retry)
+    left = plan.fitted(plan.left_to_do(runs, given.results, given.retry))
     if os.environ.get("PLAN") == "yes":
         print(plan_text(left, runs, given.results))
         return 0
@@ -48,6 +48,8 @@ def plan_text(left: Sequence[plan.Run], runs: Sequence[plan.Run], results: Path 
     for run in left:
         own = ", ".join(f"{name} {run.asked[name]}" for name in differing)
         lines.append(f"  round {run.round}  {run.strategy:<18}  {own}".rstrip())
+        if run.variables["SKIP"]:
+            lines[-1] += f"  skipped: {run.variables['SKIP']}"
     same = ("ranks", "threads_per_rank", "arch", "global_batch", "data")
     lines.append("all: " + ", ".join(f"{name} {runs[0].asked[name]}" for name in same if name not in differing))
     return "\n".join(lines)

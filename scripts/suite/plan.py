@@ -22,7 +22,7 @@ from benchmarks.common.listing import known_fingerprint
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED, ask, settings_hash
-from scripts.suite import preflight
+from scripts.suite import preflight, room
 from scripts.suite.options import value_flags
 from scripts.suite.variables import Given, read_variables
 
@@ -63,6 +63,15 @@ def make_run(
     told = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
     told |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": threads}
     return Run(strategy, number, config, asked, {name: str(value) for name, value in told.items()}, flags)
+
+
+def fitted(runs: list[Run]) -> list[Run]:
+    """The plan, with SKIP in the variables of each run that has no room on the GPUs: its launcher writes that reason
+    into the row, and starts nothing."""
+    points = [(run.strategy, run.config, run.asked["ranks"], run.asked["nodes"]) for run in runs]
+    found = room.reasons(points, max((int(run.variables["NPROC"]) for run in runs), default=0))
+    told = [run.variables | {"SKIP": why} for run, why in zip(runs, found, strict=True)]
+    return [dataclasses.replace(run, variables=variables) for run, variables in zip(runs, told, strict=True)]
 
 
 @functools.cache
@@ -166,6 +175,7 @@ def begin(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str
         "PYTHON": python(),
         "REPEAT": str(run.round),
         "LABEL": label,
+        "SKIP": "",
     }
     return folder, told | run.variables
 
@@ -173,7 +183,9 @@ def begin(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str
 def main(strategy: str, /) -> None:
     """The run of a launcher that a person starts by hand: its variables, a line each."""
     given = read_variables()
-    run = make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)
+    (run,) = fitted(
+        [make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)]
+    )
     _, told = begin(run, preflight.open_set(given.results), os.environ.get("LABEL", ""))
     print("\n".join(f"{name}={value}" for name, value in told.items()))
 

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, ROOT, RUNNABLE, STRATEGIES, environment, run_strategy
 
+from benchmarks.common.config import load_config
 from benchmarks.common.results import read_table
 from benchmarks.common.settings import Shape
 from scripts.suite.preflight import all_strategies
+from scripts.suite.room import tell_of
 
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
 SHAPES = {
@@ -42,7 +44,7 @@ def run(tmp_path_factory, tiny_data, tiny_config):
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_a_strategy_trains_and_leaves_every_table(run, name):
+def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     """Protects the whole flow of a number, from the launcher's flags to rows joined by run_id."""
     row, results = run(name)
     assert (row["status"], row["launcher_exit_code"]) == ("ok", 0), row["reason"]
@@ -55,6 +57,9 @@ def test_a_strategy_trains_and_leaves_every_table(run, name):
     told = json.loads((results / "logs" / row["run_id"] / "summary.json").read_text())
     shape = {field.name: told["met"][field.name] for field in dataclasses.fields(Shape)}
     assert shape == dataclasses.asdict(Shape(**SHAPES[name]))
+    split = tell_of(name)(load_config(["--config", str(tiny_config)]), shape["num_shards"] * shape["num_stages"])
+    for field in ("num_shards", "num_stages", "num_microbatches"):  # or the memory forecast is of another strategy
+        assert getattr(split, field) == shape[field]
     assert told["met"]["precision"] == row["precision"] == ("bf16" if name == "ddp_amp" else "fp32")
     assert (results / row["log_path"]).read_text().startswith("$ ")
 

@@ -14,40 +14,42 @@ from scripts.analysis.stats import ratio
 from scripts.report.charts import speedup_chart
 from scripts.report.content import headline, table_rows
 from scripts.report.plot import summary_table
-from scripts.report.readme import SET, of_runs
+from scripts.report.readme import PUBLISHED, of_runs, shown
 
-STRATEGY = "ddp_amp"
+PUBLISHED_SET = load_set(PUBLISHED / shown(PUBLISHED)["cpu"])
+SAMPLES = {group.label: group.sample for group in PUBLISHED_SET.groups if group.samples}
+STRATEGY = max(SAMPLES, key=lambda label: SAMPLES[label].logs.mean())  # the fastest, which the report's words are of
 
 
 @pytest.fixture(scope="module")
 def published():
-    return load_set(SET)
+    return PUBLISHED_SET
 
 
 @pytest.fixture(scope="module")
-def over(published):
+def over():
     """Dunnett's interval of one strategy over `single`, all strategies together."""
-    return against(BASELINE, {group.label: group.sample for group in published.groups if group.samples})[STRATEGY]
+    return against(BASELINE, SAMPLES)[STRATEGY]
 
 
-def shown(estimate, digits):
+def bounds(estimate, digits):
     return f"[{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
 
 
 def test_the_set_tells_the_methods_apart(published, over):
     alone = ratio(*(published.timed(name)[0].samples for name in (STRATEGY, BASELINE)))
-    assert shown(alone, 2) != shown(over, 2)
+    assert bounds(alone, 2) != bounds(over, 2)
 
 
 def test_the_report_shows_it(published, over):
     (row,) = [row for row in table_rows(published) if row["strategy"] == STRATEGY]
-    assert row["x single"] == f"{over.value:.2f} {shown(over, 2)}"
-    assert f"{STRATEGY} is the fastest: {over.value:.2f}x {shown(over, 2)} {BASELINE}" in headline(published)[0]
+    assert row["x single"] == f"{over.value:.2f} {bounds(over, 2)}"
+    assert f"{STRATEGY} is the fastest: {over.value:.2f}x {bounds(over, 2)} {BASELINE}" in headline(published)[0]
 
 
 def test_the_printed_table_shows_it(published, over):
     (line,) = [text for text in summary_table(published).splitlines() if text.startswith(f"{STRATEGY} ")]
-    assert re.search(rf" {over.value:.2f} +{re.escape(shown(over, 2))} ", line)
+    assert re.search(rf" {over.value:.2f} +{re.escape(bounds(over, 2))} ", line)
 
 
 def test_the_speedup_chart_shows_it(published, over):
@@ -57,10 +59,10 @@ def test_the_speedup_chart_shows_it(published, over):
 
 def test_the_readme_shows_it(published, over):
     (line,) = [text for text in of_runs(published)["strategies"].splitlines() if text.startswith(f"| `{STRATEGY}` ")]
-    assert f"| {over.value:.2f} {shown(over, 2)} |" in line
+    assert f"| {over.value:.2f} {bounds(over, 2)} |" in line
 
 
 def test_compare_shows_it_once(published, over):
     lines = compare.table(compare.within_set(published, "", False)).splitlines()
     pair = [text for text in lines if re.match(rf"({STRATEGY} / {BASELINE}|{BASELINE} / {STRATEGY}) ", text)]
-    assert len(pair) == 1 and f" {shown(over, 3)} " in pair[0]
+    assert len(pair) == 1 and f" {bounds(over, 3)} " in pair[0]

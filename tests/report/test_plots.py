@@ -50,6 +50,7 @@ def write_set(folder, speeds, num_repeats=3, num_windows=5, num_epochs=2, **colu
                 "parallel": strategy != "dataparallel",
                 "images_per_s": speed,
                 "acc1": 40.0,
+                "peak_memory_mb": 900.0 + repeat,
             } | columns
             runs.append(recorded(folder, row))
             windows += [
@@ -108,7 +109,8 @@ def test_the_command_draws_every_chart_in_png_and_svg(tmp_path):
         "Test CPU $5 <b> & co",
         "2 ranks",
         "resnet18, 64 px, global batch 32",
-        "(n = 3 runs, 15 windows)",
+        "n: runs x timed windows of each",
+        "3 x 5",
         "(not parallel)",
         "apex_ddp skipped: needs CUDA; run it on a GPU",
     ):
@@ -133,8 +135,8 @@ def test_epoch_seconds_say_whether_they_were_measured(tmp_path):
     append_rows(folder, "epochs", whole)
     draw([load_set(folder)], tmp_path / "after")
     before, after = (svg_text(tmp_path / name / "epoch_seconds.svg") for name in ("before", "after"))
-    assert "worked out  (n = 3 runs, 15 windows)" in before and "measured  (" not in before
-    assert "1,002 measured  (n = 3 runs)" in after and "worked out" not in after
+    assert "] worked out" in before and "] measured" not in before
+    assert "1,002 " in after and "] measured" in after and "worked out" not in after
     for text in (before, after):
         assert "OTHER HARDWARE, 4 Tesla V100-PCIe" in text and "4,138.3" in text
 
@@ -151,7 +153,7 @@ def test_an_epoch_that_is_no_whole_imagenet_is_not_called_measured(tmp_path, col
             for n in (1, 2, 3)
         ],
     )
-    assert "worked out" in charts._epoch_bar(load_set(folder), load_set(folder).groups[0], 0).text
+    assert "worked out" in charts._epoch_bar(load_set(folder), load_set(folder).groups[0], 0).cells[2]
 
 
 def test_several_sets_are_drawn_side_by_side(tmp_path, capsys):
@@ -160,7 +162,7 @@ def test_several_sets_are_drawn_side_by_side(tmp_path, capsys):
     folder = first / "charts" / "with-two"
     text = svg_text(folder / "speedup.svg")
     assert "without ok runs of single, so not shown: one" in text
-    assert len(re.findall(r"n = 3 runs", svg_text(folder / "throughput.svg"))) == 3
+    assert len(re.findall(r"3 x 5", svg_text(folder / "throughput.svg"))) == 3
     assert "one: resnet18" in capsys.readouterr().out
 
 
@@ -171,8 +173,8 @@ def test_few_or_many_bars_and_samples(tmp_path, num_strategies, num_repeats, num
     folder = write_set(tmp_path, speeds, num_repeats, num_windows)
     paths = draw([load_set(folder)], tmp_path / "charts")
     text = svg_text(tmp_path / "charts" / "throughput.svg")
-    assert len(paths) == 6  # no single, so no speed-up
-    assert text.count(f"(n = {num_repeats} run") == num_strategies
+    assert len(paths) == 8  # no single, so no speed-up
+    assert text.count(f"{num_repeats} x {num_windows}") == num_strategies
     assert ("no interval: one repeat" in text) == (num_repeats == 1)
 
 

@@ -4,53 +4,31 @@
 """
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 import torch
+from support import STRATEGIES, environment
 from torch._C._profiler import _EventType
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common.config import Config, load_config
+from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.stages import num_microbatches
-from scripts.suite.forecast import (
-    RESERVED_BYTES,
-    Split,
-    forecast,
-    largest_batch,
-    refusal,
-    shm_bytes,
-)
+from benchmarks.common.results import read_table
+from benchmarks.common.split import Split
+from scripts.suite.forecast import forecast
+from scripts.suite.room import RESERVED_BYTES, largest_batch, reasons, refusal, roomiest_cut, shm_bytes, tell_of
 
 SMALL = Config(arch="resnet18", image_size=64, global_batch=32)
 V100_16GB, V100_32GB = 16.9e9, 34.1e9
 
 
-def split_of(strategy: str, config: Config, num_ranks: int, num_gpus: int) -> Split:
-    """What each strategy is in numbers; one that is not here is one process a device, with all of the model."""
-    ranks = Split(num_shards=num_ranks, copies=1, readers=num_ranks, reader_workers=config.workers)
-    alone = Split(reader_workers=config.workers)
-    micro = num_microbatches(config, num_ranks)
-    one_f_one_b = config.pipeline_schedule == "1f1b"
-    shards = max(1, num_gpus)
-    return {
-        "single": alone,
-        "dataparallel": Split(shards, copies=1, whole_batch=True, reader_workers=config.workers * shards),
-        "ddp_amp": dataclasses.replace(
-            ranks, autocast={"bf16": torch.bfloat16, "fp16": torch.float16}[config.amp_dtype]
-        ),
-        "apex_ddp": dataclasses.replace(ranks, autocast=torch.float16 if config.opt_level != "O0" else None),
-        "model_parallel": dataclasses.replace(alone, num_stages=2),
-        "hybrid_parallel": dataclasses.replace(ranks, num_stages=2),
-        "pipeline_parallel": dataclasses.replace(
-            alone,
-            num_stages=num_ranks,
-            num_microbatches=micro,
-            one_f_one_b=one_f_one_b,
-            evaluates=config.global_batch // num_ranks,
-        ),
-    }.get(strategy, ranks)
+def refused(strategy: str, config: Config, memory_bytes: float, shm_free_bytes: float = 8e9) -> str:
+    """The sentence for a strategy on four GPUs."""
+    return refusal(config, tell_of(strategy), 4, memory_bytes, shm_free_bytes)
 
 
 def real_peak(config: Config) -> int:
@@ -114,7 +92,7 @@ def test_each_way_of_dividing_saves_what_it_should():
         (2 * gpipe[0].activations, gpipe[1].activations), rel=0.01
     )
     large = dataclasses.replace(SMALL, global_batch=1024)  # beside which the weights' bf16 copies are small
-    (full,), (amp,) = forecast(large, Split()), forecast(large, Split(autocast=torch.bfloat16))
+    (full,), (amp,) = forecast(large, Split()), forecast(large, Split(autocast="bf16"))
     assert 0.45 * full.activations < amp.activations < 0.65 * full.activations
     (scattered,) = forecast(SMALL, Split(num_shards=4, whole_batch=True))
     assert scattered.peak - shard.peak == 24 * 3 * 64 * 64 * 4
@@ -124,42 +102,115 @@ def test_each_way_of_dividing_saves_what_it_should():
 def test_the_largest_batch_fits_and_the_next_does_not(split):
     unit = split.num_shards * split.num_microbatches
 
+    def tell(config, num_devices):
+        return split
+
     def peak(batch):
         return max(need.peak for need in forecast(dataclasses.replace(SMALL, global_batch=batch), split))
 
     limit = peak(16 * unit)
-    assert largest_batch(dataclasses.replace(SMALL, global_batch=64 * unit), split, limit) == 16 * unit
-    assert largest_batch(SMALL, split, 1e6) == 0
+    assert largest_batch(dataclasses.replace(SMALL, global_batch=64 * unit), tell, 4, limit) == 16 * unit
+    assert largest_batch(SMALL, tell, 4, 1e6) == 0
 
 
 def test_the_published_protocol_on_four_v100():
     """Protects configs/v100x4.yaml: ddp of 3200 images fits 32 GB and not 16, and the sentence names what does."""
     config = load_config(["--config", "configs/v100x4.yaml"])
-    ddp = split_of("ddp", config, 4, 4)
-    assert refusal(config, ddp, V100_32GB, 8e9) == ""
-    said = refusal(config, ddp, V100_16GB, 8e9)
-    assert "needs 18.0 GB on one device, of 16.9 less 1.5" in said and "--global-batch 27" in said
-    assert "8" not in refusal(config, split_of("pipeline_parallel", config, 4, 4), V100_16GB, 8e9)
+    assert refused("ddp", config, V100_32GB) == ""
+    said = refused("ddp", config, V100_16GB)
+    assert "needs 18.0 GB on one device, of 16.9 less 1.5" in said and said.endswith("--global-batch 2724")
+    assert refused("pipeline_parallel", config, V100_16GB) == ""
     coarse = dataclasses.replace(config, microbatches=4)
-    assert "--microbatches 16" in refusal(coarse, split_of("pipeline_parallel", coarse, 4, 4), V100_16GB, 8e9)
+    assert "or --microbatches 16 --pipeline-schedule 1f1b" in refused("pipeline_parallel", coarse, V100_16GB)
 
 
-@pytest.mark.parametrize("strategy", ["single", "dataparallel", "ddp", "model_parallel", "pipeline_parallel"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_small_protocol_fits_16_gb(strategy):
-    config = load_config(["--config", "configs/v100x4-16gb.yaml"])
-    assert refusal(config, split_of(strategy, config, 4, 4), V100_16GB, 8e9) == ""
+    assert refused(strategy, load_config(["--config", "configs/v100x4-16gb.yaml"]), V100_16GB) == ""
+
+
+def test_another_cut_is_named_where_it_fits():
+    """Protects model parallel training, which people choose for its memory: a cut by time fills the first GPU first."""
+    config = Config(arch="resnet18", global_batch=2048)
+    said = refused("model_parallel", config, V100_32GB)
+    cut = roomiest_cut(config, Split(num_stages=2))
+    assert f"or --cut {cut}" in said and "--microbatches" not in said
+    assert refused("model_parallel", dataclasses.replace(config, cut=cut), V100_32GB) == ""
+    peaks = {
+        other: max(need.peak for need in forecast(dataclasses.replace(config, cut=other), Split(num_stages=2)))
+        for other in range(1, 8)
+    }
+    assert min(peaks, key=peaks.get) == cut
 
 
 def test_loaders_need_shared_memory():
     """2 batches ready in each worker of each rank: 4 ranks x 8 workers x 2 x 800 images x 3 x 224 x 224 bytes."""
     config = load_config(["--config", "configs/v100x4.yaml"])
-    ddp = split_of("ddp", config, 4, 4)
+    ddp = tell_of("ddp")(config, 4)
     assert shm_bytes(config, ddp) == 4 * 8 * 2 * 800 * 3 * 224 * 224
-    said = refusal(config, ddp, V100_32GB, shm_free_bytes := 64e6)
+    assert shm_bytes(config, tell_of("dataparallel")(config, 4)) == 4 * shm_bytes(config, ddp)  # in one process
+    said = refused("ddp", config, V100_32GB, shm_free_bytes := 64e6)
     assert f"{shm_free_bytes / 1e9:.1f}" in said and "--shm-size" in said and "--workers 0" in said
     assert shm_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0
 
 
-def test_a_gpu_of_2_gb_holds_no_resnet152():
-    config = Config(arch="resnet152", global_batch=256)
-    assert "no batch fits" in refusal(config, Split(num_shards=1), RESERVED_BYTES + 0.3e9, 8e9)
+def test_where_no_batch_fits_the_sentence_says_so():
+    config = Config(arch="resnet50", global_batch=256)
+    assert "no batch fits" in refusal(config, lambda *_: Split(), 1, RESERVED_BYTES + 0.3e9, 8e9)
+
+
+# --- through the launchers ----------------------------------------------------------------------------------------
+
+
+def started(recorder, checkout, data, results, **variables) -> tuple[str, dict[str, dict], list[str]]:
+    """What a suite on four stand-in GPUs says, its rows by strategy, and which scripts its launchers started."""
+    results.mkdir()
+    (results / "environment.json").write_text("{}")
+    env = environment(
+        **recorder.variables | {"PASSED_ON": "scripts.suite.bench scripts.suite.plan scripts.suite.attempt"},
+        **{"RESULTS": results, "DATA": data, "NUM_GPUS": 4, "REPEATS": 1} | variables,
+    )
+    done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    rows = {row["strategy"]: row for row in read_table(results, "runs").to_dict("records")}
+    words = [word for call in recorder.calls() for word in call["words"]]
+    return done.stdout, rows, [word.split(".")[1] for word in words if word.startswith("benchmarks.")]
+
+
+def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, tiny_data, tmp_path):
+    """Protects an hour of a V100, and its chart: out of memory is said beforehand, in a row with the remedy."""
+    given = {"CONFIG": "configs/v100x4.yaml", "STRATEGIES": "single ddp ddp_amp", "GPU_MEMORY_GB": 16.9}
+    said, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **given, ARGS="--workers 0")
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "single": "skipped",
+        "ddp": "skipped",
+        "ddp_amp": "ok",
+    }
+    assert "needs 71.7 GB" in rows["single"]["reason"] and rows["single"]["reason"].endswith("--global-batch 683")
+    assert rows["ddp"]["reason"] in said and scripts == ["ddp_amp"]
+
+
+def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout, tiny_data, tmp_path):
+    """Protects `make bench-single` on a small card, and a launcher that is started by hand: the same sentence."""
+    given = {"CONFIG": "configs/imagenet-bench.yaml", "GPU_MEMORY_GB": 2, "NUM_GPUS": 1, "STRATEGIES": "single"}
+    flags = "--workers 0 --arch resnet18"
+    said, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **given, ARGS=flags)
+    assert "of 2.0 less 1.5 for CUDA itself; the largest batch that fits is --global-batch" in said and scripts == []
+    passed_on = {"PASSED_ON": "scripts.suite.plan scripts.suite.attempt"}
+    by_hand = given | {"RESULTS": tmp_path / "another", "DATA": tiny_data, "ARGS": flags}
+    env = environment(**recorder.variables | passed_on, **by_hand)
+    done = subprocess.run([checkout / "launchers/single.sh"], env=env, capture_output=True, text=True, timeout=100)
+    assert rows["single"]["reason"] in done.stdout and "skipped" in done.stdout, done.stderr
+
+
+def test_a_machine_without_gpus_pays_nothing(monkeypatch):
+    """Protects start-up on a laptop: no torch for an answer that is known. A variable that is no number is refused."""
+    monkeypatch.setenv("NUM_GPUS", "0")
+    monkeypatch.setitem(sys.modules, "scripts.suite.forecast", None)  # an import of it would fail
+    points = [("ddp", Config(arch="resnet152", global_batch=2**16), 2, 1)]
+    assert reasons(points, 2) == [""]
+    monkeypatch.setenv("NUM_GPUS", "2")  # and nobody can ask them
+    assert reasons(points, 2) == [""]
+    monkeypatch.setenv("GPU_MEMORY_GB", "16 GB")
+    with pytest.raises(UserError, match="for a V100 of 16 GB"):
+        reasons(points, 2)

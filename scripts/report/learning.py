@@ -1,0 +1,166 @@
+"""The chart of what was learnt: losses and top-1 by epoch, and top-1 by seconds.
+
+Strategies that learn the same, to all recorded digits, are drawn as one line, and the footnote names them. Needs no
+torch.
+"""
+
+import dataclasses
+import functools
+
+import pandas
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from scripts.analysis.accuracy import top1
+from scripts.analysis.sets import PLAUSIBLE, Group, ResultSet
+from scripts.analysis.words import clean
+from scripts.report.figures import LINE_COLORS, LINES, MARKERS, footnote, make_figure
+
+PANELS = (("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", "acc1", "val top-1, %"))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curve:
+    """What one group learnt: a table for each panel, [epoch, run], and the seconds that its epochs ended at."""
+
+    label: str
+    group: Group
+    tables: dict[str, pandas.DataFrame]
+    seconds: pandas.DataFrame
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Equal for curves that are the same to all recorded digits."""
+        means = {title: table.mean(axis=1) for title, table in self.tables.items()}
+        return str({title: [(epoch, f"{value:.7g}") for epoch, value in mean.items()] for title, mean in means.items()})
+
+    @functools.cached_property
+    def num_runs(self) -> int:
+        return max(table.shape[1] for table in self.tables.values())
+
+    @functools.cached_property
+    def num_different(self) -> int:
+        """Runs whose curves differ; repeats of one seed are one."""
+        return len(pandas.concat(self.tables.values()).T.drop_duplicates())
+
+
+def learning_chart(sets: list[ResultSet]) -> Figure | None:
+    """Train loss, validation loss and top-1 by epoch, and top-1 by the seconds of the passes."""
+    curves = [curve for results in sets for group in results.groups if (curve := _curve(group, results, len(sets)))]
+    if not curves:
+        return None
+    longest = max(len(_words(curve)) for curve in curves)
+    num_columns = max(1, min(3, len(curves), 130 // (longest + 12)))
+    num_rows = -(-len(curves) // num_columns)
+    figure, panels, legend = make_figure("Loss and accuracy", sets, [1.9, 1.9], num_rows, num_columns=2)
+    families: dict[str, list[Curve]] = {}
+    for curve in curves:
+        families.setdefault(curve.key, []).append(curve)
+    handles = {}
+    for number, family in enumerate(families.values()):
+        style = {
+            "color": LINE_COLORS[number % len(LINE_COLORS)],
+            "linestyle": LINES[number % len(LINES)],
+            "linewidth": 1.4,
+            "markersize": 5,
+            "markerfacecolor": "none",
+        }
+        first = curves.index(family[0])
+        for axes, (_, _, title) in zip(panels, PANELS, strict=False):
+            _draw(axes, family[0].tables.get(title), style | {"marker": MARKERS[first % len(MARKERS)]})
+        _draw_interval(panels[2], family[0], number - (len(families) - 1) / 2, style)
+        for curve in family:
+            marker = MARKERS[curves.index(curve) % len(MARKERS)]
+            handles[_words(curve)] = _draw_by_seconds(panels[3], curve, style | {"marker": marker})
+    _dress(panels)
+    ordered = {_words(curve): handles[_words(curve)] for curve in curves}
+    legend.legend(
+        ordered.values(), ordered.keys(), loc="center", ncols=num_columns, fontsize=7, frameon=False, handlelength=4
+    )
+    footnote(figure, [*_same(families), *NOTES])
+    return figure
+
+
+NOTES = (
+    "n: results that differ, of so many runs; repeats of one seed are bit-identical, so that they count once and "
+    "have no interval. Thin: each result.",
+    "upright line at the last epoch: Wilson's 95 % interval of top-1 for the validation images.",
+    "seconds: training and evaluation passes, one after the other, mean over runs; start-up is not in them.",
+)
+
+
+def _same(families: dict[str, list[Curve]]) -> list[str]:
+    """Which curves are drawn as one."""
+    merged = [" = ".join(curve.label for curve in family) for family in families.values() if len(family) > 1]
+    return [f"one line by epoch, since all recorded digits are the same: {'; '.join(merged)}."] if merged else []
+
+
+def _curve(group: Group, results: ResultSet, num_sets: int) -> Curve | None:
+    epochs = results.table("epochs")
+    rows = epochs[epochs.run_id.isin(group.ok.run_id) & epochs.epoch.between(0, PLAUSIBLE[1])]
+    tables = {}
+    for phase, column, title in PANELS:
+        good = rows[(rows.phase == phase) & rows[column].abs().lt(PLAUSIBLE[1])]
+        table = good.pivot_table(index="epoch", columns="run_id", values=column, aggfunc="last")
+        if not table.empty:
+            tables[title] = table
+    if not tables:
+        return None
+    timed = rows[rows.seconds.between(*PLAUSIBLE) & rows.phase.isin(["train", "val"])]
+    seconds = timed.pivot_table(index="epoch", columns="run_id", values="seconds", aggfunc="sum").cumsum()
+    if len(seconds) and seconds.index[0] != 0:  # a resumed run does not tell how long it trained before
+        seconds = seconds.iloc[:0]
+    label = f"{group.label} in {results.name}" if num_sets > 1 else group.label
+    return Curve(clean(label), group, tables, seconds)
+
+
+def _words(curve: Curve) -> str:
+    runs = f" of {curve.num_runs} runs" if curve.num_runs > curve.num_different else ""
+    return f"{curve.label} (n = {curve.num_different}{runs})"
+
+
+def _draw(axes: Axes, table: pandas.DataFrame | None, style: dict) -> None:
+    if table is None:
+        return
+    if len(table.T.drop_duplicates()) > 1:
+        axes.plot(table.index + 1, table, color=style["color"], linewidth=0.5, alpha=0.6)
+    axes.plot(table.index + 1, table.mean(axis=1), markevery=max(1, len(table) // 8), **style)
+
+
+def _draw_interval(axes: Axes, curve: Curve, shift: float, style: dict) -> None:
+    """At the last point, a little aside for each curve, so that they do not hide each other."""
+    accuracy, table = top1(curve.group), curve.tables.get("val top-1, %")
+    if table is None or accuracy is None or accuracy.low is None:
+        return
+    axes.plot(
+        [table.index[-1] + 1 + 0.02 * shift * max(1, len(table) - 1)] * 2,
+        [accuracy.low, accuracy.high],
+        color=style["color"],
+        linewidth=0.9,
+        marker="_",
+        markersize=4,
+    )
+
+
+def _draw_by_seconds(axes: Axes, curve: Curve, style: dict):
+    """Returns the line, for the legend."""
+    table = curve.tables.get("val top-1, %")
+    if table is None or curve.seconds.empty:
+        return axes.plot([], [], **style)[0]
+    seconds, accuracy = curve.seconds.mean(axis=1).align(table.mean(axis=1), join="inner")
+    return axes.plot(seconds, accuracy, markevery=max(1, len(seconds) // 8), **style)[0]
+
+
+def _dress(panels: list[Axes]) -> None:
+    titles = [*(title for _, _, title in PANELS), "val top-1, % by seconds"]
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set_title(title)
+        axes.set_xlabel("epoch")
+        axes.margins(x=0.08)
+        axes.grid(alpha=0.3)
+    for axes in panels[:3]:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    panels[3].set_xlabel("seconds")
+    panels[3].set_xlim(left=0)
+    panels[3].sharey(panels[2])

@@ -1,0 +1,195 @@
+"""Checks a result set and puts it into results/published/<name>/, with its report; README's figures follow.
+
+    make publish NAME=cpu2-epyc_torch2.15_202611 RESULTS=results/x [REPLACE=yes]
+
+What goes along: the tables, environment.json, the report and its charts, and the same of the sets `scaling` and
+`sweeps` inside; no logs and no checkpoints. Paths of this machine become names. All is made in a folder beside the
+place and renamed, so that a stop leaves the old set or the new one. Exit code: 1 where the set may not be published,
+with a line for each reason, 2 for a mistake. Needs no torch.
+"""
+
+import dataclasses
+import datetime
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import TABLES, write_json, write_whole
+from scripts.analysis.recorded import read_halves
+from scripts.analysis.sets import ResultSet, load_set
+from scripts.report import readme
+from scripts.report.command import command
+from scripts.report.figures import save_chart
+from scripts.report.page import build
+from scripts.report.publishable import RULE, missing_files, problems
+
+INSIDE = ("scaling", "sweeps")  # sets in the folder of a set, whose charts are in its report
+KEPT = (*(f"{name}.csv" for name in TABLES), "sweep.csv", "scaling.csv", "environment.json")
+EXAMPLE = "NAME=<hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
+OF_THE_SYSTEM = ("/usr/", "/lib/", "/etc/", "/proc/", "/sys/", "/dev/", "/bin/", "/opt/")  # the same on every machine
+A_PATH = re.compile(r"(?<![\w.~:/<>-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Check a result set and put it into results/published/<name>/."""
+
+    name: str
+    """<hardware>_<torch>_<yyyymm>."""
+    results: Path = Path("results/latest")
+    replace: bool = False
+    """Put it in the place of a published set of that name."""
+
+
+def main(options: Options) -> int:
+    place = _place(options)
+    _check_folder(options)
+    lines = missing_files(options.results)
+    results = None if lines else load_set(options.results)
+    lines = lines or problems(results)
+    if lines:
+        return _refuse(options, lines)
+    with tempfile.TemporaryDirectory(prefix=".publishing-", dir=readme.PUBLISHED) as scratch:
+        new = Path(scratch) / options.name
+        copy(options.results, new, _private(results, options.name))
+        write_report(new, results)
+        shown = readme.shown(readme.PUBLISHED)
+        kind = "cpu" if (results.ok.device == "cpu").all() else "gpu"
+        texts = _readmes(options, shown, kind, new)
+        if isinstance(texts, str):
+            return _refuse(options, [texts])
+        put(new, place, Path(scratch) / "before")
+    write_json(readme.PUBLISHED / readme.SHOWN, shown | {kind: options.name})
+    for path, text in texts.items():
+        if text != path.read_text():
+            write_whole(path, text)
+            print(f"{path} has new figures")
+    print(f"published: {place}; next: git add {place} and the READMEs, and commit")
+    return 0
+
+
+def _place(options: Options) -> Path:
+    """Where the set goes. Raises UserError for a name that is none, or that is taken."""
+    if not options.name:
+        raise UserError(f"NAME is not set; make publish {EXAMPLE}")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", options.name) or options.name == readme.MEASURED.name:
+        raise UserError(f"NAME={options.name} cannot be a folder of results/published; {EXAMPLE}")
+    place = readme.PUBLISHED / options.name
+    if place.exists() and not options.replace:
+        raise UserError(f"{place} is there already; another NAME, or REPLACE=yes to put the new set in its place")
+    return place
+
+
+def _check_folder(options: Options) -> None:
+    if not options.results.is_dir():
+        raise UserError(
+            f"RESULTS={options.results} is no folder; make bench-all makes one, results/latest is the newest"
+        )
+    if options.results.resolve().parent == readme.PUBLISHED.resolve():
+        raise UserError(f"{options.results} is published already; RESULTS= is a set that was measured here")
+
+
+def _refuse(options: Options, lines: list[str]) -> int:
+    print(f"error: {options.results} cannot be published:", *(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
+    return 1
+
+
+def copy(source: Path, target: Path, private: dict[str, str]) -> None:
+    """What is kept of the set in `source`, and of the sets inside it, without private paths."""
+    target.mkdir()
+    for name in KEPT:
+        if (source / name).is_file():
+            text = (source / name).read_text(encoding="utf-8", errors="replace")
+            write_whole(target / name, without_paths(text, private))
+    for name in INSIDE:
+        if (source / name / "runs.csv").is_file():
+            copy(source / name, target / name, private)
+
+
+def _private(results: ResultSet, name: str) -> dict[str, str]:
+    """Paths that this machine or these runs chose, and what stands for each: the longest first."""
+    given = [results.environment.get("variables", {}), *_asked(results)]
+    paths = {text for half in given for text in half.values() if isinstance(text, str) and text.startswith("/")}
+    stands = {path: Path(path).name for path in paths if path.rstrip("/")}
+    stands |= {f"{readme.ROOT}/": "", f"{readme.ROOT}": ".", str(Path.home()): "~"}
+    stands |= {str(path): f"results/{name}" for path in (results.path, results.path.resolve()) if path.is_absolute()}
+    return dict(sorted(stands.items(), key=lambda pair: -len(pair[0])))
+
+
+def _asked(results: ResultSet) -> list[dict]:
+    known, _ = read_halves(results.table("settings"))
+    return [identity.asked for identity in known.values()]
+
+
+def without_paths(text: str, private: dict[str, str]) -> str:
+    """`text` with what stands for each private path, and of every other path but the system's its last name."""
+    for path, word in private.items():
+        text = text.replace(path, word)
+    return A_PATH.sub(lambda found: found[0] if found[0].startswith(OF_THE_SYSTEM) else Path(found[0]).name, text)
+
+
+def write_report(new: Path, source: ResultSet) -> None:
+    """Report and charts of the copy in `new`; the logs of `source` are there only while it is written."""
+    private = _private(source, new.name)
+    for log_path in source.ok.log_path:
+        log = source.path / log_path
+        if log_path and log.is_file():  # its first line is the command
+            (new / log_path).parent.mkdir(parents=True, exist_ok=True)
+            with open(log, encoding="utf-8", errors="replace") as file:
+                (new / log_path).write_text(without_paths(file.readline(4096), private))
+    html, markdown, drawn = build(load_set(new))
+    shutil.rmtree(new / "logs", ignore_errors=True)
+    write_whole(new / "report.html", html)
+    write_whole(new / "report.md", markdown)
+    for name, figure in drawn.items():
+        save_chart(figure, new / "charts", name)
+    write_json(new / "published.json", {"rule": RULE, "at": f"{datetime.date.today():%Y-%m-%d}"})
+
+
+def _readmes(options: Options, shown: dict[str, str], kind: str, new: Path) -> dict[Path, str] | str:
+    """The READMEs with the figures and links of the new set; or what the set lacks for them."""
+    sets = {each: readme.PUBLISHED / name for each, name in shown.items()} | {kind: new}
+    before, texts = shown.get(kind), {}
+    try:
+        made = readme.all_figures(sets, readme.MEASURED)
+        for path in readme.READMES:
+            text = path.read_text()
+            if before and before != options.name:
+                text = re.sub(rf"(results/published/){re.escape(before)}(?![\w.+-])", rf"\g<1>{options.name}", text)
+            texts[path] = readme.fill(text, made)
+            for target in re.findall(rf"results/published/{re.escape(options.name)}/([\w./+-]+)", texts[path]):
+                if not (new / target).exists():
+                    return f"{path.name} links to its {target}, which it lacks; {_remedy(options.results, target)}"
+    except UserError as error:
+        name = re.search(r"'sweep\.(\w+)\.(\w+)'", str(error))
+        return f"README: {error}" + (f"; {_sweep(options.results, *name.groups())}" if name else "")
+    return texts
+
+
+def _remedy(results: Path, target: str) -> str:
+    return f"make report RESULTS={results}, or take the link out" if "sweep" not in target else _sweep(results)
+
+
+def _sweep(results: Path, strategy: str = "...", key: str = "...") -> str:
+    return f'make sweep STRATEGY={strategy} KEY={key} VALUES="..." RESULTS={results}/sweeps'
+
+
+def put(new: Path, place: Path, aside: Path) -> None:
+    """Move the set in `new` to `place`; what was there goes aside, and back where that fails."""
+    if not place.exists():
+        os.replace(new, place)
+        return
+    os.replace(place, aside)
+    try:
+        os.replace(new, place)
+    except BaseException:
+        os.replace(aside, place)
+        raise
+
+
+if __name__ == "__main__":
+    command(main, Options)

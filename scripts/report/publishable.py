@@ -1,0 +1,100 @@
+"""May a result set be published? What speaks against it, a line each: what is wrong, and what to do.
+
+    from scripts.report.publishable import problems
+
+Needs no torch.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from scripts.analysis.cautions import busy, oversubscribed, throttled
+from scripts.analysis.identity import comparable, unlike
+from scripts.analysis.proofs import proved
+from scripts.analysis.sets import BASELINE, Group, ResultSet
+from scripts.analysis.words import show
+
+RULE = 1  # of these checks; a set that an older rule let in says so in its published.json
+LEAST_ROUNDS = 3
+NEEDED = {
+    **dict.fromkeys(("runs.csv", "settings.csv", "windows.csv", "epochs.csv", "steps.csv"), "make bench-all"),
+    **dict.fromkeys(("wall.csv", "telemetry.csv", "environment.json"), "make bench-all"),
+    "equivalence.csv": "make verify",
+}
+
+
+def missing_files(path: Path) -> list[str]:
+    """A line for each file without which nothing can be said of the set in `path`."""
+    lines = {name: f"{path} lacks {name}; RESULTS={path} {command}" for name, command in NEEDED.items()}
+    return [line for name, line in lines.items() if not (path / name).is_file()]
+
+
+def problems(results: ResultSet) -> list[str]:
+    """What speaks against publishing the set. [] where nothing does."""
+    timed = [group for group in results.groups if group.samples]
+    if not timed:
+        return [f"{results.path} has no ok run with a throughput; make bench-all"]
+    rules = (_source(results), _rows(results), _rounds(timed), _protocol(results, timed), _proofs(results, timed))
+    return [sentence for rule in rules for sentence in rule]
+
+
+def _source(results: ResultSet) -> Iterator[str]:
+    """One commit, and nothing beside it."""
+    commits = sorted(set(results.ok.commit) - {""})
+    changes = {show(group.identity.met.get("local_changes", "")) for group in results.groups if group.samples}
+    if len(commits) > 1:
+        yield f"its runs are of {len(commits)} commits ({', '.join(commits)}); measure all with one, in a new set"
+    if "" in set(results.ok.commit):
+        yield "runs without a commit: nobody could make them again; measure in a git checkout"
+    if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
+        yield "made with local changes, which no commit has; commit them, and measure again"
+    if not all(group.identity.recorded for group in results.groups if group.samples):
+        yield "runs whose settings were not recorded, by an older version of the suite; measure again"
+
+
+def _rows(results: ResultSet) -> Iterator[str]:
+    """The last attempt of each round is ok, or was skipped for a reason."""
+    for group in results.groups:
+        last = group.rows.drop_duplicates("repeat", keep="last")
+        for row in last.itertuples():
+            if row.status in ("failed", "timeout", "interrupted", "invalid"):
+                yield (
+                    f"{group.label}, round {show(row.repeat)}: {row.status}: {row.reason or 'no reason'}; "
+                    f"RETRY={row.status} RESULTS={results.path} make bench-all"
+                )
+        if (last.status == "skipped").any() and not last.reason[last.status == "skipped"].all():
+            yield f"{group.label} is skipped without a reason; run it again"
+
+
+def _rounds(timed: list[Group]) -> Iterator[str]:
+    most = max(len({*group.rounds}) for group in timed)
+    for group in timed:
+        number = len({*group.rounds})
+        if number < max(LEAST_ROUNDS, most):
+            needed = max(LEAST_ROUNDS, most)
+            yield f"{group.label} has {number} of at least {needed} rounds; make bench-all REPEATS={needed} on this set"
+
+
+def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
+    """The same settings but for what strategies are, one machine, and nothing else on it."""
+    singles = [group for group in timed if group.strategy == BASELINE]
+    if not singles:
+        yield f"no timed runs of {BASELINE}, which speed-ups are over; make bench-{BASELINE} on this set"
+    for group in timed:
+        if singles and not any(comparable(group.identity, single.identity) for single in singles):
+            names = ", ".join(unlike(group.identity, singles[0].identity)) or "settings not recorded"
+            yield f"{group.label} ran on other settings than {BASELINE} ({names}); keep it in a set of its own"
+    for column in ("device_name", "torch"):
+        if len(found := set(results.ok[column])) > 1:
+            yield f"several values of {column}: {', '.join(sorted(found))}; measure on one machine and version"
+    for rule in (busy, throttled, oversubscribed):
+        yield from rule(results)
+
+
+def _proofs(results: ResultSet, timed: list[Group]) -> Iterator[str]:
+    for group in timed:
+        said = proved(group, results.table("equivalence"))
+        if not said.startswith("yes"):
+            yield f"{group.label}: {said or 'not proved'}; RESULTS={results.path} make verify"
+        elif "commit" in said.partition("; but for ")[2]:
+            yield f"{group.label} was proved at another commit; RESULTS={results.path} make verify"

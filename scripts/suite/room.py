@@ -1,0 +1,169 @@
+"""What has room on a GPU, before it runs: for a run that has not, the sentence that says so, and what would have.
+
+    python -m scripts.suite.room --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml     # make forecast
+
+A plan on GPUs asks it of each of its runs; torch comes in only then. What a GPU needs beside a step's own bytes is
+RESERVED_BYTES: an estimate, as no GPU has been measured yet.
+"""
+
+import bisect
+import dataclasses
+import importlib
+import math
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+
+import tyro
+from tqdm import tqdm
+
+from benchmarks.common import machine
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.errors import UserError
+from benchmarks.common.split import Split
+from scripts.suite import preflight
+
+RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
+PREFETCHED = 2  # batches that each worker of a torch DataLoader has ready
+SHM = "/dev/shm"
+
+Tell = Callable[[Config, int], Split]
+"""A strategy's own `split(config, num_devices)`."""
+Point = tuple[str, Config, int, int]
+"""A strategy, its configuration, its ranks in all and its nodes."""
+
+
+def reasons(points: Sequence[Point], ranks_here: int) -> list[str]:
+    """Of each point why it has no room; empty where it has, or where there are no GPUs or nobody knows their memory.
+
+    ranks_here: GPUs of this machine that are used, the first ones.
+    """
+    memory_bytes = machine.gpu_memory_bytes(ranks_here)
+    if memory_bytes is None:
+        return [""] * len(points)
+    found, shm_free = {}, shutil.disk_usage(SHM).free
+    for point in tqdm(dict.fromkeys(points), desc="memory forecast", disable=None, leave=False):
+        strategy, config, num_devices, num_nodes = point
+        found[point] = refusal(config, tell_of(strategy), num_devices, memory_bytes, shm_free * num_nodes)
+    return [found[point] for point in points]
+
+
+def tell_of(strategy: str) -> Tell:
+    """The strategy's own word on how it divides a step."""
+    return importlib.import_module(f"benchmarks.{strategy}").split
+
+
+def shm_bytes(config: Config, split: Split) -> int:
+    """What all loaders together keep in shared memory: uint8 images that wait for the training processes."""
+    if config.loader == "synthetic":
+        return 0
+    num_workers = config.workers * (split.num_shards if split.whole_batch else 1)  # as many as ranks would have
+    return num_workers * PREFETCHED * config.global_batch * 3 * config.image_size**2
+
+
+def refusal(config: Config, tell: Tell, num_devices: int, memory_bytes: float, shm_free_bytes: float) -> str:
+    """Why the run would end for lack of memory, and what fits; empty where all fits, or where the run itself says what
+    is wrong with its settings."""
+    from scripts.suite.forecast import peak_bytes
+
+    try:
+        split = tell(config, num_devices)
+        need = peak_bytes(config, split)
+    except UserError:
+        return ""
+    limit = memory_bytes - RESERVED_BYTES
+    if need > limit:
+        return (
+            f"needs {need / 1e9:.1f} GB on one device, of {memory_bytes / 1e9:.1f} less {RESERVED_BYTES / 1e9:.1f} for "
+            f"CUDA itself; {remedy(config, tell, num_devices, limit)}"
+        )
+    shared = shm_bytes(config, split)
+    if shared > shm_free_bytes:
+        fit = int(config.workers * shm_free_bytes / shared)
+        return (
+            f"the loaders need {shared / 1e9:.1f} GB of shared memory, and {SHM} has {shm_free_bytes / 1e9:.1f}; "
+            f"enlarge it (docker run --shm-size), or use --workers {fit}"
+        )
+    return ""
+
+
+def remedy(config: Config, tell: Tell, num_devices: int, limit_bytes: float) -> str:
+    """The largest global batch that fits in limit_bytes, and the cut or the micro-batches with which this one would."""
+    from scripts.suite.forecast import peak_bytes
+
+    batch = largest_batch(config, tell, num_devices, limit_bytes)
+    words = [f"the largest batch that fits is --global-batch {batch}" if batch else "no batch fits"]
+    split = tell(config, num_devices)
+    if split.num_stages == 2:
+        cut = roomiest_cut(config, split)
+        if peak_bytes(dataclasses.replace(config, cut=cut), split) <= limit_bytes:
+            words.append(f"--cut {cut}")
+    for micro in range(max(split.num_microbatches + 1, split.num_stages), config.global_batch + 1):
+        if config.global_batch % micro:
+            continue
+        finer = dataclasses.replace(config, microbatches=micro, pipeline_schedule="1f1b")
+        divided = tell(finer, num_devices)
+        if divided == split:  # a strategy without micro-batches
+            break
+        if peak_bytes(finer, divided) <= limit_bytes:
+            words.append(f"--microbatches {micro} --pipeline-schedule 1f1b")
+            break
+    return "; or ".join(words)
+
+
+def roomiest_cut(config: Config, split: Split) -> int:
+    """The cut into two stages of which the larger needs least: a later one has more on the first device."""
+    from scripts.suite.forecast import forecast, num_blocks
+
+    def of(cut: int) -> list[int]:
+        return [need.peak for need in forecast(dataclasses.replace(config, cut=cut), split)]
+
+    cuts = range(1, num_blocks(config))
+    at = bisect.bisect(cuts, 0, key=lambda cut: of(cut)[0] - of(cut)[1])
+    return min(cuts[max(0, at - 1) : at + 1], key=lambda cut: max(of(cut)))
+
+
+def largest_batch(config: Config, tell: Tell, num_devices: int, limit_bytes: float) -> int:
+    """The largest global batch, divisible as the split needs it, whose step fits in limit_bytes; 0: none does."""
+    from scripts.suite.forecast import peak_bytes
+
+    split = tell(config, num_devices)
+    unit = split.num_shards * split.num_microbatches
+
+    def peak(units: int) -> int:
+        return peak_bytes(dataclasses.replace(config, global_batch=units * unit), split)
+
+    return unit * bisect.bisect(range(1, config.global_batch // unit + 1), limit_bytes, key=peak)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    memory_gb: float
+    """Memory of one GPU, 10^9 bytes: a V100 has 16.9 or 34.1."""
+    num_devices: int = 4
+    """GPUs in all."""
+    strategies: str = ""
+    """Such as "single ddp"; default: all."""
+
+
+def main(options: Options, config: Config) -> int:
+    from scripts.suite.forecast import peak_bytes
+
+    misfits = 0
+    for name in preflight.chosen(options.strategies):
+        split = tell_of(name)(config, options.num_devices)
+        why_not = refusal(config, tell_of(name), options.num_devices, options.memory_gb * 1e9, math.inf)
+        misfits += bool(why_not)
+        need, shared = peak_bytes(config, split) / 1e9, shm_bytes(config, split) / 1e9
+        print(f"{name:<18} {need:6.1f} GB on a GPU, {shared:5.1f} GB in {SHM}; {why_not or 'fits'}", flush=True)
+    return int(misfits > 0)
+
+
+if __name__ == "__main__":
+    split_at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    try:
+        options = tyro.cli(Options, args=sys.argv[1:split_at], description=__doc__)
+        sys.exit(main(options, load_config(sys.argv[split_at + 1 :])))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
