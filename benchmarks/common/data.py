@@ -6,6 +6,7 @@ neither the ranks, nor the loader's workers, nor where a resumed run started.
 """
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import itertools
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.common import decode, packed
+from benchmarks.common import decode, machine, packed
 from benchmarks.common.config import Config
 from benchmarks.common.devices import Reduce, Worker
 from benchmarks.common.errors import UserError
@@ -156,10 +157,11 @@ class SyntheticBatches:
 
 
 def build_loaders(
-    config: Config, worker: Worker, shard: int | None = None, num_shards: int | None = None
+    config: Config, worker: Worker, shard: int | None = None, num_shards: int | None = None, num_devices: int = 1
 ) -> tuple[Loader, Loader]:
     """The training and the validation Loader of one rank.
 
+    num_devices: how many it feeds; it gets the loader workers that as many ranks would have.
     shard, num_shards: which part of each global batch to read (default: rank of world_size); ranks that hold
     parts of one model share a shard. Raises UserError where the batch does not divide or the data are unfit.
     """
@@ -178,6 +180,9 @@ def build_loaders(
             Loader(train_set, train_batches, config, worker.device, classes),
             Loader([], val_batches, config, worker.device, classes),
         )
+    workers = machine.num_workers(config.workers, worker.device.type == "cuda")
+    met = {"decoder": decode.resolved_decoder(config)} | ({"workers": workers} if config.workers == "auto" else {})
+    config = dataclasses.replace(config, workers=workers * num_devices)
     train_set, val_set = image_folders(config)
     train_batches = GlobalBatches(len(train_set), G, config.steps or max(1, len(train_set) // G), **dealt)
     val_batches = GlobalBatches(len(val_set), G, -(-len(val_set) // G), shuffle=False, **dealt)
@@ -185,7 +190,7 @@ def build_loaders(
         Loader(HostBatches(config, worker, images, batches), batches, config, worker.device, train_set.classes)
         for images, batches in ((train_set, train_batches), (val_set, val_batches))
     )
-    train.met = {"decoder": decode.resolved_decoder(config)}
+    train.met = met
     return train, val
 
 

@@ -84,6 +84,7 @@ def measure(config: Config) -> list[dict]:
     built = {}  # all that the script makes, without training
     single.main(config, fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
     device, step = built["device"], built["step"]
+    num_workers = machine.num_workers(config.workers, device.type == "cuda")
     batches, process = endless(built["train"]), psutil.Process()
     resident = next(batches)
     works: dict[str, Callable[[], object]] = {
@@ -107,19 +108,19 @@ def measure(config: Config) -> list[dict]:
         for number in range(ROUNDS + 1):
             for what, work in works.items():
                 if what != "training alone":  # use up what workers got ready while nobody asked
-                    window(work, 1 + PREFETCHED * config.workers)
+                    window(work, 1 + PREFETCHED * num_workers)
                 if number:
                     taken[what].append(window(work, num_steps[what]))
                 else:
                     seconds, _ = window(work, WARMUP_STEPS)
                     num_steps[what] = max(WARMUP_STEPS, round(WINDOW_S / seconds * WARMUP_STEPS))
                 bar.update()
-    rows = [row_of(what, num_steps[what] * config.global_batch, taken[what], config) for what in WHATS]
-    sentence = verdict(*(row["images_per_s"] for row in rows), config.workers)
+    rows = [row_of(what, num_steps[what] * config.global_batch, taken[what], config, num_workers) for what in WHATS]
+    sentence = verdict(*(row["images_per_s"] for row in rows), num_workers)
     return [row | {"verdict": sentence} for row in rows]
 
 
-def row_of(what: str, images: int, windows: list[tuple[float, float]], config: Config) -> dict:
+def row_of(what: str, images: int, windows: list[tuple[float, float]], config: Config, num_workers: int) -> dict:
     seconds, cpu = (sum(column) for column in zip(*windows, strict=True))
     images *= len(windows)
     return {
@@ -130,7 +131,7 @@ def row_of(what: str, images: int, windows: list[tuple[float, float]], config: C
         "num_windows": len(windows),
         "images": images,
         "seconds": seconds,
-        "workers": config.workers,
+        "workers": num_workers,
         "image_size": config.image_size,
         "global_batch": config.global_batch,
         "arch": config.arch,
