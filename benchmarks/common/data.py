@@ -128,17 +128,20 @@ def num_odd_files(loaders: list[Loader], device: torch.device, reduce: Reduce) -
 
 @contextlib.contextmanager
 def _worker_troubles() -> Iterator[None]:
-    """What a full /dev/shm looks like from the training process, as a UserError with the remedy."""
+    """What a lack of memory, or of room in /dev/shm, looks like from the training process, with the remedy."""
     try:
         yield
     except (OSError, RuntimeError) as error:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        if full or any(sign in str(error) for sign in ("shared memory", "Bus error", "DataLoader timed out")):
-            raise UserError(
-                f"the loader's workers gave no batch ({str(error).splitlines()[0]}); /dev/shm may be full: enlarge it "
-                "or use --workers 0; if the files only are slow, raise --timeout-s"
-            ) from error
-        raise
+        if any(sign in str(error) for sign in ("killed by signal", "exited unexpectedly")):
+            remedy = "the kernel may have, for lack of memory (see dmesg): use fewer --workers or a smaller batch"
+        elif full or any(sign in str(error) for sign in ("shared memory", "DataLoader timed out")):
+            remedy = (
+                "/dev/shm may be full: enlarge it or use --workers 0; if the files only are slow, raise --timeout-s"
+            )
+        else:
+            raise
+        raise UserError(f"the loader's workers gave no batch ({str(error).splitlines()[0]}); {remedy}") from error
 
 
 class SyntheticBatches:

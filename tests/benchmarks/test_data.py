@@ -8,6 +8,7 @@ import shutil
 import time
 from collections import Counter
 
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -225,6 +226,19 @@ def test_workers_auto_is_a_number_that_the_row_holds(tiny_data, monkeypatch):
     assert machine.num_workers(3, on_gpu=True) == 3
     monkeypatch.setenv("THREADS_PER_RANK", "1")
     assert machine.num_workers("auto", on_gpu=True) == 1
+
+
+def test_a_killed_worker_is_named_and_nobody_waits_for_it(tiny_data):
+    """Protects from a hang where the kernel kills a loader worker for lack of memory."""
+    train, _ = loaders(tiny_data, workers=2, global_batch=2)
+    before, batches = psutil.Process().children(), iter(train)
+    next(batches)
+    workers = [child for child in psutil.Process().children() if child not in before]
+    assert len(workers) == 2
+    workers[0].kill()
+    with pytest.raises(UserError, match=r"gave no batch .*lack of memory \(see dmesg\): use fewer --workers"):
+        for _ in batches:
+            pass
 
 
 def test_a_batch_keeps_its_pixels_while_it_is_in_use(tiny_data):
