@@ -44,11 +44,11 @@ class HostBatches:
             self.start = functools.partial(in_threads, self.slots.fill, tickets, workers)
         else:
             self.start = functools.partial(iter, in_processes(config, self.slots, tickets))
-        self.batches, self.pin_memory = batches, worker.device.type == "cuda"
+        self.batches, self.device = batches, worker.device
 
     def __iter__(self) -> Iterator[Batch]:
         batches = map(self.slots.batch, self.start())
-        yield from pinned_ahead(batches) if self.pin_memory else batches
+        yield from pinned_ahead(batches, self.device) if self.device.type == "cuda" else batches
         if len(self.batches) > LONG * len(self.slots.pixels):
             self.slots.give_back()
 
@@ -117,14 +117,15 @@ def in_processes(config: Config, slots: Slots, tickets: Tickets) -> DataLoader:
     )
 
 
-def pinned_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+def pinned_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     """Copies in page-locked memory, which a GPU takes while it computes: made by a thread, one batch ahead."""
 
     def take() -> Batch | None:
         images, *rest = next(batches, (None,))
         return None if images is None else (images.pin_memory(), *rest)
 
-    with ThreadPoolExecutor(1) as thread:
+    # a thread that was told of no device would set up the first one, on every rank
+    with ThreadPoolExecutor(1, initializer=torch.cuda.set_device, initargs=(device,)) as thread:
         coming = thread.submit(take)
         while (batch := coming.result()) is not None:
             coming = thread.submit(take)
