@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report publish readme compare power roof forecast verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report publish readme compare ab power roof forecast verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -20,16 +20,20 @@ help: ## this text
 #: CONFIG      default: configs/smoke.yaml; with GPUs: configs/imagenet-bench.yaml
 #: ARGS        flags for every script, such as ARGS="--global-batch 64"; `make flags` lists them
 #: STRATEGIES  what bench-all runs, such as "single ddp"; default: all
-#: REPEATS     rounds of bench-all and bench-<strategy>; default 3
+#: REPEATS     rounds of bench-all and bench-<strategy>; default 3. Of ab: the most; default 20
+#: UNTIL       more rounds, until all ratios to single are known this well, such as UNTIL=5%
+#: BUDGET      more rounds, as long as another whole one fits, such as BUDGET=20m; s, m, h
+#: SEEDS       rounds take this many seeds in turn, one setting together; default: one seed
 #: NPROC       ranks; default: the GPUs, else 2
 #: RESULTS     result set; default: results/<date>-<time>; given again, only what is missing is run
-#: PLAN        yes: bench, sweep and scaling print their runs, and start none
+#: PLAN        yes: bench, ab, sweep and scaling print their runs, and start none
 #: RETRY       a status, such as failed: run those attempts again
 #: TIMEOUT     seconds that one run may take; default: the configuration's limit_s
-#: STRATEGY    for sweep and scaling
+#: STRATEGY    for ab (default ddp), sweep and scaling
 #: KEY, VALUES      for sweep
 #: RANKS       for scaling, such as "1 2 4"
-#: A, B, FAIL_OVER  for compare
+#: A, B        for ab: two of commit:REV, tree:, flags:..., config:FILE, python:PATH; for compare: two sets
+#: FAIL_OVER   for ab and compare, such as 5%: fail where B is slower by more
 #: NODES, TASKS_PER_NODE, PARTITION, TIME  for bench-slurm; TIME in minutes
 #: GPUS_PER_NODE, CPUS_PER_TASK            the same; default: the GPUs here, and a task's share of a node's cores
 #: PACK, PACKED                            what make pack keeps (full, 256, jpeg256), and its folder
@@ -88,6 +92,9 @@ plot: setup ## draw the charts of RESULTS (one or several sets) again
 compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; without B: strategies within A
 	@$(PYTHON) -m scripts.analysis.compare --a "$(or $(A),results/latest)" $(if $(B),--b "$(B)") \
 	  $(if $(FAIL_OVER),--fail-over $(FAIL_OVER)) $(ARGS)
+
+ab: setup data ## is B faster than A, in one sitting? A=HEAD~1 B=tree: [FAIL_OVER=5%]; also flags:..., config:FILE, python:PATH
+	@STRATEGY=$(or $(STRATEGY),ddp) $(PYTHON) -m scripts.suite.ab
 
 roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FLOPs and bytes of a step; ARGS="--layers"
 	@$(PYTHON) -m scripts.probe.roof $(ARGS)

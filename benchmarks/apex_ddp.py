@@ -6,7 +6,6 @@ torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1
 import contextlib
 import importlib.metadata
 
-import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
@@ -15,6 +14,7 @@ from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
@@ -23,7 +23,7 @@ from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
-    if not torch.cuda.is_available():
+    if not usable_gpus():
         raise Unavailable("apex.amp refuses a model on the CPU; run it where there are NVIDIA GPUs, or use ddp_amp")
     try:
         from apex import amp

@@ -12,6 +12,7 @@ from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place
@@ -21,7 +22,7 @@ from benchmarks.common.split import Split
 
 def main(config: Config, fit=fit) -> None:
     worker = start_worker(config, Place())
-    num_gpus = torch.cuda.device_count()
+    num_gpus = usable_gpus()
     if num_gpus and config.global_batch % num_gpus:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_gpus} GPUs; change one of them")
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have

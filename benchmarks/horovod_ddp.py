@@ -15,6 +15,7 @@ from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
@@ -28,14 +29,14 @@ def main(config: Config, fit=fit) -> None:
         import horovod.torch as hvd
     except ImportError as error:
         raise Unavailable(f"Horovod cannot be imported ({error}); run scripts/setup/install_horovod.sh") from None
-    if torch.cuda.is_available() and not hvd.nccl_built():
+    num_gpus = usable_gpus()
+    if num_gpus and not hvd.nccl_built():
         raise Unavailable(
-            "this Horovod was built without NCCL and cannot reduce GPU tensors; install CUDA's toolkit, "
-            "then: FORCE=1 scripts/setup/install_horovod.sh"
+            "this Horovod has no NCCL for GPUs; install CUDA's toolkit, then: FORCE=1 scripts/setup/install_horovod.sh"
         )
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
-    worker = start_worker(config, place, backend="horovod-nccl" if hvd.nccl_built() else "horovod-gloo")
+    worker = start_worker(config, place, backend="horovod-nccl" if num_gpus else "horovod-gloo")
     with rank_first(worker.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
         train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), worker.device)
@@ -54,9 +55,6 @@ def main(config: Config, fit=fit) -> None:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def reduce(tensor):
-        return hvd.allreduce(tensor, op=hvd.Sum)  # horovod: the sum is what it returns; `tensor` stays one rank's
-
     def share():  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         if optimizer.state:  # horovod: on a fresh optimizer this would take a hidden step, which decays the weights
@@ -70,6 +68,10 @@ def main(config: Config, fit=fit) -> None:
         optimizer._handles.clear()  # zero_grad() would complain that nobody has waited for them
         optimizer.set_backward_passes_per_step(1)
 
+    def exchange():  # horovod: sends every gradient that no backward pass has sent, as step() does
+        optimizer.synchronize()
+        optimizer._synchronized = False
+
     fit(
         config,
         worker,
@@ -79,9 +81,10 @@ def main(config: Config, fit=fit) -> None:
         val=val,
         step=step,
         shape=Shape(num_shards=worker.world_size, compression=config.compression),
-        reduce=reduce,
+        reduce=lambda tensor: hvd.allreduce(tensor, op=hvd.Sum),  # horovod: returns the sum; `tensor` stays one rank's
         share=share,
         without_exchange=without_exchange,
+        exchange=exchange,
         columns={"horovod": importlib.metadata.version("horovod")},
     )
     hvd.shutdown()
@@ -92,7 +95,6 @@ def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
 
 
 if __name__ == "__main__":
-    # SyncBatchNorm would look for a torch.distributed group, which Horovod does not start; its own exchange takes
-    # contiguous tensors only.
+    # SyncBatchNorm needs a torch.distributed group, which is not here; Horovod sends contiguous tensors only
     honoured = {"norm": ("batch", "group"), "memory_format": ("contiguous",)}
     guarded(lambda: main(load_config(description=__doc__, **honoured)))

@@ -10,12 +10,13 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.account import no_exchange
+from benchmarks.common.account import exchange_of, no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place, find_place, rank_first
@@ -38,8 +39,7 @@ def main(config: Config, fit=fit) -> None:
     net = build_model(config, len(train.classes), worker.device)
     stages = cut_stages(config, net, num_stages=2)
     staged = Staged(stages, devices, config.split_size, send)
-    # hybrid: no device_ids, since the module is on two devices and moves its activations itself
-    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)
+    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)  # hybrid: no device_ids
     optimizer = build_optimizer(config, net)
 
     def step(images, target):
@@ -67,6 +67,7 @@ def main(config: Config, fit=fit) -> None:
         predict=staged,
         share=share,
         without_exchange=lambda: no_exchange(model),
+        exchange=exchange_of(model),
         devices=devices,
         columns={"cut": cuts_of(stages), "bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
@@ -76,7 +77,7 @@ def main(config: Config, fit=fit) -> None:
 def two_devices(place: Place) -> list[torch.device]:
     """This rank's two GPUs, or the CPU twice where there is none. Raises Unavailable on a machine with one GPU,
     UserError where the ranks are too many for the GPUs."""
-    num_gpus = torch.cuda.device_count()
+    num_gpus = usable_gpus()
     if num_gpus == 0:
         return [torch.device("cpu")] * 2
     if num_gpus == 1:
@@ -92,8 +93,7 @@ def two_devices(place: Place) -> list[torch.device]:
 
 def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
     num_shards = max(1, num_devices // 2)
-    microbatches = num_splits(config.split_size, config.global_batch // num_shards)
-    return Split(num_shards=num_shards, num_stages=2, num_microbatches=microbatches, copies=1)
+    return Split(num_shards, 2, num_splits(config.split_size, config.global_batch // num_shards), copies=1)
 
 
 if __name__ == "__main__":

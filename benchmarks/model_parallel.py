@@ -11,6 +11,7 @@ from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place
@@ -22,7 +23,7 @@ from benchmarks.common.stages import Send, Staged, cut_stages, cuts_of, num_spli
 def main(config: Config, fit=fit) -> None:
     worker = start_worker(config, Place())
     # model_parallel: without a second GPU both halves share the one device, and the row says so
-    devices = [worker.device, torch.device("cuda", 1) if torch.cuda.device_count() > 1 else worker.device]
+    devices = [worker.device, torch.device("cuda", 1) if usable_gpus() > 1 else worker.device]
     microbatches = num_splits(config.split_size, config.global_batch)
     if config.copy_stream and len(set(devices)) < 2:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")

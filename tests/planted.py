@@ -120,7 +120,7 @@ def take_all_apart(places: list[str], report: dict):
     """A stand-in for the engine's take_apart that runs it once for each place and round."""
     real = account.take_apart
 
-    def accounts(config, worker, optimizer, train, advance, reduce, without_exchange, num_devices):
+    def accounts(config, worker, optimizer, train, advance, reduce, without_exchange, *rest):
         global planted
         alone = []  # true while a step runs without exchange
 
@@ -140,7 +140,7 @@ def take_all_apart(places: list[str], report: dict):
         for _ in range(ROUNDS):
             for planted in places:
                 rows, summary = real(
-                    config, worker, optimizer, train, counted, reduce, without_exchange and watched, num_devices
+                    config, worker, optimizer, train, counted, reduce, without_exchange and watched, *rest
                 )
                 report[planted] += rows
                 report["summary"].append(summary)

@@ -19,7 +19,7 @@ from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import Worker
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import add_settings, read_table
+from benchmarks.common.results import add_settings, append_rows, read_table
 from benchmarks.common.settings import ask
 from scripts.analysis.recorded import MET_COLUMNS
 
@@ -37,6 +37,7 @@ workers: 0
 lr: 0.1
 timeout_s: 180         # a machine that does other work, too
 """
+SYNTHETIC_YAML = "arch: resnet18\nimage_size: 32\nglobal_batch: 4\nloader: synthetic\n"
 # The one list: a new strategy is a script, a launcher, and a name here.
 STRATEGIES = [
     "single",
@@ -154,6 +155,15 @@ def recorded(results: Path, row: dict, **asked) -> dict:
     return row | {"settings": add_settings(results, half, met)}
 
 
+def finish(runs, results: Path, status: str = "ok", **columns) -> None:
+    """Add the rows that these runs of a plan would leave, with these columns besides."""
+    results.mkdir(exist_ok=True)
+    for run in runs:
+        row = {"run_id": f"{run.strategy}-{run.round}", "strategy": run.strategy, "repeat": run.round, "status": status}
+        row |= columns
+        append_rows(results, "runs", [row | {"settings": add_settings(results, run.asked, {"torch": "2.15"})}])
+
+
 RECORDER = '''
 """Stands for the interpreter of launchers: notes what it is asked to run, and trains nothing."""
 import json, os, sys, time
@@ -166,13 +176,15 @@ with open(os.environ["RECORD"], "a") as file:
     file.write(json.dumps({"words": words, "env": dict(os.environ)}) + "\\n")
 if "RUN_DIR" in os.environ:
     folder = Path(os.environ["RUN_DIR"])
-    while os.path.exists(os.environ.get("WAIT_WHILE", "")):
+    strategy, number = folder.name.split("-")[:2]
+    while number != "0" and os.path.exists(os.environ.get("WAIT_WHILE", "")):
         time.sleep(0.05)
-    if folder.name.split("-")[0] == os.environ.get("FAILS"):
+    if number != "0" and strategy == os.environ.get("FAILS"):
         sys.exit("planted failure")
     wall = {"boot_id": "x", "started_at": time.monotonic(), "ended_at": time.monotonic(), "parts": {}}
     if os.environ.get("LEAVES") != "nothing":
-        (folder / "summary.json").write_text(json.dumps({"row": {"images_per_s": 1.0}, "wall": wall}))
+        told = {"row": {"images_per_s": 1.0}, "met": json.loads(os.environ.get("MET", "{}")), "wall": wall}
+        (folder / "summary.json").write_text(json.dumps(told))
 '''
 
 
@@ -181,7 +193,7 @@ class Recorder:
 
     `variables` has what a launcher's environment needs. Modules in PASSED_ON go to the real interpreter; in a
     run it leaves the summary that makes it ok, or fails where FAILS names the strategy, or waits as long as the
-    file WAIT_WHILE is there.
+    file WAIT_WHILE is there. What warms the machine does neither.
     """
 
     def __init__(self, folder: Path):
@@ -192,5 +204,6 @@ class Recorder:
         self.variables = {"PYTHON": self.python, "RECORD": self.record, "PASSED_ON": ""}
 
     def calls(self) -> list[dict]:
-        """What was asked for so far, in order: words of the command line and the environment."""
-        return [json.loads(line) for line in self.record.read_text().splitlines()] if self.record.exists() else []
+        """What was asked for so far, in order: words of the command line and the environment; without warm-ups."""
+        calls = [json.loads(line) for line in self.record.read_text().splitlines()] if self.record.exists() else []
+        return [call for call in calls if "-0-" not in Path(call["env"].get("RUN_DIR", "")).name]

@@ -11,9 +11,11 @@ time that the device waited for data, not the time that the loader worked beside
 - forward: from there to the start of the backward pass, with zeroed gradients, the wrapper's work and the loss.
 - backward: from there to the optimizer's update, with the unscaling of gradients under AMP.
 - optimizer: the update. other: the rest, such as the meters and the learning rate.
-- exposed communication: how much longer forward and backward take with the exchange than without it, which each
-  accounted step is followed by a twin to find out. It holds the wait for slower ranks. Single values can be below
-  zero, where noise is larger than what they measure.
+- exposed communication: how much longer forward and backward take with the exchange than without it, for which each
+  accounted step has a twin that leaves it out. It holds the wait for slower ranks. Single values can be below zero,
+  where noise is larger than what they measure. Step, twin and the exchange by itself come in all orders by turns.
+- wait: where the exchange cannot be left out, as in a pipeline, the time of forward and backward in which no module
+  of the model and no backward pass runs. There every rank's steps are told, for they differ.
 """
 
 import contextlib
@@ -22,16 +24,20 @@ import statistics
 from collections.abc import Callable, Iterator
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.common.agreement import gather
 from benchmarks.common.clock import Clock
 from benchmarks.common.config import Config
 from benchmarks.common.data import Loader
 from benchmarks.common.devices import Reduce, Worker, synchronize
 
-PHASES = ("data", "copy", "forward", "backward", "optimizer", "other")
+PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
 WithoutExchange = Callable[[], contextlib.AbstractContextManager]
 """A context for one step: what it does is the same, but no rank hears of the others."""
+Exchange = Callable[[], None]
+"""Sends what a step sends, the way the step does, with no computation beside it."""
 Marks = list[tuple[str, object]]
 """(phase that ends here, moment) in order; the first one's phase is empty."""
 
@@ -45,42 +51,54 @@ def take_apart(
     reduce: Reduce,
     without_exchange: WithoutExchange | None,
     num_devices: int,
+    exchange: Exchange | None = None,
 ) -> tuple[list[dict], dict]:
     """Take config.account_steps steps apart: (rows for steps.csv, columns for runs.csv).
 
     advance: takes one step on the next batch with a learning rate. Without `without_exchange`, exposed
-    communication is 0 on one device, which has nobody to talk to, and unknown on several.
+    communication is 0 on one device, which has nobody to talk to, and unknown on several. Without `exchange`, what it
+    takes by itself is unknown.
     """
-    if num_devices == 1:
-        without_exchange = None
+    told_apart = without_exchange is not None and num_devices > 1
+    waits = not told_apart and worker.world_size > 1
     clock, batches = Clock(worker.device), _endless(train, config.epochs)
     marks: Marks = []
-    steps, twins, comm = [], [], []
-    buckets = _buckets(config, optimizer, worker.device)
 
-    def take(context) -> Marks:
+    def together(work: Callable[[], None]) -> Marks:
         reduce(torch.zeros(1, device=worker.device))  # ranks start together: a wait is this step's own
         marks.clear()
-        with context:
-            marks.append(("", clock.now()))
-            advance(batches, 0.0)  # learning rate 0: the same work, and the ranks' weights stay together
-            marks.append(("other", clock.now()))
+        marks.append(("", clock.now()))
+        work()
+        marks.append(("other", clock.now()))
         return marks.copy()
 
-    with _marked(marks, clock.now, train, optimizer):
-        take(contextlib.nullcontext())  # the loader starts, and allocators find their sizes again
-        for _ in range(config.account_steps):
-            steps.append(take(contextlib.nullcontext()))
-            if without_exchange:
-                twins.append(take(without_exchange()))
-                comm.append(_reduce_alone(clock, buckets, reduce))
+    def step() -> None:
+        advance(batches, 0.0)  # learning rate 0: the same work, and the ranks' weights stay together
+
+    def twin() -> None:
+        with without_exchange():
+            step()
+
+    works = {"step": step} | ({"twin": twin} if told_apart else {})
+    works |= {"exchange": exchange} if told_apart and exchange else {}
+    orders = itertools.cycle(itertools.permutations(works))  # so that no work is always after the same one
+    taken: dict[str, list[Marks]] = {name: [] for name in works}
+    with _marked(marks, clock.now, train, optimizer, waits):
+        for work in works.values():
+            together(work)  # the loader starts, and allocators find their sizes again
+        for order in itertools.islice(orders, config.account_steps):
+            for name in order:
+                taken[name].append(together(works[name]))
     synchronize(worker.device)
-    taken, alone = [_phases_ms(clock, step) for step in steps], [_phases_ms(clock, twin) for twin in twins]
-    if not without_exchange:
-        rows = [_row(step, step, 0.0 if num_devices == 1 else None) for step in taken]
+    phases = {name: [_phases_ms(clock, one) for one in many] for name, many in taken.items()}
+    if waits:
+        return _of_all_ranks(phases["step"], worker, reduce), {}
+    if not told_apart:
+        rows = [_row(one, one, 0.0) for one in phases["step"]]
         return rows, _summary(rows, [])
-    rows = [_row(step, twin, _compute_ms(step) - _compute_ms(twin)) for step, twin in zip(taken, alone, strict=True)]
-    return rows, _summary(rows, [clock.between_ms(*pair) for pair in comm])
+    pairs = zip(phases["step"], phases["twin"], strict=True)
+    rows = [_row(one, other, _compute_ms(one) - _compute_ms(other)) for one, other in pairs]
+    return rows, _summary(rows, [one["step"] for one in phases.get("exchange", [])])
 
 
 @contextlib.contextmanager
@@ -95,9 +113,58 @@ def no_exchange(model: DistributedDataParallel) -> Iterator[None]:
     model.require_forward_param_sync = True
 
 
+class _Gradients(torch.autograd.Function):
+    """A loss whose backward pass has zeros at hand as every gradient."""
+
+    @staticmethod
+    def forward(ctx, zeros: list[torch.Tensor], *parameters: torch.Tensor) -> torch.Tensor:
+        ctx.zeros = zeros
+        return parameters[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx, _):
+        return None, *ctx.zeros
+
+
+def exchange_of(model: DistributedDataParallel) -> Exchange:
+    """DDP's own exchange: its buckets, in its order and by its hooks, and its broadcast of buffers, around a module
+    that computes nothing."""
+    parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
+    zeros = [torch.zeros_like(parameter) for parameter in parameters]
+
+    class Nothing(torch.nn.Module):
+        def forward(self, _):
+            return _Gradients.apply(zeros, *parameters)
+
+    def exchange() -> None:
+        whole, model.module = model.module, Nothing()
+        try:
+            model(zeros[0]).backward()
+        finally:
+            model.module = whole
+        for parameter in parameters:
+            parameter.grad = None  # as optimizer.zero_grad() leaves them
+
+    return exchange
+
+
 @contextlib.contextmanager
-def _marked(marks: Marks, now: Callable[[], object], train: Loader, optimizer: torch.optim.Optimizer):
-    """Have the parts of a step leave marks, from outside, while the context lasts."""
+def _marked(marks: Marks, now: Callable[[], object], train: Loader, optimizer: torch.optim.Optimizer, waits: bool):
+    """Have the parts of a step leave marks, from outside, while the context lasts.
+
+    waits: what is in no outermost module and no backward pass is booked on `wait`.
+    """
+    depth = [0]
+
+    def enter(*_) -> None:
+        depth[0] += 1
+        if depth[0] == 1:
+            mark("wait")
+
+    def leave(*_) -> None:
+        depth[0] -= 1
+        if depth[0] == 0:
+            mark("forward")
 
     def mark(phase: str) -> None:
         marks.append((phase, now()))
@@ -117,13 +184,16 @@ def _marked(marks: Marks, now: Callable[[], object], train: Loader, optimizer: t
     with contextlib.ExitStack() as undo:
         around(train, "fetch", "other", "data")
         around(train, "to_device", "other", "copy")
-        around(torch.autograd, "backward", "forward", "backward")  # what Tensor.backward calls
+        around(torch.autograd, "backward", "wait" if waits else "forward", "backward")  # what Tensor.backward calls
         # Horovod waits for the exchange in step(), and calls the step of the optimizer that it wraps, whose hooks
         # these are too: the last mark before the update ends the wait.
-        before = optimizer.register_step_pre_hook(lambda *_: mark("backward"))
+        before = optimizer.register_step_pre_hook(lambda *_: mark("wait" if waits else "backward"))
         after = optimizer.register_step_post_hook(lambda *_: mark("optimizer"))
-        undo.callback(before.remove)
-        undo.callback(after.remove)
+        hooks = [before, after]
+        if waits:
+            hooks += [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+        for hook in hooks:
+            undo.callback(hook.remove)
         yield
 
 
@@ -133,24 +203,15 @@ def _endless(train: Loader, first_epoch: int) -> Iterator[tuple[torch.Tensor, to
         yield from train
 
 
-def _buckets(config: Config, optimizer: torch.optim.Optimizer, device: torch.device) -> list[torch.Tensor]:
-    """Zeros in place of all gradients, in buckets of up to config.bucket_cap_mb MiB, filled from the last layer."""
-    cap_bytes, sizes = (config.bucket_cap_mb or 25) * 2**20, []
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for parameter in reversed(parameters):
-        if not sizes or 4 * (sizes[-1] + parameter.numel()) > cap_bytes:
-            sizes.append(0)
-        sizes[-1] += parameter.numel()
-    return [torch.zeros(size, device=device) for size in sizes]
-
-
-def _reduce_alone(clock: Clock, buckets: list[torch.Tensor], reduce: Reduce) -> tuple:
-    """The moments before and after an exchange of all buckets with no computation beside it."""
-    reduce(torch.zeros(1, device=clock.device))
-    before = clock.now()
-    for bucket in buckets:
-        reduce(bucket)
-    return before, clock.now()
+def _of_all_ranks(steps: list[dict[str, float]], worker: Worker, reduce: Reduce) -> list[dict]:
+    """Rows for steps.csv of every rank's steps, rank by rank."""
+    names = list(steps[0])
+    table = gather([step[name] for step in steps for name in names], worker, reduce)
+    rows = []
+    for rank, of_rank in enumerate(table.view(worker.world_size, len(steps), len(names)).tolist()):
+        taken = [dict(zip(names, values, strict=True)) for values in of_rank]
+        rows += [_row(step, step, None) | {"rank": rank, "number": number} for number, step in enumerate(taken)]
+    return rows
 
 
 def _phases_ms(clock: Clock, marks: Marks) -> dict[str, float]:
@@ -171,15 +232,13 @@ def _row(step: dict[str, float], twin: dict[str, float], exposed_ms: float | Non
 
 
 def _summary(rows: list[dict], comm_ms: list[float]) -> dict:
-    """Medians. Overlap: how much of the exchange the backward pass hid, in per cent of what it takes alone.
+    """Means. Overlap: how much of the exchange the backward pass hid, in per cent of what it takes alone.
 
     0 also where it cost more than it takes alone: on a CPU it takes cores from the backward pass, and the wait for
     the slowest rank is in it.
     """
-    if rows[0]["exposed_comm_ms"] is None:
-        return {}
-    exposed = statistics.median(row["exposed_comm_ms"] for row in rows)
+    exposed = statistics.fmean(row["exposed_comm_ms"] for row in rows)
     if not comm_ms:
         return {"exposed_comm_ms": exposed}
-    alone = statistics.median(comm_ms)
+    alone = statistics.fmean(comm_ms)
     return {"exposed_comm_ms": exposed, "comm_ms": alone, "overlap_pct": 100 * min(1.0, max(0.0, 1 - exposed / alone))}

@@ -54,7 +54,12 @@ class Checkpointer:
             "random": torch.get_rng_state(),
             "extra": {key: value.state_dict() for key, value in self.extra.items()},
         }
-        save_checkpoint(Path(self.config.checkpoint_dir), name, whole)
+        folder = Path(self.config.checkpoint_dir)
+        save_checkpoint(folder, name, whole)
+        if self.config.checkpoint_keep and name == "last.pt":
+            kept = folder / f"epoch{at['epoch']}-step{at['step']}.pt"
+            kept.unlink(missing_ok=True)
+            os.link(folder / name, kept)
 
     def resume(self) -> dict | None:
         """Restore everything, if --resume asks for it and finds a checkpoint; returns the checkpoint.

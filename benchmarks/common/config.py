@@ -98,6 +98,8 @@ class Config:
     """Folder for last.pt and best.pt; empty: no checkpoints."""
     checkpoint_steps: int = 0
     """Steps between checkpoints within an epoch; 0: at the end of each epoch only."""
+    checkpoint_keep: bool = False
+    """Keep each last.pt under a name of its own, too, such as epoch0-step100.pt."""
     resume: bool = False
     """Continue from checkpoint_dir/last.pt, in the middle of an epoch if it stopped there."""
     resume_from: Literal["last", "previous", "best"] = "last"

@@ -39,10 +39,11 @@ def start_worker(config: Config, place: Place, backend: str | None = None) -> Wo
     backend: what the ranks talk through; by default NCCL between GPUs and gloo between CPUs.
     Raises UserError where local_rank has no GPU of its own, or for tf32 without one.
     """
-    use_cuda = usable_gpus() > 0
-    if use_cuda and place.local_rank >= torch.cuda.device_count():
+    num_gpus = usable_gpus()
+    use_cuda = num_gpus > 0
+    if use_cuda and place.local_rank >= num_gpus:
         raise UserError(
-            f"rank {place.rank} wants GPU {place.local_rank}, but {torch.cuda.device_count()} can be seen; "
+            f"rank {place.rank} wants GPU {place.local_rank}, but {num_gpus} can be seen; "
             "lower NPROC (or tasks per node), or free CUDA_VISIBLE_DEVICES"
         )
     device = torch.device("cuda", place.local_rank) if use_cuda else torch.device("cpu")
@@ -101,10 +102,11 @@ def synchronize(device: torch.device) -> None:
                 torch.cuda.synchronize(index)
 
 
-def device_name(device: torch.device) -> str:
-    """What the vendor calls the device."""
+def device_name(device: torch.device, num_used: int = 1) -> str:
+    """What the vendor calls the device, and any other kind among the first num_used GPUs: the slowest sets the pace."""
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+        used = range(min(num_used, torch.cuda.device_count()) if num_used > 1 else 0)
+        return " + ".join(dict.fromkeys(torch.cuda.get_device_name(which) for which in (device, *used)))
     try:
         with open("/proc/cpuinfo") as file:
             names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]

@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common.account import WithoutExchange, take_apart
+from benchmarks.common.account import Exchange, WithoutExchange, take_apart
 from benchmarks.common.agreement import agree, count_devices, gather, stop_requests
 from benchmarks.common.checkpoint import Checkpointer, Load, State, load_whole_state, whole_state
 from benchmarks.common.clock import Clock, Window, check_windows_fit
@@ -48,6 +48,7 @@ def fit(
     load: Load | None = None,
     extra: dict | None = None,
     without_exchange: WithoutExchange | None = None,
+    exchange: Exchange | None = None,
     devices: Sequence[torch.device] = (),
     columns: dict | None = None,
     make_clock: Callable[[torch.device], Clock] = Clock,
@@ -59,10 +60,9 @@ def fit(
     share: brings what ranks hold differently to all of them before it is evaluated or saved (default: rank 0's
     buffers, since each rank's BatchNorm saw only its shard). state, load: what a checkpoint holds, whole, and how it
     is taken up again, called on every rank (default: model and optimizer). extra: more objects with a state_dict to
-    save, such as a gradient scaler. without_exchange: a context in which `step` leaves out all talk between ranks, so
-    that the account can tell what it costs. devices: all that this rank computes on (default: the worker's). columns:
-    what only the script knows of the run's settings, for them and for its row (see Record.finish). make_clock: times
-    the windows. Raises Diverged where the loss stops being a number, Stopped after a signal.
+    save, such as a gradient scaler. without_exchange: a context in which `step` leaves out all talk between ranks;
+    exchange: that talk alone. devices: all that this rank computes on (default: the worker's). columns: what only the
+    script knows of the settings (see Record.finish). Raises Diverged where the loss is no number, Stopped by a signal.
     """
     share = share or functools.partial(share_buffers, model, worker, reduce)
     state = state or functools.partial(whole_state, model, optimizer)
@@ -79,10 +79,10 @@ def fit(
     run.summarize()
     num_devices = worker.world_size * len(set(devices))
     if config.account_steps:  # the results are final by now: nothing that these steps do is kept
-        first_step = run.steps_run + 1  # one step goes before those that are taken apart
-        rows, medians = take_apart(config, worker, optimizer, train, run.advance, reduce, without_exchange, num_devices)
+        first_step, parts = run.steps_run + 1, (config, worker, optimizer, train, run.advance, reduce)
+        rows, means = take_apart(*parts, without_exchange, num_devices, exchange)  # one step goes before these
         run.record.steps_taken_apart(rows, first_step)
-        run.summary |= medians
+        run.summary |= means
     if config.norm == "sync":  # statistics, and so gradients, are of the whole batch
         shape = dataclasses.replace(shape, num_shards=1)
     met = {"world_size": num_devices} | train.met | dataclasses.asdict(shape) | (columns or {})

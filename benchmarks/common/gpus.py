@@ -139,6 +139,8 @@ def usable_gpus() -> int:
     nodes = [path for path in DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl)", path.name)]
     if hidden or not (nodes or shutil.which("nvidia-smi")):
         return 0
+    # As NVML and nvidia-smi number GPUs. CUDA's own order is by speed: telemetry would be of others than those in use.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     import torch
 
     if not torch.cuda.is_available():

@@ -53,8 +53,10 @@ class Record:
         )
 
     def steps_taken_apart(self, rows: list[dict], first_step: int) -> None:
-        """The phases of steps that came after the timed windows."""
-        self.rows("steps", [{"rank": self.worker.rank, "step": first_step + n, **row} for n, row in enumerate(rows)])
+        """The phases of steps that came after the timed windows; rows of several ranks tell `rank` and `number`."""
+        here = self.worker.rank
+        places = [(row.pop("rank", here), first_step + row.pop("number", n)) for n, row in enumerate(rows)]
+        self.rows("steps", [{"rank": rank, "step": step} | row for (rank, step), row in zip(places, rows, strict=True)])
         self.book("step account")
 
     def epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
@@ -94,7 +96,7 @@ class Record:
         worker = self.worker
         met = {
             "device": worker.device.type,
-            "device_name": device_name(worker.device),
+            "device_name": device_name(worker.device, met.get("world_size", 1) // worker.nodes),
             "backend": worker.backend,
             "nodes": worker.nodes,
             "threads_per_rank": torch.get_num_threads(),
@@ -106,7 +108,7 @@ class Record:
         met = {name: value for name, value in met.items() if value is not None}
         if self.folder:
             moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.booked_until}
-            wall = moments | {"parts": self.parts}
+            wall = moments | {"parts": self.parts, "cpu_s": time.process_time()}
             self.folder.write_summary({"row": row, "met": met, "wall": wall})
         elif worker.reports and row.get("images_per_s"):
             print(f"{row['images_per_s']:.1f} images/s", flush=True)

@@ -20,17 +20,19 @@ from benchmarks.common.settings import settings_hash
 
 SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
+WARM_UP = "warm-up"  # the status of a run, of round 0, that only warms the machine, whatever became of it
 TABLES = {
     # one row an attempt, whatever became of it
     "runs": (
-        "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "started_at", "wall_s",
+        "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "position",
+        "started_at", "wall_s",
         "config", "arch", "image_size", "global_batch", "precision", "memory_format", "loader",
         "device", "device_name", "world_size", "nodes", "backend", "threads_per_rank", "oversubscribed", "parallel",
         "torch", "commit", "dirty",
         "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "step_ms_p50", "step_ms_p95",
         "exposed_comm_ms", "comm_ms", "overlap_pct", "epoch_s", "train_loss", "val_loss", "acc1", "acc5", "val_samples",
         "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "num_by_pillow",
-        "load_average", "governor", "options", "log_path",
+        "load_average", "governor", "steal_pct", "other_cpu_pct", "other_gpu_processes", "options", "log_path",
     ),
     # what the column `settings` of runs stands for: a row a hash; both halves are JSON, met is empty where nothing was
     "settings": ("settings", "asked_hash", "asked", "met"),
@@ -40,23 +42,23 @@ TABLES = {
     # every step of the timed windows has step_ms; the phases come from the accounted steps after them
     "steps": (
         "run_id", "rank", "step", "step_ms", "data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms",
-        "other_ms", "exposed_comm_ms",
+        "other_ms", "exposed_comm_ms", "wait_ms",
     ),
     # where the wall clock of a run went; the parts of a run sum to its wall_s
     "wall": ("run_id", "part", "seconds"),
     "telemetry": (
         "run_id", "t_s", "device", "util_pct", "memory_used_mb", "power_w", "temperature_c", "network_mb_per_s",
-        "throttle",
+        "throttle", "clock_mhz", "other_processes",
     ),
-    # what scripts.probe.loader measured of one rank: the loader alone, training alone, both together
+    # windows that scripts.probe.loader timed of one rank: the loader alone, training alone, both together
     "loader": (
         "run_id", "what", "images_per_s", "images_per_s_per_core", "num_windows", "images", "seconds", "arch",
-        "image_size", "global_batch", "workers", "verdict",
+        "image_size", "global_batch", "workers", "verdict", "window",
     ),
     # what `make verify` found of the runs in the set's verify/; asked and met: the settings of the proof, as above
     "equivalence": (
         "run_id", "strategy", "started_at", "steps", "world_size", "max_relative_difference", "bit_identical",
-        "tolerance", "verdict", "reason", "asked", "met",
+        "tolerance", "verdict", "reason", "asked", "met", "rounding",
     ),
 }  # fmt: skip
 TEXT_COLUMNS = frozenset(

@@ -22,6 +22,7 @@ NOT_COUNTED = {
     "data": "a path; the fingerprint of what lies there counts",
     "checkpoint_dir": "a place",
     "checkpoint_steps": "no timed window includes a checkpoint",
+    "checkpoint_keep": "the same",
     "resume": "the run goes on where it was, with the same arithmetic",
     "resume_from": "the same",
     "timeout_s": "patience",
@@ -60,8 +61,12 @@ def ask(config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank:
 
 
 def counted(half: dict) -> dict:
-    """The fields of a half that count."""
-    return {name: value for name, value in half.items() if name not in NOT_COUNTED}
+    """The fields of a half that count; of runs whose rounds take the seeds of a list in turn, the list."""
+    return {
+        name: value
+        for name, value in half.items()
+        if name not in NOT_COUNTED and not (name == "seed" and "seeds" in half)
+    }
 
 
 def settings_hash(asked: dict, met: dict | None = None) -> str:

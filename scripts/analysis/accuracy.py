@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from scripts.analysis.identity import comparable
 from scripts.analysis.proportions import differ, wilson
 from scripts.analysis.sets import Group
+from scripts.analysis.words import count
 
 OUTCOME = ["train_loss", "val_loss", "acc1"]  # bit-identical runs agree in all of them
 
@@ -58,8 +59,28 @@ def about_top1(groups: Sequence[Group]) -> str:
     worst, best = (pick(found, key=lambda group: found[group].percent) for pick in (min, max))
     if found[worst].percent < found[best].percent and comparable(worst.identity, best.identity):
         p = differ(*((found[group].num_correct, found[group].num_images) for group in (best, worst)))
+        num_results = len({(each.num_correct, each.num_images) for each in found.values()})
+        num_pairs = num_results * (num_results - 1) // 2  # strategies with one result are one thing
         text += (
-            f". {best.label} and {worst.label} are furthest apart, p = {p:.2g} (Fisher); "
-            "cut batches give BatchNorm fewer images"
+            f". {best.label} and {worst.label} are furthest apart, p = {p:.2g} (Fisher), "
+            f"{min(1.0, p * num_pairs):.2g} as one of {count(num_pairs, 'pair')}; {_batches(groups)}"
         )
     return text + "."
+
+
+def _batches(groups: Sequence[Group]) -> str:
+    """What differs between strategies that do the same: the images that BatchNorm sees at once, where that is known."""
+    sizes = {size for group in groups if (size := _images_at_once(group))}
+    if len(sizes) < 2:
+        return "cut batches give BatchNorm fewer images"
+    *larger, smallest = (f"{size:g}" for size in sorted(sizes, reverse=True))
+    return f"BatchNorm sees batches of {', '.join(larger)} or {smallest}"
+
+
+def _images_at_once(group: Group) -> float | None:
+    """Images of the part of a batch that passes the model at once; None where its shape was not recorded."""
+    told = group.settings
+    batch, cuts = told.get("global_batch"), [told.get("num_shards"), told.get("num_microbatches")]
+    if not batch or not all(cuts):
+        return None
+    return batch / (cuts[0] * cuts[1])

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 import numpy
 
 from scripts.analysis.device_use import use_of
-from scripts.analysis.sets import ResultSet
+from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.words import count
 
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
 OUTLIER_LEAST = 0.05  # and at least this far from the median: windows can agree to a part in a thousand
 BUSY_BEFORE, BUSY_BETWEEN = 0.75, 1.25  # load average over cores: before the first run, and after others of the set
+STEAL_PCT, OTHERS_PCT = 1, 5  # of the cores' time; the kernel's own threads and the ticks' rounding are below
+LOW_CLOCK = 0.9  # of the fastest run's mean
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 
 
@@ -31,6 +33,7 @@ def warnings_of(results: ResultSet) -> list[str]:
         slow_first_window(results),
         outliers(results),
         oversubscribed(results),
+        shared_gpus(results),
         busy(results),
         governor(results),
         throttled(results),
@@ -56,7 +59,43 @@ def unsteady(results: ResultSet) -> Iterator[str]:
         if spread > UNSTEADY:
             yield (
                 f"{group.label}: unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean; "
-                "close other programs, take longer windows (--window-steps) or more repeats (REPEATS)."
+                f"{cause(results, group)}. Take longer windows (--window-steps) or more repeats (REPEATS)."
+            )
+
+
+def cause(results: ResultSet, group: Group) -> str:
+    """What the counters say of unsteady windows: steal, other programs, a lower clock, or that they say nothing."""
+    causes = []
+    steal, others = group.ok.steal_pct.max(), group.ok.other_cpu_pct.max()
+    if steal >= STEAL_PCT:
+        causes.append(
+            f"its host gave up to {steal:.0f} % of its cores' time to other guests (steal): use cores of its own"
+        )
+    if others >= OTHERS_PCT:
+        causes.append(f"other programs took up to {others:.0f} % of its cores' time: close them")
+    telemetry = results.table("telemetry")
+    clocks = telemetry[telemetry.device == "cpu"].groupby("run_id").clock_mhz.mean()
+    slowest, fastest = clocks[clocks.index.isin(group.ok.run_id)].min(), clocks.max()
+    if slowest < LOW_CLOCK * fastest:
+        causes.append(f"a run's cores had {slowest:.0f} MHz, another's {fastest:.0f}: see to cooling and power limits")
+    if causes:
+        return "; ".join(causes)
+    if group.ok[["steal_pct", "other_cpu_pct"]].isna().all(axis=None):
+        return "close other programs"  # an older suite, which did not look
+    return (
+        "no steal, other program or lower clock was seen, which leaves neighbours on shared cores, caches and memory: "
+        "use a machine of its own"
+    )
+
+
+def shared_gpus(results: ResultSet) -> Iterator[str]:
+    """Another suite, or anything else, on the same GPUs."""
+    for group in results.groups:
+        found = int((group.ok.other_gpu_processes > 0).sum())
+        if found:
+            yield (
+                f"{group.label}: other processes were on its GPUs in {found} of {count(len(group.ok), 'run')}; "
+                "nvidia-smi names them: end them, or choose free GPUs (CUDA_VISIBLE_DEVICES), and run again."
             )
 
 
@@ -94,7 +133,7 @@ def oversubscribed(results: ResultSet) -> Iterator[str]:
 def busy(results: ResultSet) -> Iterator[str]:
     """The load average before the first run, and before later ones, whose own forerunners are in it."""
     num_cores = results.environment.get("num_cores")
-    loads = results.ok.sort_values("started_at").load_average.dropna()
+    loads = results.loads_before
     if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
         return
     if loads.iloc[0] > BUSY_BEFORE * num_cores:

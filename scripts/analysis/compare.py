@@ -23,12 +23,15 @@ import tyro
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.days import UNKNOWN
-from scripts.analysis.pairs import Comparison, between_sets, find_day, parse_percent, timed_groups, within_set
+from scripts.analysis.pairs import Comparison, between_sets, find_day, timed_groups, within_set
 from scripts.analysis.sets import load_set, same_hash_other_settings
 from scripts.analysis.stats import NO_REPEAT
-from scripts.analysis.words import interval, text_table
+from scripts.analysis.words import interval, parse_percent, text_table
 
-DECIDES = "compare both in one sitting, or tell the day-to-day spread: --day-sd 2%, or --day-sets with three alike"
+DECIDES = (
+    "compare both in one sitting, make ab A=... B=..., or tell the day-to-day spread: --day-sd 2%, or --day-sets with "
+    "three alike"
+)
 COLUMNS = ("comparison", "ratio", "95 % interval", "verdict", "smallest difference", "n runs", "windows")
 
 

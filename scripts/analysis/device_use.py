@@ -5,7 +5,8 @@
 
 Achieved TFLOP/s = images/s x FLOPs of training on one image (column flops_per_image: convolutions and matrix
 products, a multiply-add counted as 2). MFU = achieved / (peak of one device x devices), as defined in
-arXiv:2204.02311, appendix B. Peaks are the vendor's dense figures where they are published; else those of the
+arXiv:2204.02311, appendix B, of the precision in which the run multiplied. Nothing is computed twice, so that the
+hardware's FLOPs (HFU) are the model's. Peaks are the vendor's dense figures where they are published; else those of the
 fastest matrix product or 3 x 3 convolution on this machine (a library's convolutions can be the quicker ones), which
 `--measure` writes to environment.json as measured_peak. On a CPU a rank's threads are the device. Exit code: 1
 where no run has FLOPs, 2 for a mistake. Only `--measure` needs torch.
@@ -16,7 +17,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import tyro
@@ -72,6 +73,8 @@ class Use:
     peak_tflops: float | None
     mfu: float | None
     peak_from: str
+    precision: str
+    num_devices: int
 
 
 def use_of(group: Group, environment: dict) -> Use | None:
@@ -89,8 +92,32 @@ def use_of(group: Group, environment: dict) -> Use | None:
         shares = environment.get("num_cores", num_devices) // max(row.threads_per_rank, 1) * max(row.nodes, 1)
         num_devices = min(num_devices, max(shares, 1))
     if peak is None:
-        return Use(tflops, None, None, peak_from)
-    return Use(tflops, peak * num_devices, tflops / (peak * num_devices), peak_from)
+        return Use(tflops, None, None, peak_from, row.precision, int(num_devices))
+    return Use(tflops, peak * num_devices, tflops / (peak * num_devices), peak_from, row.precision, int(num_devices))
+
+
+def why_less(uses: Sequence[tuple[str, Use]]) -> str:
+    """A sentence on the fastest where another has a higher MFU; nothing where none has, or a peak is unknown."""
+    known = [(label, use) for label, use in uses if use.mfu is not None]
+    if not known:
+        return ""
+    fastest, most = max(known, key=lambda pair: pair[1].tflops)
+    other, best = max(known, key=lambda pair: pair[1].mfu)
+    if best.mfu <= most.mfu:
+        return ""
+    less = (
+        f"{fastest} computes most a second, {most.tflops:#.3g} TFLOP/s, with an MFU of {100 * most.mfu:.1f} %, below "
+        f"the {100 * best.mfu:.1f} % of {other}: "
+    )
+    return less + (
+        f"MFU is of the peak of all devices in the precision in use, here {_peak(most)}, there {_peak(best)}. What is "
+        "no product (BatchNorm, ReLU, the loader, the exchange) does not grow faster with it."
+    )
+
+
+def _peak(use: Use) -> str:
+    devices = "1 device" if use.num_devices == 1 else f"{use.num_devices} devices"
+    return f"{use.peak_tflops:,.3g} TFLOP/s of {devices} in {use.precision}"
 
 
 def peak_tflops(
@@ -193,6 +220,8 @@ def main(options: Options) -> int:
     for label, use in uses:
         share = "" if use.mfu is None else f"  MFU {100 * use.mfu:5.1f} % of {use.peak_tflops:,.3g}"
         print(f"{label:<24} {use.tflops:10.4g} TFLOP/s{share}   (peak: {use.peak_from})")
+    if why := why_less(uses):
+        print(why)
     return 0
 
 

@@ -18,7 +18,7 @@ from scripts.analysis.identity import Identity, differing, unlike
 from scripts.analysis.recorded import by_columns
 from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
-from scripts.analysis.words import show
+from scripts.analysis.words import parse_percent, show
 
 # What two sets are often compared for: told of, and no reason to refuse.
 TOLD = ("torch", "torchvision", "python", "cuda", "cudnn", "pillow", *SOURCE, "config")
@@ -150,14 +150,3 @@ def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway
 def _differences(one: Identity, other: Identity, names: list[str]) -> str:
     values = [(name, *(show((each.met | each.fields).get(name)) for each in (one, other))) for name in names]
     return ", ".join(f"{name} ({a} against {b})" for name, a, b in values)
-
-
-def parse_percent(text: str, option: str) -> float:
-    """'5%' as 0.05. Raises UserError for anything that is not a percentage from 0 to 100."""
-    try:
-        percent = float(text.removesuffix("%"))
-    except ValueError:
-        percent = -1.0
-    if not text.endswith("%") or not 0 <= percent < 100:
-        raise UserError(f"{option} is {text!r}, but must be a percentage such as 5%")
-    return percent / 100

@@ -17,9 +17,6 @@ from scripts.analysis.sets import Group
 # What may differ between a proof and the runs that it speaks for, and what the cell calls it.
 MAY_DIFFER = {
     **dict.fromkeys(("epochs", "steps", "warmup_steps", "windows", "window_steps", "account_steps"), "length"),
-    **dict.fromkeys(("lr", "lr_batch", "lr_warmup_epochs", "lr_schedule"), "learning rate"),
-    "augment": "augment",
-    "workers": "workers",
     "threads_per_rank": "threads",
 }
 NOT_YET = "not proved yet: make verify"
@@ -79,6 +76,8 @@ def verdict(row) -> str:
         return f"yes: within {row.max_relative_difference:.1e} (tolerance {row.tolerance:.1e})"
     if row.verdict == "skipped":
         return "skipped"  # the reason is said once, below the table
+    if row.verdict == "not proved":
+        return f"not proved: {row.reason}"
     if numpy.isfinite(row.max_relative_difference):
         compared = f"relative difference {row.max_relative_difference:.1e}, tolerance {row.tolerance:.1e}"
         return f"NO: {compared}; {row.reason}"

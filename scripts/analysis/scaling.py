@@ -3,7 +3,8 @@
     from scripts.analysis.scaling import scaling_points
 
 Strong: the configured global batch, cut into more and more pieces. Weak: the images a rank that the most ranks
-get, at every number of ranks. Efficiency is throughput a rank over that of the fewest ranks.
+get, at every number of ranks. Efficiency is throughput a rank over that of the fewest ranks; beside it stands the same
+over the baseline, one process without a strategy, on the batch that is divided (weak: on the images of one rank).
 scripts/report/scaling.py draws them.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from benchmarks.common.results import cell, write_whole
 from scripts.analysis.families import against
 from scripts.analysis.identity import without_what_follows
-from scripts.analysis.sets import Group, ResultSet
+from scripts.analysis.sets import BASELINE, Group, ResultSet
 from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.sweep import add_point, several_settings
 from scripts.analysis.words import count, interval, text_table
@@ -23,6 +24,7 @@ from scripts.analysis.words import count, interval, text_table
 COLUMNS = (
     "strategy", "mode", "ranks", "global_batch", "images_per_s", "ci_low", "ci_high",
     "efficiency", "efficiency_ci_low", "efficiency_ci_high", "num_runs", "oversubscribed",
+    "over_single", "over_single_ci_low", "over_single_ci_high",
 )  # fmt: skip
 
 
@@ -37,6 +39,8 @@ class Point:
     efficiency: float
     low: float | None
     high: float | None
+    over_single: RatioEstimate | None = None
+    """Throughput over that of the baseline; None where it was not run."""
 
     @property
     def oversubscribed(self) -> bool:
@@ -68,11 +72,27 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[Point]]:
         "strong": [shape for shape in sorted(timed) if shape[1] == batch],
         "weak": [shape for shape in sorted(timed) if shape[1] / shape[0] == per_rank],
     }
+    found = {mode: _points({shape: timed[shape] for shape in shapes}) for mode, shapes in modes.items()}
+    batches = {"strong": batch, "weak": per_rank}
     return {
-        mode: _points({shape: timed[shape] for shape in shapes})
-        for mode, shapes in modes.items()
-        if len({ranks for ranks, _ in shapes}) > 1
+        mode: _with_baseline(results, points, batches[mode])
+        for mode, points in found.items()
+        if len({point.num_ranks for point in points}) > 1
     }
+
+
+def _with_baseline(results: ResultSet, points: list[Point], batch: float) -> list[Point]:
+    """The points with their throughputs over that of the baseline's runs with this batch, and as many threads."""
+    (threads,) = set(points[0].group.ok.threads_per_rank)
+    alike = [
+        group
+        for group in results.timed(BASELINE)
+        if set(group.ok.global_batch) == {batch} and set(group.ok.threads_per_rank) == {threads}
+    ]
+    if len(alike) != 1 or alike[0].strategy == points[0].group.strategy:
+        return points
+    over = against(alike[0].label, {group.label: group.sample for group in (*alike, *(p.group for p in points))})
+    return [dataclasses.replace(point, over_single=over[point.group.label]) for point in points]
 
 
 def _points(timed: dict[tuple[int, int], Group]) -> list[Point]:
@@ -110,7 +130,10 @@ def rows_of(strategy: str, modes: dict[str, list[Point]]) -> list[dict]:
                 estimate.num_runs,
                 point.oversubscribed,
             )
-            rows.append(dict(zip(COLUMNS, values, strict=True)))
+            over = point.over_single
+            bounds = (None, None, None) if over is None else (over.value, over.low, over.high)
+            a_rank = [None if bound is None else bound / point.num_ranks for bound in bounds]
+            rows.append(dict(zip(COLUMNS, (*values, *a_rank), strict=True)))
     return rows
 
 
@@ -126,7 +149,8 @@ def write_scaling_csv(results: ResultSet, rows: list[dict]) -> Path:
 
 def table(rows: list[dict]) -> str:
     """The rows as text."""
-    lines = [("mode", "ranks", "batch", "images/s", "95 % interval", "efficiency", "95 % interval", "n", "")]
+    lines = [("mode", "ranks", "batch", "images/s", "95 % interval", "efficiency", "95 % interval")]
+    lines[0] += ("over single", "95 % interval", "n", "")
     for row in rows:
         speed = interval(row["ci_low"], row["ci_high"], "{:,.1f}".format)
         efficiency = interval(row["efficiency_ci_low"], row["efficiency_ci_high"], "{:,.2f}".format)
@@ -139,6 +163,8 @@ def table(rows: list[dict]) -> str:
                 speed,
                 f"{row['efficiency']:.2f}",
                 efficiency,
+                "" if row["over_single"] is None else f"{row['over_single']:.2f}",
+                interval(row["over_single_ci_low"], row["over_single_ci_high"], "{:,.2f}".format),
                 count(row["num_runs"], "run"),
                 "oversubscribed" if row["oversubscribed"] else "",
             )

@@ -16,7 +16,7 @@ import numpy
 import pandas
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import STATUSES, TABLES, read_table
+from benchmarks.common.results import STATUSES, TABLES, WARM_UP, read_table
 from benchmarks.common.settings import settings_hash
 from scripts.analysis.families import Sample, against, sample
 from scripts.analysis.identity import Identity, asked_the_same, comparable, labels, same_asked
@@ -90,6 +90,13 @@ class ResultSet:
         return pandas.concat(rows) if rows else pandas.DataFrame(columns=list(TABLES["runs"]))
 
     @functools.cached_property
+    def loads_before(self) -> pandas.Series:
+        """Load average before each ok run, in their order; before a warm-up too, which is part of the next run's."""
+        runs = _table(self.path, "runs")
+        ran = runs[(runs.status == "ok") | (runs.status == WARM_UP)]
+        return ran.sort_values("started_at", kind="stable").load_average.dropna()
+
+    @functools.cached_property
     def environment(self) -> dict:
         """environment.json; {} where it is missing or broken, which is said on stderr."""
         return _read_environment(self.path / "environment.json")
@@ -138,7 +145,7 @@ def load_set(path: Path) -> ResultSet:
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is not a folder of results; `make bench-all` makes one, results/latest is the newest")
-    tables = {name: _table(path, name) for name in ("runs", "settings", "windows")}
+    tables = {"runs": _counted_runs(path)} | {name: _table(path, name) for name in ("settings", "windows")}
     windows = _plausible(tables["windows"], ["images", "seconds"], path / "windows.csv")
     timed = {run_id: rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
     runs = tables["runs"]
@@ -159,7 +166,7 @@ def load_set(path: Path) -> ResultSet:
 
 def read_runs(path: Path) -> pandas.DataFrame:
     """runs.csv of a set with a column `asked_hash`: what each run was asked, '' where that was not recorded."""
-    runs = _table(path, "runs")
+    runs = _counted_runs(path)
     found, _ = identities(path, runs, _table(path, "settings"))
     return runs.assign(asked_hash=[settings_hash(each.asked) if each.recorded else "" for each in found])
 
@@ -173,6 +180,12 @@ def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:
         for name in in_a.keys() & in_b.keys()
         if halves(in_a[name]) != halves(in_b[name])
     ]
+
+
+def _counted_runs(path: Path) -> pandas.DataFrame:
+    """runs.csv without what only warmed the machine."""
+    runs = _table(path, "runs")
+    return runs[(runs.status != WARM_UP) & (runs["repeat"] != 0)].reset_index(drop=True)
 
 
 def _table(path: Path, name: str) -> pandas.DataFrame:

@@ -85,6 +85,15 @@ def strategy_throughput(runs: Sequence[Windows]) -> Estimate:
     return Estimate(float(numpy.exp(rates.mean())), low, high, len(runs), sum(len(run) for run in runs))
 
 
+def mean_interval(values: numpy.ndarray) -> tuple[float, float | None, float | None]:
+    """Mean of one number a run, [num_runs], and Student's interval over runs; None for both ends with one run."""
+    mean = float(numpy.mean(values))
+    if len(values) < 2:
+        return mean, None, None
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2) * numpy.std(values, ddof=1) / numpy.sqrt(len(values)))
+    return mean, mean - half, mean + half
+
+
 def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:
     """float64 [num_runs]: logarithm of each run's total images over its total seconds."""
     totals = numpy.array([run.sum(axis=0) for run in runs])

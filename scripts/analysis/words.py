@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable, Collection, Sequence
 
+from benchmarks.common.errors import UserError
+
 
 def count(number: int, noun: str) -> str:
     """1 run, 2 runs."""
@@ -46,3 +48,14 @@ def text_table(lines: Sequence[Sequence[str]], left: Collection[int]) -> str:
         for line in lines
     )
     return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def parse_percent(text: str, option: str) -> float:
+    """'5%' as 0.05. Raises UserError for anything that is not a percentage from 0 to 100."""
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not text.endswith("%") or not 0 <= percent < 100:
+        raise UserError(f"{option} is {text!r}, but must be a percentage such as 5%")
+    return percent / 100

@@ -4,8 +4,8 @@
 
 Every other flag is a configuration field, as of benchmarks.single, whose step, loader and threads are timed: one
 rank's. Without such flags Make's variables count. Training alone repeats one batch that is on the device already.
-With --results the rates go to the set's loader.csv, in place of those that were there. Images a second a core: over
-the CPU seconds that this process and its loader workers spent.
+With --results the windows go to the set's loader.csv, in place of those that were there; scripts/analysis/loader.py
+has the verdict. Images a second a core: over the CPU seconds that this process and its loader workers spent.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas
 import tyro
 from tqdm import tqdm
 
@@ -22,13 +23,13 @@ from benchmarks.common import machine
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
-from scripts.analysis.words import show
+from scripts.analysis.loader import ALONE, BOTH, TRAINING, WHATS, rates, verdict
+from scripts.analysis.words import interval, show
 from scripts.suite import plan
 
-ROUNDS, WINDOW_S = 5, 0.8  # windows of each kind, and how long one should last
+ROUNDS, WINDOW_S = 8, 0.8  # windows of each kind, and how long one should last
 WARMUP_STEPS = 3
 PREFETCHED = 2  # batches that torch's DataLoader has a worker keep ready
-WHATS = ("loader alone", "training alone", "both together")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +42,14 @@ def main(config: Config, results: Path | None) -> None:
     if results:
         check_alike(config, results)
     rows = measure(config)
-    for row in rows:
-        rates = f"{row['images_per_s']:9.1f} images/s  {row['images_per_s_per_core']:9.1f} images/s a core"
-        print(f"{row['what']:<15} {rates}  (n = {row['num_windows']} windows)")
-    print(rows[0]["verdict"])
+    table = pandas.DataFrame(rows)
+    for what, rate in rates(table).items():
+        of_a_core = table[table.what == what].images_per_s_per_core.mean()
+        print(
+            f"{what:<15} {rate.value:9.1f} images/s {interval(rate.low, rate.high, '{:.1f}'.format)}  "
+            f"{of_a_core:9.1f} images/s a core  (n = {rate.num_windows} windows)"
+        )
+    print(verdict(table))
     if results:
         (results / "loader.csv").unlink(missing_ok=True)
         append_rows(results, "loader", rows)
@@ -62,18 +67,8 @@ def check_alike(config: Config, results: Path) -> None:
             )
 
 
-def verdict(loader: float, training: float, both: float, workers: int) -> str:
-    """One sentence of images/s. The margin is how many times as fast the faster of the two is."""
-    if loader < training:
-        head = f"the loader is the limit: training is {training / loader:.2f} times as fast"
-    else:
-        head = f"the loader is not the limit, with a margin of {loader / training:.2f}"
-    turns = "" if workers else " (--workers 0: they take turns in one process)"
-    return f"{head}; together they reach {100 * both / training:.0f} % of training alone{turns}"
-
-
 def measure(config: Config) -> list[dict]:
-    """Rows of loader.csv. Raises UserError for a loader that reads nothing."""
+    """Rows of loader.csv, a window each. Raises UserError for a loader that reads nothing."""
     import psutil
 
     from benchmarks import single
@@ -84,13 +79,13 @@ def measure(config: Config) -> list[dict]:
     built = {}  # all that the script makes, without training
     single.main(config, fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
     device, step = built["device"], built["step"]
-    num_workers = machine.num_workers(config.workers, device.type == "cuda")
+    config = dataclasses.replace(config, workers=machine.num_workers(config.workers, device.type == "cuda"))
     batches, process = endless(built["train"]), psutil.Process()
     resident = next(batches)
     works: dict[str, Callable[[], object]] = {
-        "loader alone": lambda: next(batches),
-        "training alone": lambda: step(*resident),
-        "both together": lambda: step(*next(batches)),
+        ALONE: lambda: next(batches),
+        TRAINING: lambda: step(*resident),
+        BOTH: lambda: step(*next(batches)),
     }
 
     def window(work: Callable, num_steps: int) -> tuple[float, float]:
@@ -102,36 +97,34 @@ def measure(config: Config) -> list[dict]:
         synchronize(device)
         return time.perf_counter() - began[0], cpu_s(process) - began[1]
 
-    taken: dict[str, list] = {what: [] for what in WHATS}
-    num_steps = {}
+    rows, num_steps = [], {}
     with tqdm(total=len(WHATS) * (ROUNDS + 1), desc="windows", disable=None, leave=False) as bar:
         for number in range(ROUNDS + 1):
             for what, work in works.items():
-                if what != "training alone":  # use up what workers got ready while nobody asked
-                    window(work, 1 + PREFETCHED * num_workers)
+                if what != TRAINING:  # use up what workers got ready while nobody asked
+                    window(work, 1 + PREFETCHED * config.workers)
                 if number:
-                    taken[what].append(window(work, num_steps[what]))
+                    rows.append(row_of(what, number, num_steps[what], *window(work, num_steps[what]), config))
                 else:
                     seconds, _ = window(work, WARMUP_STEPS)
                     num_steps[what] = max(WARMUP_STEPS, round(WINDOW_S / seconds * WARMUP_STEPS))
                 bar.update()
-    rows = [row_of(what, num_steps[what] * config.global_batch, taken[what], config, num_workers) for what in WHATS]
-    sentence = verdict(*(row["images_per_s"] for row in rows), num_workers)
+    sentence = verdict(pandas.DataFrame(rows))
     return [row | {"verdict": sentence} for row in rows]
 
 
-def row_of(what: str, images: int, windows: list[tuple[float, float]], config: Config, num_workers: int) -> dict:
-    seconds, cpu = (sum(column) for column in zip(*windows, strict=True))
-    images *= len(windows)
+def row_of(what: str, number: int, num_steps: int, seconds: float, cpu_seconds: float, config: Config) -> dict:
+    images = num_steps * config.global_batch
     return {
         "run_id": "loader_verdict",
         "what": what,
+        "window": number,
         "images_per_s": images / seconds,
-        "images_per_s_per_core": images / cpu,
-        "num_windows": len(windows),
+        "images_per_s_per_core": images / cpu_seconds,
+        "num_windows": 1,
         "images": images,
         "seconds": seconds,
-        "workers": num_workers,
+        "workers": config.workers,
         "image_size": config.image_size,
         "global_batch": config.global_batch,
         "arch": config.arch,

@@ -28,6 +28,7 @@ import tyro
 from scipy.stats import t as student_t
 from tqdm import tqdm
 
+from benchmarks.common import machine
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from scripts.probe.measured import add_rows
@@ -105,10 +106,11 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
         "--lr",
         "0",  # both do the same work for ever: a loss that sinks meets numbers that a CPU is slow with
     ]
-    num_ranks = int(os.environ.get("NPROC") or 2)
-    threads = str(max(1, len(os.sched_getaffinity(0)) // num_ranks))
+    num_ranks = machine.num_ranks()
+    threads = str(machine.threads_per_rank(num_ranks))
     env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads, "GLOO_SOCKET_IFNAME": "lo"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    torchrun += ["--nproc-per-node", str(num_ranks)]
     command = [*torchrun, "-m", "scripts.probe.overhead", "rank", *flags]
     with (
         tempfile.TemporaryFile("w+") as errors,

@@ -56,10 +56,10 @@ def main(options: Options, config: Config) -> None:
 def trained(results: Path) -> float:
     """images/s of training alone. Raises UserError where nobody has measured it."""
     rows = read_table(results, "loader")
-    rates = rows[rows.what == "training alone"].images_per_s
-    if rates.empty:
+    alone = rows[rows.what == "training alone"]
+    if alone.empty:
         raise UserError(f"{results} does not say what a device trains; run make loader, or give --images-per-s")
-    return float(rates.iloc[-1])
+    return float(alone.images.sum() / alone.seconds.sum())
 
 
 def advice(config: Config, images_per_s: float) -> list[str]:

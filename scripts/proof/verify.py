@@ -5,9 +5,10 @@
 
 Proves what the ok runs of RESULTS (results/latest) were asked, each strategy and setting once; where CONFIG or ARGS is
 given, or there are none, what bench-all would run. A proof is a run through the strategy's launcher, at the same
-settings but for what scripts/proof/wanted.py says: length, augmentation, threads. scripts/proof/reference.py then
-divides a step's work as the run says that it did, and the weights of both are compared. Writes equivalence.csv into
-the set and the runs into its verify/. Exit code: 1 where a strategy fails, 2 for a mistake found before the first run.
+settings but for what scripts/proof/wanted.py says: length and threads. scripts/proof/reference.py then divides a step's
+work as the run says that it did; weights, momentum and the last evaluation of both are compared. Then the run is
+resumed in the middle of an epoch, and compared again. Writes equivalence.csv into the set and the runs into its
+verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake found before the first run.
 """
 
 import contextlib
@@ -29,13 +30,17 @@ from benchmarks.common.run_folder import RunFolder
 from scripts.proof import wanted
 from scripts.suite import plan, preflight, schedule
 
+EVALUATED = ("images", "loss", "acc1", "acc5")
 ROOT = Path(__file__).resolve().parents[2]
+
+
+WHAT = "difference: of weights, momentum and BatchNorm statistics of the run, evaluated and resumed; the worst tensor's"
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     steps: int = 20
-    """Optimizer steps of each proof, over two epochs."""
+    """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs, each compared by itself."""
     missing: bool = False
     """Prove only what has no row in the set's equivalence.csv yet."""
 
@@ -61,8 +66,8 @@ def main(options: Options) -> int:
             append_rows(results, "equivalence", [row])
             print(line_of(row), flush=True)
             verdicts.append(row["verdict"])
-    print(f"\ndifference: max |a - b| / max |b| of the worst tensor of weights and BatchNorm statistics\nin {results}")
-    return int("failed" in verdicts)
+    print(f"\n{WHAT}\nin {results}")
+    return int(not {"ok", "skipped"}.issuperset(verdicts))
 
 
 def newest() -> Path | None:
@@ -80,29 +85,56 @@ def to_prove(given: plan.Given, results: Path | None, num_steps: int) -> list[pl
 
 def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     """Run `run` in the set `folder`, compare its weights with its reference's, and return its row of the table."""
-    from scripts.proof.judge import judge  # torch, which nobody needs where nothing is left to prove
+    from scripts.proof import judge, states  # torch, which nobody needs where nothing is left to prove
 
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     row = {"strategy": run.strategy, "steps": run.config.epochs * run.config.steps, "started_at": began}
     row["asked"] = json_cell(run.asked)
     run = dataclasses.replace(run, config=dataclasses.replace(run.config, checkpoint_dir=str(scratch)))
-    made = start(run, folder, label)
+    made, problem = start(run, folder, label)
     row["run_id"] = made.run_id
-    rows = read_table(folder, "runs")
-    status, reason = next(
-        iter(rows.loc[rows.run_id == made.run_id, ["status", "reason"]].to_numpy()), ("", "left no row")
-    )
-    if status != "ok":
-        return row | {"verdict": "skipped" if status == "skipped" else "failed", "reason": reason}
+    if problem:
+        return row | problem
     met = made.settings()["met"]
     row |= {"world_size": met["world_size"], "met": json_cell(met)}
     if met["backend"] != "none" and run.asked["ranks"] > met["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
-    return row | judge(scratch / "last.pt", run.config, met)
+    training = states.training_of(run.config, met)
+    if training is None:
+        return row | {"verdict": "skipped", "reason": f"there is no reference in precision {met['precision']}"}
+    found = judge.judge(training, states.kept_states(scratch, training), evaluation_of(made), met["world_size"])
+    if found["verdict"] == "ok":
+        found |= prove_resumed(run, training, folder, scratch, label)
+    return row | found
 
 
-def start(run: plan.Run, folder: Path, label: str) -> RunFolder:
-    """Run a strategy's launcher to its end; returns the run's folder, whose row is in the set."""
+def prove_resumed(run: plan.Run, training, folder: Path, scratch: Path, label: str) -> dict:
+    """Resume the run where it was in the middle of its last epoch: the columns that change, where it is wrong."""
+    from scripts.proof import judge, states
+
+    resumed = scratch / "resumed"
+    resumed.mkdir()
+    os.link(scratch / "previous.pt", resumed / "last.pt")
+    before = states.read_kept(resumed / "last.pt", training)
+    config = dataclasses.replace(run.config, checkpoint_dir=str(resumed), checkpoint_keep=False, resume=True)
+    made, problem = start(dataclasses.replace(run, config=config), folder, label)
+    if not problem:
+        kept = [before, states.read_kept(resumed / "last.pt", training)]
+        problem = judge.judge(training, kept, evaluation_of(made), made.settings()["met"]["world_size"])
+    if problem["verdict"] == "ok":
+        return {}
+    return problem | {"reason": f"resumed after step {before.step}: {problem['reason']}"}
+
+
+def evaluation_of(made: RunFolder) -> dict:
+    """The last evaluation that a run recorded: images, loss, acc1, acc5; nothing where it recorded none."""
+    epochs = read_table(made.results, "epochs")
+    of_run = epochs[(epochs.run_id == made.run_id) & (epochs.phase == "val")]
+    return of_run.iloc[-1].to_dict() if len(of_run) else dict.fromkeys(EVALUATED, float("nan"))
+
+
+def start(run: plan.Run, folder: Path, label: str) -> tuple[RunFolder, dict]:
+    """Run a strategy's launcher to its end: the run's folder, and a verdict and its reason where it is not ok."""
     number, total = map(int, label.split("/"))
     started: list[RunFolder] = []
     with relay() as children:
@@ -117,7 +149,11 @@ def start(run: plan.Run, folder: Path, label: str) -> RunFolder:
         )
     if children.signum:
         sys.exit(128 + children.signum)
-    return started[0]
+    rows = read_table(folder, "runs")
+    of_run = rows.loc[rows.run_id == started[0].run_id, ["status", "reason"]].to_numpy()
+    status, reason = next(iter(of_run), ("", "left no row"))
+    problem = {"verdict": "skipped" if status == "skipped" else "failed", "reason": reason}
+    return started[0], {} if status == "ok" else problem
 
 
 def line_of(row: dict) -> str:
@@ -125,7 +161,7 @@ def line_of(row: dict) -> str:
     difference, tolerance = row.get("max_relative_difference"), row.get("tolerance")
     shown = "" if difference is None else f"{difference:.1e}" if difference else "0"
     shown += " (bit-identical)" if row.get("bit_identical") else ""
-    verdict = row["verdict"].upper() if row["verdict"] == "failed" else row["verdict"]
+    verdict = row["verdict"] if row["verdict"] in ("ok", "skipped") else row["verdict"].upper()
     return (
         f"{row['strategy']:<18} {row.get('world_size', ''):>5} {row['steps']:>5}  {shown:<28} "
         f"{'' if tolerance is None else f'{tolerance:.1e}' if tolerance else '0':>9}  {verdict}"

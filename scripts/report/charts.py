@@ -9,17 +9,8 @@ from matplotlib.figure import Figure
 
 from scripts.analysis.sets import BASELINE, PLAUSIBLE, Group, ResultSet
 from scripts.analysis.stats import strategy_throughput
-from scripts.analysis.words import clean, count, digits, interval, show
-from scripts.report.figures import (
-    LINE_COLORS,
-    MARKERS,
-    Bar,
-    draw_bars,
-    finish,
-    footnote,
-    make_bar_figure,
-    make_figure,
-)
+from scripts.analysis.words import digits, interval, show
+from scripts.report.bars import Bar, draw_bars, finish, make_bar_figure
 
 IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012 training set
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
@@ -40,7 +31,7 @@ ABOUT_N = "n: runs x timed windows of each."
 
 def throughput_chart(sets: list[ResultSet]) -> Figure | None:
     """Images/s by strategy, the fastest first; a panel for each model and size of image."""
-    works = {work: [_throughput_bar(group, number) for number, group in found] for work, found in _works(sets).items()}
+    works = {work: [_throughput_bar(group, number) for number, group in found] for work, found in by_work(sets).items()}
     if not works:
         return None
     figure, panels, legend = _bar_panels("Training throughput", sets, works, "images/s [95 %]")
@@ -60,7 +51,7 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     """Throughput of each group over that of the same set's baseline with the same settings, the fastest first."""
     works = {
         work: [bar for number, group in found if (bar := _speedup_bar(sets[number], group, number))]
-        for work, found in _works(sets).items()
+        for work, found in by_work(sets).items()
     }
     works = {work: bars for work, bars in works.items() if bars}
     if not works:
@@ -89,9 +80,13 @@ def _speedup_bar(results: ResultSet, group: Group, number: int) -> Bar | None:
     if over is None:
         return None
     points = [strategy_throughput([run]).value / single.throughput.value for run in group.samples]
-    cells = _n(group), f"{over.value:.2f}", interval(over.low, over.high, "{:.2f}".format)
+    cells = _n(group), _times(over.value), interval(over.low, over.high, _times)
     ideal = _ideal(group, single)
     return Bar(group.label, over.value, over.low, over.high, points, cells, group.parallel, number, ideal)
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else digits(value)
 
 
 def _ideal(group: Group, single: Group) -> float | None:
@@ -110,7 +105,7 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
     """
     works = {
         work: [_epoch_bar(sets[number], group, number) for number, group in found]
-        for work, found in _works(sets).items()
+        for work, found in by_work(sets).items()
     }
     if not works:
         return None
@@ -162,50 +157,7 @@ def _epoch_bar(results: ResultSet, group: Group, number: int) -> Bar:
     return Bar(group.label, value, low, high, points, cells, group.parallel, number)
 
 
-def memory_chart(sets: list[ResultSet]) -> Figure | None:
-    """Images/s over the peak memory of the rank that used most."""
-    found = [pair for pairs in _works(sets).values() for pair in pairs if pair[1].ok.peak_memory_mb.gt(0).any()]
-    if not found:
-        return None
-    figure, (axes,), legend = make_figure("Throughput and memory", sets, [3.0], (len(found) + 2) // 3)
-    for place, (number, group) in enumerate(found):
-        color, marker = LINE_COLORS[place % len(LINE_COLORS)], MARKERS[place % len(MARKERS)]
-        estimate, memory = group.throughput, group.ok.peak_memory_mb.dropna() / 1000
-        label = f"{group.label} in {sets[number].name}" if len(sets) > 1 else group.label
-        where = {"color": color, "linewidth": 1.0, "zorder": 2}
-        if estimate.low is not None:
-            axes.plot([memory.mean()] * 2, [estimate.low, estimate.high], marker="_", markersize=4, **where)
-        axes.plot([memory.min(), memory.max()], [estimate.value] * 2, marker="|", markersize=4, **where)
-        axes.plot(
-            memory.mean(),
-            estimate.value,
-            linestyle="none",
-            marker=marker,
-            markersize=7,
-            markerfacecolor=color if group.parallel else "white",
-            markeredgecolor="black" if group.parallel else color,
-            markeredgewidth=0.7 if group.parallel else 1.2,
-            zorder=4,
-            label=f"{clean(label)} (n = {count(len(group.samples), 'run')})",
-        )
-    axes.margins(x=0.08, y=0.08)
-    axes.grid(alpha=0.3)
-    gpu = any(group.ok.device.eq("cuda").any() for _, group in found)
-    axes.set_xlabel(f"peak memory of the rank that used most, GB   ({'allocated by torch' if gpu else 'resident'})")
-    axes.set_ylabel("images/s")
-    axes.yaxis.set_major_formatter("{x:,.10g}")
-    legend.legend(loc="center", ncols=3, fontsize=7, frameon=False, handles=axes.get_legend_handles_labels()[0])
-    notes = [
-        "upright line: 95 % interval of images/s over runs; level line: from the least memory of a run to the most. "
-        "Neither axis starts at zero."
-    ]
-    if not all(group.parallel for _, group in found):
-        notes.append("white: not parallel, it had nothing to divide the work over.")
-    footnote(figure, notes)
-    return figure
-
-
-def _works(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:
+def by_work(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:
     """(number of the set, group) of every group with a throughput, by model and size of image: the fastest strategy
     first, and the same strategy of all sets together."""
     found: dict[str, list[tuple[int, Group]]] = {}

@@ -6,14 +6,17 @@ Needs no torch.
 """
 
 import numpy
+import pandas
 
 from scripts.analysis.accuracy import top1
-from scripts.analysis.device_use import use_of
+from scripts.analysis.device_use import use_of, why_less
 from scripts.analysis.families import over_fastest
 from scripts.analysis.identity import comparable
+from scripts.analysis.loader import rates as loader_rates
 from scripts.analysis.proofs import proved
 from scripts.analysis.sets import BASELINE, Group, ResultSet
-from scripts.analysis.stats import RatioEstimate
+from scripts.analysis.stats import Estimate, RatioEstimate, mean_interval
+from scripts.analysis.step_account import exposed
 from scripts.analysis.words import count, digits, interval
 
 COLUMNS = (
@@ -21,16 +24,17 @@ COLUMNS = (
     "images/s",
     "n",
     "x single",
-    "step p50 ms",
-    "step p95 ms",
+    "same update?",
+    "status",
     "top-1 %",
     "val images",
+    "step p50 ms",
+    "step p95 ms",
+    "exposed comm. ms",
     "memory MB",
     "TFLOP/s",
     "MFU %",
     "J/image",
-    "same update?",
-    "status",
 )
 EXPLAIN = (
     (
@@ -38,16 +42,23 @@ EXPLAIN = (
         "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs",
     ),
     ("x single", "throughput over that of one process; the 95 % intervals of all strategies hold together"),
-    ("step p50, p95", "median and 95th percentile of a step, mean over runs"),
+    ("step p50, p95", "median and 95th percentile of a step, each the mean over runs, with its interval"),
     (
         "top-1 %, val images",
         "accuracy after the last epoch, over every validation image exactly once, with its interval",
     ),
     (
         "memory MB",
-        "most that one rank used: allocated by torch on a GPU, else the process's resident memory, 10^6 bytes",
+        "most that one rank used, mean over runs: allocated by torch on a GPU, else resident memory, 10^6 bytes",
     ),
-    ("TFLOP/s, MFU %", "images/s x FLOPs an image (2 a multiply-add), and its share of the peak of all devices"),
+    (
+        "exposed comm. ms",
+        "how much longer a step takes for the exchange of gradients; ±: 95 % interval, over the accounted steps",
+    ),
+    (
+        "TFLOP/s, MFU %",
+        "images/s x FLOPs an image (2 a multiply-add), and its share of the peak of all devices in the precision used",
+    ),
     ("J/image", "energy of the run's GPUs, or of the CPU packages, in the timed windows"),
     (
         "same update?",
@@ -86,17 +97,24 @@ def headline(results: ResultSet) -> list[str]:
     if len(alike) < len(timed):
         others = [group.label for group in timed if group not in alike]
         sentences.append(f"Not compared, since they ran on other settings: {_and(others)}.")
+    if any(over.low is not None for over in (over_best | results.over_baseline).values()):
+        sentences.append(
+            f"[a, b] is a 95 % interval: those over {BASELINE} hold together (Dunnett), and so do those over the "
+            "fastest, which was picked after looking (Tukey and Kramer)."
+        )
     return sentences
 
 
 def _first_sentence(results: ResultSet, best: Group) -> str:
     device = best.ok.iloc[0].device_name or "this machine"
-    speed = f"{digits(best.throughput.value)} images/s"
+    estimate = best.throughput
+    speed = f"{digits(estimate.value)}{_bounds(estimate.low, estimate.high, digits)} images/s"
+    speed += f", n = {count(estimate.num_runs, 'run')}"
     if best.strategy == BASELINE:
-        return f"On {device}, no strategy was seen to be faster than {best.label}, one process, with {speed}."
+        return f"On {device}, no strategy was seen to be faster than {best.label}, one process ({speed})."
     single = results.baseline_of(best)
     if single is None:
-        return f"On {device}, {best.label} is the fastest with {speed}."
+        return f"On {device}, {best.label} is the fastest ({speed})."
     over = results.over_baseline[best.label]
     if over.verdict == "no verdict":
         return f"On {device}, {best.label} ran {over.value:.2f}x as fast as {single.label} ({speed})."
@@ -141,19 +159,21 @@ def _table_row(results: ResultSet, group: Group) -> dict:
         row["n"] = f"{count(estimate.num_runs, 'run')} [{count(estimate.num_windows, 'window')}]"
         if over := results.over_baseline.get(group.label):
             row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
-    if use := use_of(group, results.environment):
-        row["TFLOP/s"] = f"{use.tflops:#.3g}"
-        row["MFU %"] = "" if use.mfu is None else f"{100 * use.mfu:.1f}"
+    if use := use_of(group, results.environment):  # in proportion to images/s, interval and all
+        row["TFLOP/s"] = _scaled(use.tflops, estimate, "{:#.3g}".format)
+        row["MFU %"] = "" if use.mfu is None else _scaled(100 * use.mfu, estimate, "{:.1f}".format)
     means = {
         "step p50 ms": "step_ms_p50",
         "step p95 ms": "step_ms_p95",
         "J/image": "energy_j_per_image",
     }
     for name, column in means.items():
-        row[name] = _number(ok[column].mean())
+        row[name] = _mean(ok[column])
+    if exchange := exposed(group, results.table("steps")):
+        row["exposed comm. ms"] = exchange.text()
     row["top-1 %"] = accuracy.text if accuracy else ""
     row["val images"] = "/".join(f"{value:,.0f}" for value in sorted(set(ok.val_samples.dropna())))
-    row["memory MB"] = _number(ok.peak_memory_mb.max())
+    row["memory MB"] = _mean(ok.peak_memory_mb)
     row["same update?"] = proved(group, results.table("equivalence"))
     return row
 
@@ -162,8 +182,31 @@ def _bounds(low: float | None, high: float | None, style) -> str:
     return f" {interval(low, high, style)}".rstrip()
 
 
+def _mean(values: pandas.Series) -> str:
+    """The mean over runs with Student's 95 % interval; '' where nothing was measured."""
+    values = values[numpy.isfinite(values)]
+    if values.empty:
+        return ""
+    mean, low, high = mean_interval(values.to_numpy(float))
+    return digits(mean) + _bounds(low, high, digits)
+
+
+def _scaled(value: float, estimate: Estimate | None, style) -> str:
+    """A value that is in proportion to a throughput, with the interval of that."""
+    if estimate is None or estimate.low is None:
+        return style(value)
+    bounds = (value * bound / estimate.value for bound in (estimate.low, estimate.high))
+    return style(value) + _bounds(*bounds, style)
+
+
 def _number(value: float) -> str:
     return digits(value) if numpy.isfinite(value) else ""
+
+
+def about_mfu(results: ResultSet) -> list[tuple[str, str]]:
+    """Why the fastest has not the highest MFU, where that is so: a column's name, and what to know of it."""
+    uses = [(group.label, use) for group in results.groups if (use := use_of(group, results.environment))]
+    return [("MFU of the fastest", why)] if (why := why_less(uses)) else []
 
 
 def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
@@ -171,15 +214,17 @@ def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
     rows = results.table("loader")
     if rows.empty:
         return "", []
-    cells = [
-        [row.what, _number(row.images_per_s), _number(row.images_per_s_per_core), f"{row.num_windows:.0f}"]
-        for row in rows.itertuples()
-    ]
+    cells = []
+    for what, rate in loader_rates(rows).items():
+        mine = rows[rows.what == what]
+        speed = digits(rate.value) + _bounds(rate.low, rate.high, digits)
+        cells.append([what, speed, _number(mine.images_per_s_per_core.mean()), f"{mine.num_windows.sum():.0f}"])
     return rows.verdict.iloc[-1], cells
 
 
 def wall_rows(results: ResultSet) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the wall clock's account: mean seconds of each part over a strategy's ok runs."""
+    """Header and rows of the wall clock's account: mean seconds of each part over n ok runs, and half the width of
+    Student's 95 % interval."""
     wall = results.table("wall")
     parts = list(dict.fromkeys(wall.part))
     rows = []
@@ -188,8 +233,13 @@ def wall_rows(results: ResultSet) -> tuple[list[str], list[list[str]]]:
         if mine.empty:
             continue
         runs = group.ok[group.ok.run_id.isin(mine.run_id)]
-        means = mine.groupby("part").seconds.sum() / len(runs)
-        total = runs.wall_s.mean()
-        cells = ["" if part not in means else f"{round(means[part], 2) + 0.0:.2f}" for part in parts]
-        rows.append([group.label, *cells, f"{total:.2f}", f"{100 * means.sum() / total:.1f} %"])
-    return ["strategy", *parts, "wall_s", "named"], rows
+        seconds = mine.pivot_table(index="run_id", columns="part", values="seconds", aggfunc="sum").reindex(runs.run_id)
+        cells = ["" if part not in seconds else _plus_minus(seconds[part].fillna(0.0)) for part in parts]
+        named = f"{100 * seconds.sum(axis=1).mean() / runs.wall_s.mean():.1f} %"
+        rows.append([group.label, str(len(runs)), *cells, _plus_minus(runs.wall_s), named])
+    return ["strategy", "n", *parts, "wall_s", "named"], rows
+
+
+def _plus_minus(values: pandas.Series) -> str:
+    mean, low, high = mean_interval(values.to_numpy(float))
+    return f"{round(mean, 2) + 0.0:.2f}" + ("" if low is None else f" ± {(high - low) / 2:.2f}")

@@ -3,21 +3,25 @@
 Each function returns None where the sets hold nothing to draw. Needs no torch.
 """
 
+import dataclasses
+
 import numpy
 import pandas
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from scripts.analysis.sets import Group, ResultSet
+from scripts.analysis.step_account import PHASES, Bubble, Mean, bubbles, exposed, step_parts
 from scripts.analysis.words import clean, count, digits
 from scripts.report.figures import COLORS, LINES, MARKERS, footnote, make_figure
 
-PHASES = ("data", "copy", "forward", "backward", "exposed_comm", "optimizer", "other")
 NAMES = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}
-PHASE_COLORS = dict(
-    zip(PHASES, ("#E69F00", "#F0E442", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#BBBBBB"), strict=True)
-)
-PHASE_HATCHES = dict(zip(PHASES, ("....", "----", "", "////", "xxxx", "\\\\\\\\", ""), strict=True))
+NAMES |= {"wait": "waiting for other stages"}
+COLORS_OF = ("#E69F00", "#F0E442", "#0072B2", "#56B4E9", "#D55E00", "#CC79A7", "#009E73", "#BBBBBB")
+PHASE_COLORS = dict(zip(PHASES, COLORS_OF, strict=True))
+HATCHES_OF = ("....", "----", "", "////", "xxxx", "oo", "\\\\\\\\", "")
+PHASE_HATCHES = dict(zip(PHASES, HATCHES_OF, strict=True))
 # device, column, title, factor, how the devices of one moment become one value
 TELEMETRY = (
     ("cpu", "util_pct", "CPU, % of all cores", 1, "mean"),
@@ -30,92 +34,126 @@ TELEMETRY = (
 LEAST = 0.1  # a panel in which nothing rises above this tells nothing
 
 
-def step_parts(group: Group, steps: pandas.DataFrame) -> pandas.DataFrame:
-    """The accounted steps of a strategy's ok runs: a row a step, a column `<phase>_ms` for each of PHASES.
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """One bar of the step chart: a strategy, or a rank of a pipeline."""
 
-    Where the exchange could not be told from forward and backward, exposed_comm_ms is empty.
-    """
-    mine = steps[steps.run_id.isin(group.ok.run_id)]
-    return mine[[f"{phase}_ms" for phase in PHASES]].dropna(
-        axis=0, subset=[f"{p}_ms" for p in PHASES if p != "exposed_comm"]
-    )
+    label: str
+    parts: pandas.DataFrame
+    group: Group
+    exposed: Mean | None
+    bubble: Bubble | None = None
+
+    @property
+    def means(self) -> pandas.Series:
+        return self.parts[[f"{phase}_ms" for phase in PHASES]].mean()
+
+    @property
+    def words(self) -> str:
+        """What stands behind the bar: its length, the interval of what it shows, n."""
+        text = f"{digits(self.means.sum())} ms"
+        if self.bubble:
+            waits = self.bubble.waited.text(scale=100)
+            text += f"; waits {waits} %, ideal {100 * self.bubble.ideal:.0f} %"
+        elif self.exposed and self.exposed.low is not None:
+            text += f"; exposed {self.exposed.text()}"
+        return f"{text}  (n = {count(len(self.parts), 'step')})"
+
+
+def step_bars(sets: list[ResultSet]) -> list[Bar]:
+    """A bar for every strategy with accounted steps; of a pipeline, one for each stage."""
+    bars = []
+    for results in sets:
+        steps = results.table("steps")
+        for group in results.groups:
+            label = _label(group, results, sets)
+            label += "" if group.parallel else "\n(not parallel)"
+            stages = bubbles(group, steps)
+            bars += [Bar(f"{label}, rank {b.rank}", step_parts(group, steps, b.rank), group, None, b) for b in stages]
+            if not stages and len(parts := step_parts(group, steps)):
+                bars.append(Bar(label, parts, group, exposed(group, steps)))
+    return bars
 
 
 def step_chart(sets: list[ResultSet]) -> Figure | None:
-    """Mean milliseconds of each part of a training step, stacked, a bar a strategy."""
-    bars = []
-    for results in sets:
-        for group in results.groups:
-            parts = step_parts(group, results.table("steps"))
-            if len(parts):
-                bars.append((_label(group, results, sets), parts, group))
+    """Mean milliseconds of each part of a training step, stacked, a bar a strategy, or a stage of a pipeline."""
+    bars = step_bars(sets)
     if not bars:
         return None
     figure, (axes,), legend = make_figure("Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], 2)
-    longest = max(parts.mean().clip(lower=0).sum() for _, parts, _ in bars)
-    for place, (_, parts, group) in enumerate(bars):
-        left, means = 0.0, parts.mean()
-        for phase in PHASES:
-            width = means[f"{phase}_ms"]
-            if not width > 0:  # unknown, or below zero by noise
-                continue
-            axes.barh(
-                place,
-                width,
-                left=left,
-                height=0.7,
-                color=PHASE_COLORS[phase],
-                hatch=PHASE_HATCHES[phase],
-                edgecolor="black",
-                linewidth=0.6,
-            )
-            if width > 0.07 * longest:
-                axes.text(
-                    left + width / 2,
-                    place,
-                    digits(width),
-                    ha="center",
-                    va="center",
-                    fontsize=6.5,
-                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8},
-                )
-            left += width
-        steps_text = count(len(parts), "step")
-        overlap = group.ok.overlap_pct.median()
-        hidden = "" if overlap != overlap else f", {overlap:.0f} % hidden" if overlap > 0 else ", none hidden"
-        axes.annotate(
-            f"{digits(means.sum())} ms  (n = {steps_text}{hidden})",
-            (left, place),
-            xytext=(4, 0),
-            fontsize=7,
-            textcoords="offset points",
-            va="center",
-            annotation_clip=False,
-        )
-    axes.set_xlim(0, 1.42 * longest)
+    longest = max(bar.means.clip(lower=0).sum() for bar in bars)
+    for place, bar in enumerate(bars):
+        end = _draw_bar(axes, place, bar, longest)
+        axes.annotate(bar.words, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
+    axes.set_xlim(0, 1.75 * longest)
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    axes.set_yticks(range(len(bars)), [label for label, _, _ in bars])
+    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("milliseconds, mean over accounted steps")
+    shown = [phase for phase in PHASES if any(bar.means[f"{phase}_ms"] > 0 for bar in bars)]
     handles = [
         Patch(
             facecolor=PHASE_COLORS[phase], hatch=PHASE_HATCHES[phase], edgecolor="black", label=NAMES.get(phase, phase)
         )
-        for phase in PHASES
+        for phase in shown
     ]
     legend.legend(handles=handles, loc="center", ncols=4, frameon=False, fontsize=7)
+    footnote(figure, _step_notes(bars))
+    return figure
+
+
+def _draw_bar(axes: Axes, place: int, bar: Bar, longest: float) -> float:
+    """The parts of one bar, paler where it is not parallel, with the interval of the exposed part; returns its end."""
+    left, means = 0.0, bar.means
+    for phase in PHASES:
+        width = means[f"{phase}_ms"]
+        if not width > 0:  # unknown, or below zero by noise
+            continue
+        axes.barh(
+            place,
+            width,
+            left=left,
+            height=0.7,
+            color=PHASE_COLORS[phase],
+            hatch=PHASE_HATCHES[phase],
+            edgecolor="black",
+            linewidth=0.6,
+            alpha=1.0 if bar.group.parallel else 0.45,
+        )
+        if phase == "exposed_comm" and bar.exposed and bar.exposed.low is not None:
+            ends = [max(0.0, left + bound) for bound in (bar.exposed.low, bar.exposed.high)]
+            axes.plot(ends, [place - 0.27] * 2, color="black", linewidth=1.3, marker="|", markersize=5)
+        if width > 0.07 * longest:
+            axes.text(
+                left + width / 2,
+                place,
+                digits(width),
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8},
+            )
+        left += width
+    return left
+
+
+def _step_notes(bars: list[Bar]) -> list[str]:
     notes = ["accounted steps come after the timed windows, with marks between the parts; the parts sum to the step."]
-    if any(parts.exposed_comm_ms.notna().any() for _, parts, _ in bars):
+    if any(bar.exposed and bar.exposed.low is not None for bar in bars):
         notes.append(
             "exposed communication: what forward and backward take longer with the exchange of gradients than without "
-            "it. hidden: the share of the exchange, timed alone, that the backward pass covers."
+            "it; line and ±: its 95 % interval. Below zero it is noise."
         )
-    if any(parts.exposed_comm_ms.isna().all() for _, parts, _ in bars):
+    if any(bar.bubble for bar in bars):
+        notes.append(
+            "waits: a pipeline's bubble and messages, in % of its forward, backward and waiting; ideal: (p - 1) / (m + "
+            "p - 1), of p equal stages and m micro-batches."
+        )
+    if any(not bar.group.parallel for bar in bars):
+        notes.append("pale: not parallel, it had nothing to divide the work over.")
+    if any(bar.parts.exposed_comm_ms.isna().all() and not bar.bubble for bar in bars):
         notes.append("without a red part: the exchange cannot be left out there, and is within forward and backward.")
-    if any(parts.exposed_comm_ms.mean() < 0 for _, parts, _ in bars):
-        notes.append("an exposed communication below zero is noise: it is smaller than this data can show.")
-    footnote(figure, notes)
-    return figure
+    return notes
 
 
 def telemetry_chart(sets: list[ResultSet]) -> Figure | None:

@@ -1,9 +1,8 @@
-"""What every chart is made of: the figure and its title, bars with intervals, footnotes, and the file.
+"""What every chart is made of: the figure and its title, points with intervals, legend, footnotes, and the file.
 
 Colours are Okabe and Ito's; what a colour says, a hatch, a marker or a line style says too. Needs no torch.
 """
 
-import dataclasses
 import os
 import tempfile
 import textwrap
@@ -11,13 +10,10 @@ import warnings
 from pathlib import Path
 
 import matplotlib
-import numpy
 import pandas
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from benchmarks.common.errors import UserError
@@ -41,11 +37,9 @@ matplotlib.rcParams.update(
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 SET_HATCHES = ("", "....", "\\\\\\\\", "xxxx", "++++", "----", "oo", "**")
 LINE_COLORS = tuple(color for color in COLORS if color != "#F0E442")  # yellow is too faint for a line on white
-MARKERS = "osD^vP*X<>hpd8H1"
+MARKERS = "osD^vP*X<>hpd8H"
 LINES = ("-", "--", "-.", ":")
-NOT_PARALLEL = "////"
-IDEAL = "#D55E00"
-LETTER = 4.4  # points, of a digit at size 7
+WIDEST = 90  # letters of a legend's entry, then it is wrapped
 # how each repeat is drawn, in every chart
 REPEATS = {
     "linestyle": "none",
@@ -56,23 +50,6 @@ REPEATS = {
     "markeredgewidth": 0.7,
     "zorder": 3,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Bar:
-    """One bar: its length, interval, the value of each repeat, and its cells in the table beside the chart."""
-
-    label: str
-    value: float
-    low: float | None
-    high: float | None
-    points: list[float]
-    cells: tuple[str, str, str]
-    """n, the value, and its interval, as text."""
-    parallel: bool
-    set_number: int
-    ideal: float | None = None
-    """Where it would end if nothing were lost."""
 
 
 def make_figure(
@@ -87,7 +64,7 @@ def make_figure(
 
     about: what was run on what; default: that of all ok runs of the sets.
     """
-    title = f"{title}\n{_wrap(about or describe(sets), 105)}"
+    title = f"{title}\n{wrap(about or describe(sets), 105)}"
     heights = [*heights, 0.05 + 0.16 * num_legend_rows]
     figure = Figure(figsize=(7, sum(heights) + 0.5 * len(heights) + 0.15 * title.count("\n")), layout="constrained")
     FigureCanvasAgg(figure)
@@ -99,102 +76,22 @@ def make_figure(
     return figure, panels, legend
 
 
-def make_bar_figure(title: str, sets: list[ResultSet], *num_bars: int) -> tuple[Figure, list[Axes], Axes]:
-    """The same with one panel for each number of bars."""
-    heights = [(0.15 if len(num_bars) == 1 else 0.5) + 0.28 * max(number, 2) for number in num_bars]
-    return make_figure(title, sets, heights, (len(sets) + 1) // 2 if len(sets) > 1 else 0)
+def legend_shape(words: list[str]) -> tuple[int, int]:
+    """Columns and rows of lines of text that a legend of these entries takes; long ones are wrapped."""
+    longest = max(min(len(each), WIDEST) for each in words)
+    num_columns = max(1, min(3, len(words), 130 // (longest + 12)))
+    return num_columns, -(-sum(wrap(each, WIDEST).count("\n") + 1 for each in words) // num_columns)
 
 
-def draw_bars(
-    axes: Axes, bars: list[Bar], num_sets: int, header: str, color: str | None = None, hatch: str | None = None
-) -> None:
-    """Horizontal bars from the top down, and beside them a table: n, the value under `header`, its interval."""
-    for place, bar in enumerate(bars):
-        set_color = color or COLORS[bar.set_number % len(COLORS)]
-        set_hatch = hatch or (SET_HATCHES[bar.set_number % len(SET_HATCHES)] if num_sets > 1 else "")
-        axes.barh(
-            place,
-            bar.value,
-            height=0.72,
-            color=set_color if bar.parallel else "white",
-            hatch=set_hatch if bar.parallel else NOT_PARALLEL + set_hatch,
-            edgecolor="black" if bar.parallel else set_color,
-            linewidth=0.8,
-        )
-        if bar.ideal is not None:
-            axes.plot([bar.ideal] * 2, [place - 0.4, place + 0.4], color=IDEAL, linewidth=2.5, solid_capstyle="butt")
-        if bar.low is not None:
-            axes.plot([bar.low, bar.high], [place, place], color="black", linewidth=1.2, marker="|", markersize=7)
-        heights = place + numpy.linspace(-0.2, 0.2, len(bar.points) + 2)[1:-1]
-        axes.plot(bar.points, heights, **REPEATS)
-    # an interval that is wide for want of repeats must not squeeze the bars
-    longest = max(max([bar.value, *bar.points]) for bar in bars)
-    ends = [max([bar.value, *bar.points, bar.ideal or 0, min(bar.high or 0, 1.6 * longest)]) for bar in bars]
-    axes.set_xlim(0, 1.03 * max(ends))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
-    axes.xaxis.set_major_formatter("{x:,.10g}")
-    axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    labels = [_wrap(bar.label, 26) + ("" if bar.parallel else "\n(not parallel)") for bar in bars]
-    axes.set_yticks(range(len(bars)), labels)
-    axes.tick_params(axis="y", length=0)
-    _cells(axes, bars, header)
-
-
-def _cells(axes: Axes, bars: list[Bar], header: str) -> None:
-    """A line a bar at the right of the axes, in columns: n, the value right-aligned, its interval."""
-    rows = [("n", header, ""), *(bar.cells for bar in bars)]
-    n_width, value_width = (max(len(row[column]) for row in rows[1:]) * LETTER for column in (0, 1))
-    n_width = max(n_width, 2 * LETTER)
-    places = (8, 8 + n_width + 10 + value_width, 8 + n_width + 10 + value_width + 4)
-    for place, row in enumerate(rows, start=-1):
-        for column, (text, x) in enumerate(zip(row, places, strict=True)):
-            y = place if place >= 0 else -0.62
-            if place < 0 and column == 1:  # over the value and its interval
-                x = 8 + n_width + 10
-            axes.annotate(
-                clean(text),
-                (1, y),
-                xycoords=("axes fraction", "data"),
-                xytext=(x, 0),
-                textcoords="offset points",
-                ha="right" if column == 1 and place >= 0 else "left",
-                va="center" if place >= 0 else "bottom",
-                fontsize=7,
-                annotation_clip=False,
-            )
-
-
-def finish(
-    figure: Figure, legend: Axes, sets: list[ResultSet], bars: list[Bar], notes: list[str] | None = None
-) -> None:
-    """Legend of the sets, and footnotes: what hatching means, what is missing and why."""
-    if len(sets) > 1:
-        handles = [
-            Patch(
-                facecolor=COLORS[n % len(COLORS)],
-                hatch=SET_HATCHES[n % len(SET_HATCHES)],
-                edgecolor="black",
-                label=clean(results.name),
-            )
-            for n, results in enumerate(sets)
-        ]
-        legend.legend(handles=handles, loc="center", ncols=2, frameon=False, fontsize=7)
-    lines = list(notes or [])
-    if not all(bar.parallel for bar in bars):
-        lines.append("not parallel (white, hatched): it ran, but had nothing to divide the work over.")
-    if any(bar.low is None for bar in bars):
-        lines.append("no interval: one repeat says nothing about the spread between runs.")
-    where: dict[str, list[str]] = {}
-    for results in sets:
-        for text in troubles(results):
-            where.setdefault(text, []).append(results.name)
-    lines += [f"{', '.join(names)}: {text}" if len(sets) > 1 else text for text, names in where.items()]
-    footnote(figure, lines)
+def draw_legend(legend: Axes, handles: list, words: list[str], num_columns: int) -> None:
+    """Entries for lines or points, at the place that make_figure keeps."""
+    wrapped = [wrap(each, WIDEST) for each in words]
+    legend.legend(handles, wrapped, loc="center", ncols=num_columns, fontsize=7, frameon=False, handlelength=4)
 
 
 def footnote(figure: Figure, lines: list[str]) -> None:
     """Lines below everything else."""
-    text = "\n".join(_wrap(textwrap.shorten(clean(line), 330, placeholder=" ..."), 140) for line in lines)
+    text = "\n".join(wrap(textwrap.shorten(clean(line), 330, placeholder=" ..."), 140) for line in lines)
     figure.text(0.01, -0.01, text, va="top", ha="left", fontsize=6.5)
 
 
@@ -233,6 +130,8 @@ def describe_rows(rows: pandas.DataFrame) -> str:
 
     def values(column: str, unknown: str = "?") -> str:
         found = dict.fromkeys(map(show, rows[column]))
+        if len(found) > 3 and pandas.api.types.is_numeric_dtype(rows[column]):
+            return f"{show(rows[column].min())} to {show(rows[column].max())}"
         return "/".join(text for text in found if text != "unknown") or unknown
 
     ranks = sorted({value for value in rows.world_size if value > 0})
@@ -281,5 +180,10 @@ def troubles(results: ResultSet) -> list[str]:
     return sentences
 
 
-def _wrap(text: str, width: int) -> str:
+def wrap(text: str, width: int) -> str:
     return "\n".join(textwrap.wrap(clean(text), width)) or "?"
+
+
+def label_in(group: Group, results: ResultSet, sets: list[ResultSet]) -> str:
+    """The group's label, with the name of its set where there are several."""
+    return clean(f"{group.label} in {results.name}" if len(sets) > 1 else group.label)

@@ -14,8 +14,16 @@ from matplotlib.ticker import MaxNLocator
 
 from scripts.analysis.accuracy import top1
 from scripts.analysis.sets import PLAUSIBLE, Group, ResultSet
-from scripts.analysis.words import clean
-from scripts.report.figures import LINE_COLORS, LINES, MARKERS, footnote, make_figure
+from scripts.report.figures import (
+    LINE_COLORS,
+    LINES,
+    MARKERS,
+    draw_legend,
+    footnote,
+    label_in,
+    legend_shape,
+    make_figure,
+)
 
 PANELS = (("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", "acc1", "val top-1, %"))
 
@@ -47,12 +55,10 @@ class Curve:
 
 def learning_chart(sets: list[ResultSet]) -> Figure | None:
     """Train loss, validation loss and top-1 by epoch, and top-1 by the seconds of the passes."""
-    curves = [curve for results in sets for group in results.groups if (curve := _curve(group, results, len(sets)))]
+    curves = [curve for results in sets for group in results.groups if (curve := _curve(group, results, sets))]
     if not curves:
         return None
-    longest = max(len(_words(curve)) for curve in curves)
-    num_columns = max(1, min(3, len(curves), 130 // (longest + 12)))
-    num_rows = -(-len(curves) // num_columns)
+    num_columns, num_rows = legend_shape([_words(curve) for curve in curves])
     figure, panels, legend = make_figure("Loss and accuracy", sets, [1.9, 1.9], num_rows, num_columns=2)
     families: dict[str, list[Curve]] = {}
     for curve in curves:
@@ -72,12 +78,9 @@ def learning_chart(sets: list[ResultSet]) -> Figure | None:
         _draw_interval(panels[2], family[0], number - (len(families) - 1) / 2, style)
         for curve in family:
             marker = MARKERS[curves.index(curve) % len(MARKERS)]
-            handles[_words(curve)] = _draw_by_seconds(panels[3], curve, style | {"marker": marker})
+            handles[curve] = _draw_by_seconds(panels[3], curve, style | {"marker": marker})
     _dress(panels)
-    ordered = {_words(curve): handles[_words(curve)] for curve in curves}
-    legend.legend(
-        ordered.values(), ordered.keys(), loc="center", ncols=num_columns, fontsize=7, frameon=False, handlelength=4
-    )
+    draw_legend(legend, [handles[curve] for curve in curves], [_words(curve) for curve in curves], num_columns)
     footnote(figure, [*_same(families), *NOTES])
     return figure
 
@@ -96,7 +99,7 @@ def _same(families: dict[str, list[Curve]]) -> list[str]:
     return [f"one line by epoch, since all recorded digits are the same: {'; '.join(merged)}."] if merged else []
 
 
-def _curve(group: Group, results: ResultSet, num_sets: int) -> Curve | None:
+def _curve(group: Group, results: ResultSet, sets: list[ResultSet]) -> Curve | None:
     epochs = results.table("epochs")
     rows = epochs[epochs.run_id.isin(group.ok.run_id) & epochs.epoch.between(0, PLAUSIBLE[1])]
     tables = {}
@@ -111,8 +114,7 @@ def _curve(group: Group, results: ResultSet, num_sets: int) -> Curve | None:
     seconds = timed.pivot_table(index="epoch", columns="run_id", values="seconds", aggfunc="sum").cumsum()
     if len(seconds) and seconds.index[0] != 0:  # a resumed run does not tell how long it trained before
         seconds = seconds.iloc[:0]
-    label = f"{group.label} in {results.name}" if num_sets > 1 else group.label
-    return Curve(clean(label), group, tables, seconds)
+    return Curve(label_in(group, results, sets), group, tables, seconds)
 
 
 def _words(curve: Curve) -> str:

@@ -11,6 +11,7 @@ from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
+MOST_OF_CORES = 8  # ranks on CPUs: three points or more where there are cores, and batches of some images
 
 
 def measure(results: Path) -> int:
@@ -41,11 +42,19 @@ def missing_parts(results: Path) -> list[tuple[list, dict[str, str]]]:
     if not (results / "loader.csv").exists():
         parts.append(([python, "-m", "scripts.probe.loader", "--results", results], as_measured))
     parts.append(([python, "-m", "scripts.proof.verify", "--missing"], told | {"CONFIG": "", "ARGS": ""}))
-    ranks = [2**n for n in range(machine.num_ranks().bit_length())]
+    ranks = ranks_to_scale_to(results)
     if os.environ.get("STRATEGY") and len(ranks) > 1:
         scaled = {"RANKS": " ".join(map(str, ranks)), "THREADS_PER_RANK": "", "RESULTS": str(results / "scaling")}
         parts.append((["launchers/all.sh", "scaling"], as_measured | scaled))
     return parts
+
+
+def ranks_to_scale_to(results: Path) -> list[int]:
+    """1, 2, 4 ... up to NPROC, the GPUs, or the cores, as far as the set's batch divides by them."""
+    given = os.environ.get("NPROC") or machine.num_gpus()
+    most = machine.num_ranks() if given else min(machine.num_cores(), MOST_OF_CORES)
+    batch = read_table(results, "runs").global_batch.max()
+    return [n for power in range(most.bit_length()) if not batch % (n := 2**power) > 0]
 
 
 def settings_of(results: Path) -> dict[str, str]:

@@ -28,6 +28,7 @@ from scripts.report.command import command
 from scripts.report.content import (
     COLUMNS,
     EXPLAIN,
+    about_mfu,
     headline,
     loader_rows,
     table_rows,
@@ -105,7 +106,7 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
         "commands": commands(results),
         "launches": launch_lines(results),
         "facts": facts(results),
-        "explain": EXPLAIN,
+        "explain": (*EXPLAIN, *about_mfu(results)),
         "collect_env": str(results.environment.get("collect_env", "")),
         "first_run": min(results.ok.started_at),
     }

@@ -22,12 +22,13 @@ from scripts.analysis.words import clean, interval, text_table
 from scripts.report import charts, figures
 from scripts.report import detail_charts as report_charts
 from scripts.report.learning import learning_chart
+from scripts.report.memory import memory_chart
 
 CHARTS = {
     "throughput": charts.throughput_chart,
     "speedup": charts.speedup_chart,
     "epoch_seconds": charts.epoch_chart,
-    "memory": charts.memory_chart,
+    "memory": memory_chart,
     "learning": learning_chart,
 }
 DETAIL_CHARTS = {"step_account": report_charts.step_chart, "telemetry": report_charts.telemetry_chart}

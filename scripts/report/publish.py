@@ -143,8 +143,8 @@ def write_report(new: Path, source: ResultSet) -> None:
                 (new / log_path).write_text(without_paths(file.readline(4096), private))
     html, markdown, drawn = build(load_set(new))
     shutil.rmtree(new / "logs", ignore_errors=True)
-    write_whole(new / "report.html", html)
-    write_whole(new / "report.md", markdown)
+    for name, text in (("report.html", html), ("report.md", markdown)):
+        write_whole(new / name, text.replace(str(new), f"results/published/{new.name}"))
     for name, figure in drawn.items():
         save_chart(figure, new / "charts", name)
     write_json(new / "published.json", {"rule": RULE, "at": f"{datetime.date.today():%Y-%m-%d}"})

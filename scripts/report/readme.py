@@ -21,8 +21,8 @@ from benchmarks.common.results import read_table, write_whole
 from scripts.analysis.accuracy import about_top1, top1
 from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
+from scripts.analysis.step_account import Mean, exposed
 from scripts.analysis.words import digits
-from scripts.report.detail_charts import step_parts
 from scripts.report.figures import describe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,11 +86,10 @@ def of_runs(results: ResultSet) -> dict[str, str]:
     over = results.over_baseline
     if not over or min(len(group.samples) for group in timed) < 2:
         raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
-    exposed = {
-        group: step_parts(group, results.table("steps")).exposed_comm_ms.mean() for group in timed
-    }  # as step_account.png has it
-    header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", "exposed comm., ms a step", "top-1 % [95 %]")
-    rows = [_strategy_row(group, over.get(group.label), exposed[group]) for group in timed]
+    shown = {group: exposed(group, results.table("steps")) for group in timed}  # as step_account.png has it
+    exchange = "exposed comm., ms/step ±95%"
+    header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", exchange, "top-1 % [95 %]")
+    rows = [_strategy_row(group, over.get(group.label), shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
     least = pandas.Series([each.smallest_difference for each in over.values()]).median()
     return {
@@ -101,18 +100,18 @@ def of_runs(results: ResultSet) -> dict[str, str]:
         "smallest_difference": f"{100 * least:.0f} %",
         "minutes": f"{results.table('runs').wall_s.sum() / 60:.0f} minutes",
         **{f"images_per_s.{group.strategy}": f"{group.throughput.value:,.0f}" for group in timed},
-        **{f"exposed_comm_ms.{group.strategy}": f"{ms:.0f} ms" for group, ms in exposed.items() if ms == ms},
+        **{f"exposed_comm_ms.{group.strategy}": f"{mean.value:.0f} ms" for group, mean in shown.items() if mean},
     }
 
 
-def _strategy_row(group: Group, over: RatioEstimate | None, exposed_ms: float) -> tuple[str, ...]:
+def _strategy_row(group: Group, over: RatioEstimate | None, exchange: Mean | None) -> tuple[str, ...]:
     speed, accuracy = group.throughput, top1(group)
     return (
         f"`{group.label}`" + ("" if group.parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
         "1" if over is None else f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]",
-        "" if exposed_ms != exposed_ms else f"{exposed_ms:.0f}",
+        "" if exchange is None else exchange.text(),
         accuracy.text if accuracy else "",
     )
 

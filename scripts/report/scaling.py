@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from scripts.analysis.scaling import Point, rows_of, scaling_points, table, write_scaling_csv
-from scripts.analysis.sets import ResultSet, load_set
+from scripts.analysis.sets import BASELINE, ResultSet, load_set
 from scripts.analysis.words import count, show
 from scripts.report.command import command, nothing, save_study
 from scripts.report.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles, write
@@ -79,7 +79,7 @@ def _draw_speed(axes: Axes, points: list[Point], mode: str, wide: bool) -> None:
         draw_point(axes, point.num_ranks, point.group, MARKERS[mode], hollow=point.oversubscribed)
     if wide:
         axes.set_yscale("log")
-        axes.set_ylim(0.6 * min(values), 1.6 * max([*ideal, *values]))
+        axes.set_ylim(0.4 * min(values), 1.6 * max([*ideal, *values]))
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
@@ -98,8 +98,10 @@ def _draw_efficiency(axes: Axes, points: list[Point], mode: str) -> None:
             axes.plot([point.num_ranks] * 2, bounds, color="black", linewidth=1.2, marker="_")
         face = "white" if point.oversubscribed else COLORS[0]
         axes.plot(point.num_ranks, value, marker=MARKERS[mode], markersize=6, color=COLORS[0], markerfacecolor=face)
-        if point is not points[0]:
-            write(axes, point.num_ranks, value, f"{value:.0f} %", above=True)
+        over = point.over_single
+        words = "" if over is None else f"\n({100 * over.value / point.num_ranks:.0f} % of {BASELINE})"
+        if point is not points[0] or words:
+            write(axes, point.num_ranks, value, f"{value:.0f} %{words}", above=True)
     axes.set_ylim(0, 1.25 * max(100, *values))
 
 

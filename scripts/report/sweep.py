@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.config import FIELDS, find_key
 from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set
-from scripts.analysis.stats import Estimate, strategy_throughput
+from scripts.analysis.stats import strategy_throughput
 from scripts.analysis.sweep import number, sweep_points, table, write_sweep_csv
 from scripts.analysis.words import digits, show
 from scripts.report.command import command, nothing, save_study
@@ -57,19 +57,20 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     default = show(FIELDS[key].default) if key in FIELDS else ""
     axes.set_xticks(places, [f"{value}\n(default)" if value == default else value for value in points])
     axes.margins(x=0.12)
-    single = _draw_baseline(axes, results, points)
+    single, about_single = _draw_baseline(axes, results, points)
     # an interval that is wide for want of repeats must not flatten the points
     top = max(strategy_throughput([run]).value for group in points.values() for run in group.samples)
-    top = max(top, single.value if single else 0)
+    top = max(top, single)
     highest = max(group.throughput.high or 0 for group in points.values())
     axes.set_ylim(0, 1.05 * max(1.1 * top, min(highest, 1.5 * top)))
     axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.grid(alpha=0.3)
     axes.set_xlabel(f"{key}, {UNITS[key]}" if key in UNITS else key)
     axes.set_ylabel("images/s")
-    notes = ["square: mean of repeats; dots: repeats; line: 95 % interval, cut where it leaves the chart."]
-    if not single:
-        notes.append(f"without {BASELINE}: there are no runs of it in the same settings.")
+    notes = [
+        "square: mean of repeats; dots: repeats; line: 95 % interval, cut where it leaves the chart.",
+        about_single,
+    ]
     if any(group.throughput.low is None for group in points.values()):
         notes.append("no interval: one repeat says nothing about the spread between runs.")
     own = [group.label for group in results.groups if group.strategy == strategy]
@@ -77,33 +78,28 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     return figure
 
 
-def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> Estimate | None:
-    """A dashed line at the one baseline that all points have, and its interval as a band; returns it.
+def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> tuple[float, str]:
+    """A dashed line at the one baseline that all points have, and its interval as a band; returns its images/s (0.0
+    without one) and what it is.
 
     It is of the same set, else of the set in whose folder this one is.
     """
     name, found = BASELINE, _common_baseline(results, points)
     around = results.path.resolve().parent
     if found is None and (around / "runs.csv").exists():
-        name, found = f"{BASELINE} of the set around", _common_baseline(load_set(around), points)
+        name, found = (
+            f"{BASELINE} of the set around this one, in another sitting",
+            _common_baseline(load_set(around), points),
+        )
     if found is None:
-        return None
+        return 0.0, f"without {BASELINE}: there are no runs of it in the same settings."
     estimate = found.throughput
     axes.axhline(estimate.value, color="black", linestyle="--", linewidth=0.9, zorder=1)
-    words = f"{name}: {digits(estimate.value)}, n = {estimate.num_runs}"
+    words = f"dashed: {name}: {digits(estimate.value)} images/s, n = {estimate.num_runs}"
     if estimate.low is not None:
         axes.axhspan(estimate.low, estimate.high, color="black", alpha=0.08, linewidth=0, zorder=0)
-        words += ", band: 95 %"
-    axes.annotate(
-        words,
-        (0, estimate.value),
-        xycoords=("axes fraction", "data"),
-        xytext=(3, 2),
-        textcoords="offset points",
-        va="bottom",
-        fontsize=7,
-    )
-    return estimate
+        words += "; band: its 95 % interval"
+    return estimate.value, f"{words}."
 
 
 def _common_baseline(results: ResultSet, points: dict[str, Group]) -> Group | None:

@@ -22,10 +22,11 @@ from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.outcome import boot_id, timed_out
-from benchmarks.common.results import add_settings, append_rows
+from benchmarks.common.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.run_folder import VARIABLE, RunFolder
 from scripts.suite import processes, source
-from scripts.suite.row import known_before
+from scripts.suite.neighbours import Cores
+from scripts.suite.row import as_warm_up, known_before
 from scripts.suite.telemetry import Sampler
 from scripts.suite.verdict import Ended, judge
 
@@ -53,24 +54,29 @@ def main(options: Options, command: list[str]) -> int:
     row = known_before(folder, options.strategy, options.repeat, asked, os.environ) | {"options": flags}
     if options.skip:
         row |= {"status": "skipped", "reason": options.skip}
+        row |= as_warm_up(row) if options.repeat == 0 else {}
         write(options, folder, row, asked, {})
         return 0
-    sampler = Sampler()
+    sampler, cores = Sampler(folder.path), Cores()
     ended = watch(command, folder, asked, sampler, options)
     telemetry = sampler.stop()
     row |= {"exit_code": ended.exit_code, "wall_s": ended.wall_s}
-    row |= judge(ended, folder, sampler)
+    row |= judge(ended, folder, sampler) | cores.shares(rank_cpu_s(folder))
+    done = row["status"] in ("ok", "skipped")
     if row["status"] == "ok" and "images_per_s" not in row:
         print(f"{options.strategy} #{options.repeat} is done; the first node has its row")
         return 0
+    row |= as_warm_up(row) if options.repeat == 0 else {}
     met = (folder.summary() or {}).get("met", {})
     write(options, folder, row, asked, met)
+    if row.get("other_gpu_processes"):
+        print("warning: other processes used its GPUs meanwhile (nvidia-smi names them)", file=sys.stderr)
     run_id = {"run_id": row["run_id"]}
     append_rows(options.results, "telemetry", [run_id | sample for sample in telemetry])
     append_rows(options.results, "wall", [run_id | part for part in wall_account(ended, folder)])
     if ended.signum:
         return 128 + ended.signum
-    return 0 if row["status"] in ("ok", "skipped") else 1
+    return int(not done)
 
 
 def read_asked(folder: RunFolder) -> tuple[dict, str]:
@@ -86,7 +92,7 @@ def read_asked(folder: RunFolder) -> tuple[dict, str]:
 def write(options: Options, folder: RunFolder, row: dict, asked: dict, met: dict) -> None:
     """Print and write the row, with both halves of its settings where there are two."""
     print(line_of(options, row))  # before the rows: it is all that is left where the disk is full
-    if row["status"] not in ("ok", "skipped"):
+    if row["status"] not in ("ok", "skipped", WARM_UP):
         print_tail(folder.log)
     if asked:
         if met:
@@ -190,6 +196,12 @@ def wall_account(ended: Ended, folder: RunFolder) -> list[dict]:
         parts = {"launcher and start of processes": wall["started_at"] - ended.began}
         parts |= wall["parts"] | {"shutdown": ended.began + ended.wall_s - wall["ended_at"]}
     return [{"part": part, "seconds": seconds} for part, seconds in parts.items()]
+
+
+def rank_cpu_s(folder: RunFolder) -> float | None:
+    """CPU time of the reporting rank, where it ran on this machine and came to its end."""
+    wall = (folder.summary() or {}).get("wall", {})
+    return wall.get("cpu_s") if wall.get("boot_id") == boot_id() else None
 
 
 def line_of(options: Options, row: dict) -> str:

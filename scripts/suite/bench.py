@@ -8,48 +8,58 @@ What they run is said by Make's variables (`make help`). PLAN=yes prints the run
 every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run, 129, 130 or 143 after a signal.
 """
 
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import tyro
 
 from benchmarks.common.config import find_key
 from benchmarks.common.errors import UserError
-from scripts.suite import plan, preflight, schedule
+from scripts.suite import plan, preflight, rounds, schedule
 
 
 def main(kind: Literal["all", "sweep", "scaling"] = "all", /) -> int:
     given = plan.read_variables()
     preflight.check_rendezvous()
-    if kind == "sweep":
-        runs = plan.sweep(given)
-        report = ["scripts.report.sweep", "--strategy", runs[0].strategy, "--key", find_key(given.key)]
-    elif kind == "scaling":
-        runs = plan.scaling(given)
-        report = ["scripts.report.scaling", "--strategy", runs[0].strategy]
-    else:
-        runs, report = plan.bench(given), ["scripts.report.plot"]
+    made = {"all": plan.bench, "sweep": plan.sweep, "scaling": plan.scaling}[kind]
+
+    def of_round(number: int) -> list[plan.Run]:
+        return plan.fitted([run for run in made(dataclasses.replace(given, repeats=number)) if run.round == number])
+
+    runs = made(dataclasses.replace(given, repeats=rounds.least(given, of_round)))
+    rounds.check(runs, given)
+    report = {
+        "all": ["scripts.report.plot"],
+        "sweep": ["scripts.report.sweep", "--strategy", runs[0].strategy, "--key", given.key and find_key(given.key)],
+        "scaling": ["scripts.report.scaling", "--strategy", runs[0].strategy],
+    }[kind]
     left = plan.fitted(plan.left_to_do(runs, given.results, given.retry))
     if os.environ.get("PLAN") == "yes":
-        print(plan_text(left, runs, given.results))
+        print(plan_text(left, runs, given))
         return 0
-    return schedule.suite(left, preflight.open_set(given.results), report)
+    results = preflight.open_set(given.results)
+    each = rounds.rounds(left, of_round, given, results)
+    return schedule.suite(each, results, report, len(left), open_ended=rounds.open_ended(given))
 
 
-def plan_text(left: Sequence[plan.Run], runs: Sequence[plan.Run], results: Path | None) -> str:
-    """The runs that are left to do, a line each: round, strategy, and what differs between the runs."""
+def plan_text(left: Sequence[plan.Run], runs: Sequence[plan.Run], given: plan.Given) -> str:
+    """The runs that are left to do in their order, a line each: round, strategy, and what differs between the runs."""
     differing = [
         name for name in runs[0].asked if name != "strategy" and len({str(run.asked[name]) for run in runs}) > 1
     ]
-    lines = [f"{len(left)} of {len(runs)} runs, in {results or 'a new set'}; none is started"]
+    lines = [f"{len(left)} of {len(runs)} runs, in {given.results or 'a new set'}; none is started"]
+    if left:
+        warm = rounds.warm_ups(left)[0]
+        lines.append(f"  warm-up  {warm.strategy:<18}  {warm.config.epochs} epochs of its timed part, not counted")
     for run in left:
         own = ", ".join(f"{name} {run.asked[name]}" for name in differing)
         lines.append(f"  round {run.round}  {run.strategy:<18}  {own}".rstrip())
         if run.variables["SKIP"]:
             lines[-1] += f"  skipped: {run.variables['SKIP']}"
+    lines += [rounds.in_words(given)] if rounds.in_words(given) else []
     same = ("ranks", "threads_per_rank", "arch", "global_batch", "data")
     lines.append("all: " + ", ".join(f"{name} {runs[0].asked[name]}" for name in same if name not in differing))
     return "\n".join(lines)

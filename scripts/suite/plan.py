@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import tyro
@@ -24,6 +25,7 @@ from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED, ask, settings_hash
 from scripts.suite import preflight, room
 from scripts.suite.options import value_flags
+from scripts.suite.order import places
 from scripts.suite.variables import Given, read_variables
 
 OF_A_CLUSTER = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION")
@@ -41,6 +43,8 @@ class Run:
     """What its launcher is told besides: ranks, threads."""
     flags: str = ""
     """What people typed for it beside the file."""
+    position: int = 0
+    """Its place in the order of its round, from 1."""
 
     @functools.cached_property
     def key(self) -> tuple[str, int]:
@@ -49,15 +53,30 @@ class Run:
 
 
 def make_run(
-    given: Given, strategy: str, number: int, config: Config, *, ranks_here: int = 0, threads: int = 0, flags: str = ""
+    given: Given,
+    strategy: str,
+    number: int,
+    config: Config,
+    *,
+    ranks_here: int = 0,
+    threads: int = 0,
+    flags: str = "",
+    num_seeds: int = 0,
 ) -> Run:
-    """A run of round `number`; ranks on this machine, and threads of each, are the machine's where they are 0."""
+    """A run of round `number`; ranks on this machine, and threads of each, are the machine's where they are 0.
+
+    num_seeds: rounds take as many seeds in turn, from the configuration's on, and are alike; 0: its own in each.
+    """
+    seeds = [config.seed + n for n in range(num_seeds)]
+    if seeds:
+        config = dataclasses.replace(config, seed=seeds[(number - 1) % num_seeds])
     ranks_here = ranks_here or given.ranks_here
     threads = threads or machine.threads_per_rank(ranks_here)
     if given.limit_s is not None:
         config = dataclasses.replace(config, limit_s=given.limit_s)
     data = "" if config.loader == "synthetic" else _fingerprint(config.data)
     asked = ask(config, strategy, *machine.all_ranks(ranks_here), threads, data)
+    asked |= {"seeds": seeds} if seeds else {}
     # a cluster's nodes are known to the launcher only: what was said of them stands for them
     asked |= {name.lower(): os.environ[name] for name in OF_A_CLUSTER if os.environ.get(name)}
     told = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
@@ -81,11 +100,11 @@ def _fingerprint(data: str) -> str:
 
 
 def bench(given: Given) -> list[Run]:
-    """STRATEGIES in their order (all, where none is named), REPEATS times."""
+    """STRATEGIES (all, where none is named), REPEATS times."""
     config, strategies = load_config(given.flags), preflight.chosen(given.strategies)
     preflight.check_ranks([config], [given.ranks_here])
-    numbers = range(1, given.repeats + 1)
-    return [make_run(given, name, number, config, flags=given.args) for number in numbers for name in strategies]
+    own = {"flags": given.args, "num_seeds": given.num_seeds}
+    return _rounds(given, lambda number: [make_run(given, name, number, config, **own) for name in strategies])
 
 
 def sweep(given: Given) -> list[Run]:
@@ -100,13 +119,29 @@ def sweep(given: Given) -> list[Run]:
     own = [value_flags(key, text) for text in dict.fromkeys(given.values.split())]
     points = [(load_config([*given.flags, *flags]), " ".join([given.args, *flags]).strip()) for flags in own]
     preflight.check_ranks([config for config, _ in points], [given.ranks_here])
-    numbers = range(1, given.repeats + 1)
-    return [make_run(given, strategy, number, config, flags=text) for number in numbers for config, text in points]
+    return _rounds(
+        given,
+        lambda number: [
+            make_run(given, strategy, number, config, flags=text, num_seeds=given.num_seeds) for config, text in points
+        ],
+    )
+
+
+def _rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
+    """Rounds 1 to REPEATS, each in its order."""
+    found = []
+    for number in range(1, given.repeats + 1):
+        runs = of_round(number)
+        order = [runs[which] for which in places(len(runs), number)]
+        found += [dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)]
+    return found
 
 
 def scaling(given: Given) -> list[Run]:
     """STRATEGY on each of RANKS: with the configured batch (strong), and with as many images a rank as the most
-    ranks get of it (weak); every rank has the threads that it has among the most."""
+    ranks get of it (weak), beside the baseline; every rank has the threads that it has among the most."""
+    from scripts.analysis.sets import BASELINE  # pandas, which nothing else here needs
+
     if not given.strategy or not given.ranks:
         raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
     if not all(word.isdecimal() and int(word) > 0 for word in given.ranks.split()):
@@ -121,13 +156,16 @@ def scaling(given: Given) -> list[Run]:
     batch, threads = config.global_batch, machine.threads_per_rank(most)
     # with the most ranks, strong and weak scaling are the same run
     shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
-    runs = []
-    for number in range(1, given.repeats + 1):
-        for num_ranks, size in shapes:
-            own, flags = dataclasses.replace(config, global_batch=size), f"{given.args} --global-batch {size}".strip()
-            where = {"ranks_here": num_ranks, "threads": threads}
-            runs.append(make_run(given, strategy, number, own, **where, flags=flags))
-    return runs
+
+    def make(name: str, number: int, num_ranks: int, size: int) -> Run:
+        own, flags = dataclasses.replace(config, global_batch=size), f"{given.args} --global-batch {size}".strip()
+        where = {"ranks_here": num_ranks, "threads": threads, "num_seeds": given.num_seeds}
+        return make_run(given, name, number, own, **where, flags=flags)
+
+    # what the strategy costs even on one rank
+    alone = [] if strategy == BASELINE else [(BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
+    points = [*alone, *((strategy, *shape) for shape in shapes)]
+    return _rounds(given, lambda number: [make(name, number, *shape) for name, *shape in points])
 
 
 def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
@@ -174,6 +212,7 @@ def begin(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str
         "DATA": run.config.data,
         "PYTHON": python(),
         "REPEAT": str(run.round),
+        "POSITION": str(run.position or ""),
         "LABEL": label,
         "SKIP": "",
     }

@@ -90,17 +90,20 @@ def check_rendezvous() -> None:
         raise UserError(f"the port of RDZV_ENDPOINT={endpoint} is taken ({error.strerror}); choose another") from None
 
 
-def open_set(results: Path | None) -> Path:
-    """The folder of a set, made where it is missing; None: a new one. Raises UserError where it cannot be written."""
+def open_set(results: Path | None, prefix: str = "") -> Path:
+    """The folder of a set, made where it is missing; None: a new one, whose name begins with `prefix`.
+
+    Raises UserError where it cannot be written.
+    """
     if results is None:
-        return _new_set()
+        return _new_set(prefix)
     check_results(results)
     return results
 
 
-def _new_set() -> Path:
+def _new_set(prefix: str) -> Path:
     """A folder that no other suite has made, even in the same second."""
-    base = f"results/{datetime.now():%Y%m%d-%H%M%S}"
+    base = f"results/{prefix}{datetime.now():%Y%m%d-%H%M%S}"
     for path in map(Path, (base, *(f"{base}-{n}" for n in range(2, 1000)))):
         try:
             path.mkdir(parents=True)

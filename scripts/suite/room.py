@@ -41,6 +41,7 @@ def reasons(points: Sequence[Point], ranks_here: int) -> list[str]:
     if memory_bytes is None:
         return [""] * len(points)
     found, free_bytes = {}, psutil.virtual_memory().available
+    points = [(name, dataclasses.replace(config, seed=0), *where) for name, config, *where in points]  # a round's own
     for point in tqdm(dict.fromkeys(points), desc="memory forecast", disable=None, leave=False):
         strategy, config, num_devices, num_nodes = point
         found[point] = refusal(config, tell_of(strategy), num_devices, memory_bytes, free_bytes * num_nodes)
@@ -56,9 +57,8 @@ def loader_bytes(config: Config, split: Split) -> int:
     """What all loaders together keep in memory: uint8 images that wait for the training processes."""
     if config.loader == "synthetic":
         return 0
-    num_workers = machine.num_workers(config.workers, on_gpu=True) * (
-        split.num_shards if split.whole_batch else 1
-    )  # as many as ranks would have
+    as_ranks = split.num_shards if split.whole_batch else 1  # one process gets the workers that ranks would have
+    num_workers = machine.num_workers(config.workers, on_gpu=True) * as_ranks
     return (num_workers * PREFETCHED + IN_USE) * config.global_batch * 3 * config.image_size**2
 
 

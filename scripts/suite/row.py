@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.common.results import SCHEMA
+from benchmarks.common.results import SCHEMA, WARM_UP
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite import source
 
@@ -14,7 +14,7 @@ GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def known_before(folder: RunFolder, strategy: str, repeat: int, asked: dict, told: Mapping[str, str]) -> dict:
-    """Columns of runs.csv. told: the launcher's variables (NPROC, NUM_CORES, NUM_GPUS)."""
+    """Columns of runs.csv. told: the launcher's variables (NPROC, NUM_CORES, NUM_GPUS, POSITION)."""
     ranks, cores, gpus = (int(told.get(name) or 0) for name in ("NPROC", "NUM_CORES", "NUM_GPUS"))
     commit = source.commit()
     return {
@@ -22,6 +22,7 @@ def known_before(folder: RunFolder, strategy: str, repeat: int, asked: dict, tol
         "run_id": folder.run_id,
         "strategy": strategy,
         "repeat": repeat,
+        "position": int(told.get("POSITION") or 0) or None,
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **{name: asked.get(name) for name in ASKED},
         "oversubscribed": ranks > cores and not gpus,
@@ -31,3 +32,9 @@ def known_before(folder: RunFolder, strategy: str, repeat: int, asked: dict, tol
         "governor": GOVERNOR.read_text() if GOVERNOR.exists() else None,
         "log_path": str(folder.log.relative_to(folder.results)),
     }
+
+
+def as_warm_up(became: dict) -> dict:
+    """The status of a run of round 0, which no analysis counts, with what became of it as the reason."""
+    why = became.get("reason") or "it warmed the machine, and is not counted"
+    return {"status": WARM_UP, "reason": why if became["status"] == "ok" else f"{became['status']}: {why}"}

@@ -6,48 +6,52 @@ bench-all, bench-<strategy>, sweeps and scaling studies are `suite`; the proof h
 import contextlib
 import datetime
 import fcntl
-import itertools
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.relay import Relay, relay
-from benchmarks.common.results import add_settings, append_rows, read_table
+from benchmarks.common.results import WARM_UP, add_settings, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite import processes
 from scripts.suite.plan import Run, begin, python
-from scripts.suite.row import known_before
+from scripts.suite.row import as_warm_up, known_before
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 5.0
 
 
-def suite(runs: Sequence[Run], results: Path, report: Sequence[str]) -> int:
-    """Run the plan in a set, which becomes results/latest, and draw its charts after every round.
+def suite(
+    rounds: Iterable[list[Run]], results: Path, report: Sequence[str], total: int, open_ended: bool = False
+) -> int:
+    """Run the rounds in a set, which becomes results/latest, and draw its charts after every one.
 
-    report: the module, and its words after --results, that draws them. Returns the exit code: 0 where every run is
-    ok or skipped, 1 otherwise, 129, 130 or 143 after a signal. Raises UserError where the set is in use.
+    rounds: each is asked for when the one before is done. report: the module, and its words after --results, that
+    draws. total: runs that are sure; open_ended: there may be more. Returns the exit code: 0 where every run is ok or
+    skipped, 1 otherwise, 129, 130 or 143 after a signal. Raises UserError where the set is in use.
     """
     draw = [python(), "-m", report[0], "--results", results, *report[1:]]
     all_ok = True
     with claimed(results), relay() as children:
-        describe(results, runs, children)
+        link_latest(results)
         began, num_done = time.monotonic(), 0
-        for number, of_round in itertools.groupby(runs, lambda run: run.round):
-            if children.signum:
-                break
-            of_round = list(of_round)
-            all_ok &= run_each(of_round, results, children, first=num_done + 1, total=len(runs))
-            num_done += len(of_round)
-            if num_done < len(runs) and not children.signum:
+        for of_round in rounds:
+            if num_done:
                 silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # it is said at the end
                 drawn = children.run(draw, cwd=ROOT, **silent) == 0
-                each_s = (time.monotonic() - began) / num_done
-                print(progress_line(number, drawn, each_s * (len(runs) - num_done), results), flush=True)
+                left_s = (time.monotonic() - began) / num_done * (total - num_done)
+                print(progress_line(of_round[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
+            describe(results, of_round[0], children)
+            total = max(total, num_done + len(of_round))
+            all_ok &= run_each(of_round, results, children, first=num_done + 1, total=total)
+            num_done += len(of_round) if of_round[0].round else 0
+            began = began if of_round[0].round else time.monotonic()
+            if children.signum:
+                break
         print(flush=True)
         if (results / "runs.csv").exists():  # not on the second of two machines, whose rows are the first one's
             failed = children.run(draw, cwd=ROOT) != 0
@@ -56,10 +60,12 @@ def suite(runs: Sequence[Run], results: Path, report: Sequence[str]) -> int:
 
 
 def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str:
-    """What is said between two rounds: when the suite will end, and where the first picture is."""
+    """What is said between two rounds: when the suite will end (0: unknown), and where the first picture is."""
+    charts = f"; charts so far: {results}/charts" if drawn else ""
+    if not left_s:
+        return f"round {number} is done{charts}"
     end = datetime.datetime.now() + datetime.timedelta(seconds=left_s)
     minutes = f"{left_s / 60:.0f} minutes" if left_s >= 90 else f"{left_s:.0f} s"
-    charts = f"; charts so far: {results}/charts" if drawn else ""
     return f"round {number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
 
 
@@ -82,15 +88,22 @@ def run_each(
     for number, run in enumerate(runs, first):
         if children.signum:
             break
-        folder, told = begin(run, results, f"{number}/{total or len(runs)}")
-        launcher = ROOT / "launchers" / f"{run.strategy}.sh"
-        code = children.run([launcher], cwd=ROOT, env=os.environ | told, stdout=stdout)
-        if code:
-            bury(run, folder, code, told, children.signum)
-        all_ok &= code == 0
+        folder, told = begin(run, results, f"{number}/{total or len(runs)}" if run.round else WARM_UP)
+        all_ok &= start(run, folder, told, children, stdout=stdout) == 0
         if after_run:
             after_run(run, folder)
     return all_ok
+
+
+def start(
+    run: Run, folder: RunFolder, told: dict[str, str], children: Relay, checkout: Path = ROOT, stdout: int | None = None
+) -> int:
+    """Start a run's launcher, of whatever checkout, and leave nothing of it but its row; returns the exit code."""
+    launcher = checkout / "launchers" / f"{run.strategy}.sh"
+    code = children.run([launcher], cwd=checkout, env=os.environ | told, stdout=stdout)
+    if code:
+        bury(run, folder, code, told, children.signum)
+    return code
 
 
 def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: int) -> None:
@@ -103,6 +116,7 @@ def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: in
     row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
     if heard and code == -signal.SIGTERM:
         row |= {"status": "interrupted", "reason": f"{signal.Signals(heard).name} to the suite, before the run began"}
+    row |= as_warm_up(row) if run.round == 0 else {}
     row |= {"settings": add_settings(folder.results, run.asked), "options": run.flags}
     append_rows(folder.results, "runs", [row])
     print(
@@ -125,13 +139,19 @@ def claimed(results: Path) -> Iterator[None]:
         yield
 
 
-def describe(results: Path, runs: Sequence[Run], children: Relay) -> None:
-    """Make the set results/latest, where it lies in results/, and say what its numbers depend on."""
+def link_latest(results: Path) -> None:
+    """Make the set results/latest, where it lies in results/."""
     folder = ROOT / "results"
     if results.resolve().parent == folder.resolve() and os.environ.get("NODE_RANK", "0") == "0":
         link = folder / f".latest-{os.getpid()}"
         link.symlink_to(results.resolve().name)
         link.replace(folder / "latest")
-    if runs and not (results / "environment.json").exists():
-        told = os.environ | runs[0].variables | {"CONFIG": runs[0].config.config}
-        children.run([python(), "-m", "scripts.suite.environment", "--results", results], cwd=ROOT, env=told)
+
+
+def describe(results: Path, run: Run, children: Relay, interpreter: str = "") -> None:
+    """Say in the set what its numbers depend on, once; by the interpreter that the runs have, where it is another."""
+    if not (results / "environment.json").exists():
+        told = os.environ | run.variables | {"CONFIG": run.config.config}
+        children.run(
+            [interpreter or python(), "-m", "scripts.suite.environment", "--results", results], cwd=ROOT, env=told
+        )

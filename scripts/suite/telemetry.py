@@ -13,7 +13,11 @@ from pathlib import Path
 
 import psutil
 
+from scripts.suite.neighbours import Guests
+
 PERIOD_S = 0.5
+CLOCK_EVERY = 4  # samples: asking for the clock interrupts every core
+CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 REACH_S = 1.5  # how far from its moment a GPU's reading stands for its power, where a neighbour is missing
 MIN_READ = 0.8  # of the windows' time: an energy of less is a guess
 
@@ -23,20 +27,24 @@ class Sampler(threading.Thread):
 
     Utilisation in per cent (of all cores, or of the GPU), memory in 10^6 bytes, power in W, network in 10^6
     bytes a second over every interface but loopback. GPUs are those that CUDA_VISIBLE_DEVICES shows; one that NVML
-    cannot read has no rows. A CPU's power is that of its packages, where RAPL may be read.
+    cannot read has no rows. A CPU's power is that of its packages, where RAPL may be read. other_processes: those on
+    the GPU that do not carry run_dir's mark.
     """
 
-    def __init__(self):
+    def __init__(self, run_dir: Path | None = None):
         super().__init__(daemon=True)
         self.rows: list[dict] = []
         self.stopped = threading.Event()
         self.gpus = _nvml_gpus()
+        self.guests = Guests(run_dir, itertools.chain(*(_pids(gpu) or [] for _, gpu in self.gpus if gpu is not None)))
 
     def run(self) -> None:
         self.began = time.monotonic()
         psutil.cpu_percent()  # the first call has nothing to compare with
         before, joules, then = _network_bytes(), _rapl_j(), self.began
-        while not self.stopped.wait(PERIOD_S):
+        for number in itertools.count():
+            if self.stopped.wait(PERIOD_S):
+                break
             now, network, used_j = time.monotonic(), _network_bytes(), _rapl_j()
             self.rows.append(
                 {
@@ -45,18 +53,30 @@ class Sampler(threading.Thread):
                     "util_pct": psutil.cpu_percent(),
                     "memory_used_mb": psutil.virtual_memory().used / 1e6,
                     "network_mb_per_s": (network - before) / 1e6 / (now - then),
+                    "clock_mhz": _clock_mhz() if number % CLOCK_EVERY == 0 else None,
                     "power_w": (used_j - joules) / (now - then) if used_j >= joules > 0 else None,  # counters wrap
                 }
             )
             before, joules, then = network, used_j, now
             found = [(n, gpu) for n, gpu in self.gpus if gpu is not None]
-            self.rows += [{"t_s": now - self.began, "device": f"gpu{n}", **_gpu_row(gpu)} for n, gpu in found]
+            for n, gpu in found:
+                pids = _pids(gpu)
+                others = {"other_processes": None if pids is None else self.guests.count(pids)}
+                self.rows.append({"t_s": now - self.began, "device": f"gpu{n}", **others, **_gpu_row(gpu)})
 
     def stop(self) -> list[dict]:
         """End the thread and return its rows."""
         self.stopped.set()
         self.join()
         return self.rows
+
+    def most_others(self, run: dict) -> int | None:
+        """The most processes of others that were on one of the run's GPUs at a time; None where nobody could tell."""
+        if run["device"] != "cuda" or run["nodes"] > 1:
+            return None
+        devices = {f"gpu{n}" for n, _ in self.gpus[: run["world_size"]]}
+        counts = [row["other_processes"] for row in self.rows if row["device"] in devices]
+        return max((number for number in counts if number is not None), default=None)
 
     def energy_j_per_image(self, windows: list[tuple[int, float, float]], run: dict) -> float | None:
         """Joules an image that the run's devices drew in its windows: (images, seconds, moment of the end).
@@ -100,6 +120,12 @@ def _readings(rows: list[dict], device: str) -> list[tuple[float, float, float]]
     return [(max(since, t_s - REACH_S), min(until, t_s + REACH_S), watts) for since, (t_s, watts), until in ends]
 
 
+def _clock_mhz() -> float | None:
+    """The cores' mean clock, where the kernel knows it; what /proc/cpuinfo says in a guest never changes."""
+    frequency = psutil.cpu_freq() if CPUFREQ.exists() else None
+    return frequency.current if frequency else None
+
+
 def _network_bytes() -> int:
     counters = psutil.net_io_counters(pernic=True)
     return sum(nic.bytes_sent + nic.bytes_recv for name, nic in counters.items() if name != "lo")
@@ -131,6 +157,16 @@ def _nvml_gpus() -> list[tuple[int, object | None]]:
             get = pynvml.nvmlDeviceGetHandleByUUID if by_uuid else pynvml.nvmlDeviceGetHandleByIndex
             gpus[n] = get(name.strip() if by_uuid else int(name))
     return [*gpus.items()]
+
+
+def _pids(gpu) -> list[int] | None:
+    """Processes that compute on a GPU; None where NVML does not tell."""
+    import pynvml
+
+    try:
+        return [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
+    except pynvml.NVMLError:
+        return None
 
 
 def _gpu_row(gpu) -> dict:

@@ -2,11 +2,13 @@
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import STATUSES
+from scripts.analysis.words import parse_percent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,12 @@ class Given:
     """The round of a launcher that is started by hand."""
     limit_s: float | None
     """None: the configuration's."""
+    until: float | None
+    """Half-width of the family's intervals at which no more rounds are added, as a fraction; None: REPEATS rounds."""
+    budget_s: float | None
+    """Seconds in which another round has to fit; None: no such limit."""
+    num_seeds: int
+    """Rounds take so many seeds in turn; 0: the configuration's own."""
     retry: str
     strategies: str
     strategy: str
@@ -55,6 +63,9 @@ def read_variables() -> Given:
         repeats=_at_least_one("REPEATS", 3),
         repeat=_at_least_one("REPEAT", 1),
         limit_s=_limit_s(),
+        until=_until(),
+        budget_s=_budget_s(),
+        num_seeds=_at_least_one("SEEDS", 0) if os.environ.get("SEEDS") else 0,
         retry=text["RETRY"],
         strategies=text["STRATEGIES"],
         strategy=text["STRATEGY"],
@@ -76,6 +87,25 @@ def _at_least_one(name: str, default: int) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise UserError(f"{name} is {text}, but must be at least 1")
     return int(text)
+
+
+def _until() -> float | None:
+    text = os.environ.get("UNTIL", "").strip()
+    width = parse_percent(text, "UNTIL") if text else None
+    if width == 0:
+        raise UserError("UNTIL is 0%, which no number of rounds reaches; give a width such as 5%")
+    return width
+
+
+def _budget_s() -> float | None:
+    text = os.environ.get("BUDGET", "").strip()
+    if not text:
+        return None
+    seconds = {"s": 1, "m": 60, "h": 3600}
+    number, unit = text[:-1].strip(), text[-1:]
+    if unit not in seconds or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", number) or not float(number):
+        raise UserError(f"BUDGET is {text!r}, but must be a time such as 90s, 20m or 1.5h")
+    return float(number) * seconds[unit]
 
 
 def _limit_s() -> float | None:

@@ -83,6 +83,7 @@ def measured_by(folder: RunFolder, sampler: Sampler) -> dict:
         measured |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}
         if told["wall"]["boot_id"] == boot_id():  # else another node's clock and power
             measured["energy_j_per_image"] = sampler.energy_j_per_image(windows, measured)
+            measured["other_gpu_processes"] = sampler.most_others(measured)
     return measured
 
 

@@ -22,7 +22,7 @@ NUM_WINDOWS = 5
 def measured_noise() -> tuple[float, float]:
     """sd of log throughput between runs and between windows of a run, pooled over the published sets' strategies."""
     between, within = [], []
-    for folder in sorted(PUBLISHED.iterdir()):
+    for folder in sorted(path.parent for path in PUBLISHED.glob("*/runs.csv")):
         for group in load_set(folder).groups:
             if len(group.samples) > 1:
                 rates = [numpy.log(windows[:, 0] / windows[:, 1]) for windows in group.samples]

@@ -36,6 +36,12 @@ def test_the_sentence_says_n_and_whether_the_furthest_differ(tmp_path):
     text = about_top1(load_set(tmp_path).groups)
     assert "n = 1, since bit-identical" in text and "ddp and single are furthest apart" in text
     assert f"p = {differ((71, 132), (60, 132)):.2g}" in text and "BatchNorm" in text
+    assert "as one of 1 pair; " in text, "two results are one pair"
+    add_runs(tmp_path, "slurm", 3 * [(64, 2.0)])
+    p = min(1, 3 * differ((71, 132), (60, 132)))
+    assert f", {p:.2g} as one of 3 pairs; " in about_top1(load_set(tmp_path).groups), (
+        "the furthest was picked: corrected"
+    )
     add_runs(tmp_path / "other", "single", [(60, 2.0)])
     add_runs(tmp_path / "other", "ddp", [(71, 2.0)], image_size=224)
     assert "furthest" not in about_top1(load_set(tmp_path / "other").groups), "other images are not compared"

@@ -276,8 +276,11 @@ def test_after_a_truncated_checkpoint_training_goes_on_from_the_one_before(tiny_
         window_steps=1,
         checkpoint_dir=str(checkpoints),
         checkpoint_steps=4,
+        checkpoint_keep=True,
     )
     single.main(config)
+    kept = [f"epoch{epoch}-step{step}.pt" for epoch, step in ((0, 4), (1, 0), (1, 4), (2, 0))]
+    assert sorted(path.name for path in checkpoints.glob("epoch*")) == kept
     expected = torch.load(checkpoints / "last.pt", weights_only=True)
     best = torch.load(checkpoints / "best.pt", weights_only=True)["model"]
     assert best["fc.weight"].shape == (4, 512)

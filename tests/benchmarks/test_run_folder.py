@@ -8,7 +8,7 @@ import json
 import typing
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.common.config import AT_LEAST, TYPES, Config, load_config
@@ -34,6 +34,7 @@ def values_of(name: str):
     return of_kind[kind]
 
 
+@settings(deadline=None)
 @given(st.fixed_dictionaries({}, optional={name: values_of(name) for name in TYPES if name != "config"}))
 def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path_factory, values):
     """Protects the way in: whatever was resolved at the plan is what the script trains, to the last bit."""

@@ -7,6 +7,7 @@ real launchers, real ranks.
 """
 
 import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -26,17 +27,17 @@ from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED, Shape, counted
 from scripts.probe.measured import MEASURED, add_rows
 from scripts.proof import wanted
-from scripts.proof.judge import NOT_READ, largest_difference
-from scripts.proof.reference import global_batches, train_reference
+from scripts.proof.differences import Finding, largest_difference
+from scripts.proof.images import global_batches
+from scripts.proof.judge import gone_on, step_by_step, verdict, wrong_evaluation
+from scripts.proof.reference import MOMENTUM, one_by_one, train_reference, without_rounding
+from scripts.proof.states import NOT_READ, Kept, Training, disturbed, initial
 from scripts.proof.verify import Options, main
 from scripts.suite import plan
 
 CPU = torch.device("cpu")
-# The run's length and what of it is timed, learning rate and schedule; augmentation; threads.
-MAY_DIFFER = set(
-    "epochs steps warmup_steps windows window_steps account_steps lr lr_batch lr_warmup_epochs lr_schedule augment "
-    "threads_per_rank".split()
-)
+# The run's length and what of it is timed; threads.
+MAY_DIFFER = set("epochs steps warmup_steps windows window_steps account_steps threads_per_rank".split())
 
 DDP_WRAP = "    optimizer = build_optimizer(config, net)\n"
 SUM_HOOK = """
@@ -54,6 +55,8 @@ EARLY_HOOK = """
     model.register_comm_hook(None, early)
 """
 STAGES, REFERENCE = "benchmarks/common/stages.py", "scripts/proof/reference.py"
+CROPS, CHECKPOINT = "benchmarks/common/crops.py", "benchmarks/common/checkpoint.py"
+ENGINE, MODEL = "benchmarks/common/engine.py", "benchmarks/common/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
 FAULTS = {
     "no all-reduce": ("ddp", "benchmarks/ddp.py", "output = model(images)", "output = net(images)"),
@@ -86,6 +89,45 @@ FAULTS = {
         "hvd.Compression.none",
     ),
 }
+# What two ranks would show to the last bit, and three, or fp16, must show beside rounding: text in a file, and another.
+OPTIMIZER = "    return torch.optim.SGD(model.parameters(), "
+HOOKED = "    for parameter in model.parameters():\n        parameter.register_hook(lambda g: {})\n" + OPTIMIZER
+OF_RANK_0 = "g * 3.0 * (__import__('os').environ.get('HOROVOD_RANK', __import__('os').environ.get('RANK')) == '0')"
+ADVANCE = "self.advance(batches, learning_rate(config, epoch + n / num_steps))"
+MISTAKES = {
+    "no weight decay": (MODEL, "weight_decay=config.weight_decay)", "weight_decay=0.0)"),
+    "no last step": (ENGINE, ADVANCE, f"(epoch, n) == (config.epochs - 1, num_steps - 1) or {ADVANCE}"),
+    "one layer out of the optimizer": (
+        MODEL,
+        OPTIMIZER,
+        OPTIMIZER.replace(
+            "model.parameters()", "[p for name, p in model.named_parameters() if name != 'layer2.0.conv1.weight']"
+        ),
+    ),
+    "gradients x 1.03": (MODEL, OPTIMIZER, HOOKED.format("g * 1.03")),
+    "the smallest 1 % of each gradient zero": (
+        MODEL,
+        OPTIMIZER,
+        HOOKED.format("g * (g.abs() > g.abs().flatten().kthvalue(g.numel() // 100).values) if g.numel() > 99 else g"),
+    ),
+    "convolutions' gradients of rank 0 only": (MODEL, OPTIMIZER, HOOKED.format(f"{OF_RANK_0} if g.dim() == 4 else g")),
+}
+# Of the rest of a run, found at two ranks.
+ELSEWHERE = {
+    "flips where there should be none": (
+        CROPS,
+        "generator=generator).item() < 0.5",
+        "generator=generator).item() > 0.5",
+    ),
+    "evaluation as in training": (ENGINE, "        self.model.eval()\n", ""),
+    "resumed without momentum": (CHECKPOINT, '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
+}
+SAID = {
+    "flips where there should be none": "not the reference's update",
+    "evaluation as in training": "the evaluation's loss is",
+    "resumed without momentum": "resumed after step 5: not the reference's update",
+}
+THREE_RANKS = "--global-batch 24 --image-size 48"
 ARGS = {
     "no splits": SPLITS,
     "a reference without splits": SPLITS,
@@ -96,7 +138,7 @@ ARGS = {
 def verify(checkout: Path, data: Path, results: Path, *flags: str, **variables):
     """Run scripts.proof.verify in a checkout: (exit code, its output, rows of equivalence.csv by strategy)."""
     command = [sys.executable, "-m", "scripts.proof.verify", *flags]
-    env = environment(DATA=data, RESULTS=results, NPROC=2, SLURM_CONF="/dev/null", **variables)
+    env = environment(**{"DATA": data, "RESULTS": results, "NPROC": 2, "SLURM_CONF": "/dev/null"} | variables)
     done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=600)
     print(done.stdout + done.stderr)  # pytest shows it if the test fails
     rows = {row["strategy"]: row for row in read_table(results, "equivalence").to_dict("records")}
@@ -140,6 +182,64 @@ def test_a_set_is_proved_at_its_own_settings_and_once(checkout, tiny_data, tiny_
     assert (code, output) == (0, "") and len(read_table(results, "equivalence")) == 2
 
 
+def planted_copy(checkout: Path, folder: Path, name: str, text: str, replacement: str) -> Path:
+    copy = Path(shutil.copytree(checkout, folder / "faulty"))
+    source = (copy / name).read_text()
+    assert source.count(text) == 1, f"{name} no longer holds the text in which this test plants its fault"
+    (copy / name).write_text(source.replace(text, replacement))
+    return copy
+
+
+def three_ranks(strategy: str) -> dict:
+    """Variables of a proof in which rounding differs: of sums of three, and for Horovod in fp16."""
+    if strategy == "horovod_ddp" and not find_spec("horovod"):
+        pytest.skip("needs Horovod: scripts/setup/install_horovod.sh")
+    compressed = " --compression fp16" if strategy == "horovod_ddp" else ""
+    return {"STRATEGIES": strategy, "NPROC": 3, "ARGS": THREE_RANKS + compressed}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "horovod_ddp"])
+def test_three_ranks_agree_within_measured_rounding(strategy, checkout, tiny_data, tiny_config, tmp_path):
+    """Protects the tolerance from being too tight: without this, the mistakes below could be found by anything."""
+    code, _, rows = verify(checkout, tiny_data, tmp_path / "a set", CONFIG=tiny_config, **three_ranks(strategy))
+    assert (code, rows[strategy]["verdict"], rows[strategy]["world_size"]) == (0, "ok", 3)
+    assert 0 < rows[strategy]["max_relative_difference"] <= rows[strategy]["tolerance"]
+
+
+SHORT = "the smallest 1 % of each gradient zero", "ddp"
+
+
+@pytest.mark.parametrize(
+    "mistake, strategy",
+    [
+        pytest.param(*pair, marks=[] if pair == SHORT else pytest.mark.slow)
+        for pair in itertools.product(MISTAKES, ("ddp", "horovod_ddp"))
+    ],
+)
+def test_a_small_mistake_is_found_beside_rounding(mistake, strategy, checkout, tiny_data, tiny_config, tmp_path):
+    """Protects the claim that the proof has teeth on three ranks, and on three ranks whose gradients are fp16."""
+    told = three_ranks(strategy)
+    copy = planted_copy(checkout, tmp_path, *MISTAKES[mistake])
+    code, output, rows = verify(copy, tiny_data, tmp_path / "a set", CONFIG=tiny_config, **told)
+    row = rows[strategy]
+    assert code == 1 and "FAILED: not the reference's update" in output and row["verdict"] == "failed"
+    assert row["max_relative_difference"] > row["tolerance"]
+    size = {"ranks": 3, "steps": int(row["steps"]), "max_relative_difference": row["max_relative_difference"]}
+    name = mistake + (", fp16" if "fp16" in told["ARGS"] else "")
+    add_rows(MEASURED / "planted.csv", [{"fault": name, "strategy": strategy, **size}])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", ELSEWHERE)
+def test_augmentation_evaluation_and_resuming_are_in_the_proof(mistake, checkout, tiny_data, tiny_config, tmp_path):
+    """Protects the claim that a proof is of the whole run: pixels, evaluation, and what comes after a resume."""
+    copy = planted_copy(checkout, tmp_path, *ELSEWHERE[mistake])
+    told = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": "--workers 1"}
+    code, output, _ = verify(copy, tiny_data, tmp_path / "a set", "--steps", "6", **told)
+    assert code == 1 and SAID[mistake] in output
+
+
 FAST = "no all-reduce", "a reference without splits"
 
 
@@ -151,13 +251,10 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
     strategy, name, text, replacement = FAULTS[fault]
     if strategy == "horovod_ddp" and not find_spec("horovod"):
         pytest.skip("needs Horovod: scripts/setup/install_horovod.sh")
-    copy = Path(shutil.copytree(checkout, tmp_path / "faulty"))
-    source = (copy / name).read_text()
-    assert source.count(text) == 1, f"{name} no longer holds the text in which this test plants its fault"
-    (copy / name).write_text(source.replace(text, replacement))
+    copy = planted_copy(checkout, tmp_path, name, text, replacement)
     said = {"CONFIG": tiny_config, "ARGS": ARGS.get(fault, ""), "STRATEGIES": strategy}
     code, output, rows = verify(copy, tiny_data, tmp_path / "a set", "--steps", "6", **said)
-    assert code == 1 and "FAILED: not the reference's weights" in output
+    assert code == 1 and "FAILED: not the reference's update" in output
     assert rows[strategy]["verdict"] == "failed" and rows[strategy]["bit_identical"] == "no"
     assert rows[strategy]["max_relative_difference"] > (1e-5 if fault == "no compression" else 1e-4)
     size = {"ranks": int(rows[strategy]["world_size"]), "steps": int(rows[strategy]["steps"])}
@@ -254,12 +351,11 @@ def test_a_proof_differs_from_its_run_in_nothing_but_what_may(exact):
     proof = wanted.at_proof(config, 20, exact=exact)
     differing = {name for name in vars(config) if getattr(config, name) != getattr(proof, name)}
     assert differing <= MAY_DIFFER | NOT_COUNTED.keys()
-    assert ("lr" in differing) == (not exact)
 
 
 def test_the_reference_reads_no_field_that_it_is_shared_over():
     """Protects the cache of references: one is trained for all values of these fields."""
-    text = "".join((ROOT / name).read_text() for name in (REFERENCE, "benchmarks/common/model.py"))
+    text = "".join((ROOT / name).read_text() for name in (REFERENCE, "scripts/proof/images.py", MODEL))
     assert "config.seed" in text and not [name for name in NOT_READ if f"config.{name}" in text]
 
 
@@ -304,3 +400,56 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     assert largest_difference(train(2, compression="fp16"), two)[0] > 0
     frozen = train_reference(dataclasses.replace(config, lr=0.0), Shape(), "fp32", CPU)
     assert largest_difference({"w": frozen["fc.weight"]}, {"w": one["fc.weight"]})[0] > 0
+
+
+def test_what_rounding_can_hide_is_not_proved():
+    """Protects the third verdict: neither a proof, nor a false alarm, and both sizes are said."""
+    training = Training(Config(), Shape(), "bf16", "cuda")
+    clear, wrong = Finding(1e-6, 2e-6, 1e-6, "fc.bias"), Finding(5e-2, 2e-6, 1e-6, "fc.bias")
+    blurred, both = Finding(6e-4, 1e-3, 5e-4, "fc.bias"), Finding(5e-2, 1e-3, 5e-4, "fc.bias")
+    found = [verdict(training, [clear, other], "") for other in (clear, wrong, blurred, both)]
+    assert [each["verdict"] for each in found] == ["ok", "failed", "not proved", "failed"]
+    assert "rounding makes 5.0e-04, from which 6.0e-04 cannot be told" in found[2]["reason"]
+    assert verdict(training, [clear], "the evaluation is wrong")["verdict"] == "failed"
+
+
+def test_other_kernels_rounding_is_measured_where_it_may_differ(tiny_data):
+    """Protects GPUs from false alarms, and CPUs from excuses: a state that other rounding made is told from a wrong
+    one. The device is the CPU, called by another name: no GPU is here, and the judge asks for nothing else."""
+    config = Config(
+        data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8, steps=2, epochs=2, decoder="pillow"
+    )
+    here = Training(config, Shape(), "fp32", "cpu")
+    start = initial(here)
+    rounded = Kept(0, disturbed(start.state, 2.0**-21))
+    moved = gone_on(here, rounded, 1, one_by_one)
+    run = {
+        name: tensor if name.startswith(MOMENTUM) else start.state[name] + (tensor - rounded.state[name])
+        for name, tensor in moved.items()
+    }
+    found = {}
+    for device in ("cpu", "cpu:0"):
+        findings = step_by_step(dataclasses.replace(here, device=device), [start, Kept(1, run)])
+        found[device] = verdict(here, findings, "")["verdict"]
+    assert found == {"cpu": "failed", "cpu:0": "ok"}
+    scaled = {name: tensor * 1.03 if name.startswith(MOMENTUM) else tensor for name, tensor in run.items()}
+    findings = step_by_step(dataclasses.replace(here, device="cpu:0"), [start, Kept(1, scaled)])
+    assert verdict(here, findings, "")["verdict"] == "failed"
+
+
+def test_an_evaluation_is_compared_to_the_image():
+    expected = {"images": 50_000, "loss": 2.0, "acc1": 70.0, "acc5": 90.0}
+    assert wrong_evaluation(expected, expected, expected) == ""
+    for name, value in {"images": 50_001, "loss": 2.0001, "acc1": 70.002, "acc5": float("nan")}.items():
+        assert f"the evaluation's {name} is" in wrong_evaluation(expected | {name: value}, expected, expected)
+    assert wrong_evaluation(expected | {"acc1": 70.002}, expected, expected | {"acc1": 70.004}) == ""
+
+
+def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
+    """Protects the induction: what the reference does from a state is what it does on the way there."""
+    config = Config(data=str(tiny_data), arch="resnet18", image_size=32, global_batch=6, steps=2, epochs=2, workers=0)
+    whole, first = (train_reference(config, Shape(3), "fp32", CPU, steps=range(last)) for last in (3, 2))
+    third = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3))
+    assert largest_difference(third, whole)[0] == 0
+    again = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3), exchange=without_rounding)
+    assert 0 < largest_difference(again, whole)[0] < 1e-4

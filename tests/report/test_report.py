@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/report/test_report.py
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from benchmarks.common.results import append_rows, read_table
 from scripts.analysis import device_use as roofline
 from scripts.analysis.cautions import warnings_of
 from scripts.analysis.sets import load_set
+from scripts.analysis.step_account import step_parts
 from scripts.report import content as report_content
 from scripts.report import detail_charts as report_charts
 from scripts.report import origin as report_origin
@@ -215,7 +217,8 @@ def test_the_table_has_the_measured_numbers(written):
     rows = {row["strategy"]: row for row in report_content.table_rows(results)}
     ddp, group = rows["ddp"], next(group for group in results.groups if group.label == "ddp")
     assert ddp["images/s"] == f"{group.throughput.value:.1f} [{group.throughput.low:.1f}, {group.throughput.high:.1f}]"
-    assert ddp["MFU %"] == f"{100 * group.throughput.value * 1e9 / (2 * 0.2e12):.1f}"
+    mfu = [100 * value * 1e9 / (2 * 0.2e12) for value in dataclasses.astuple(group.throughput)[:3]]
+    assert ddp["MFU %"] == "{:.1f} [{:.1f}, {:.1f}]".format(*mfu)
     assert ddp["same update?"] == "yes: within 1.2e-07 (tolerance 1.0e-06); but for length"
     assert rows["single"]["same update?"] == "yes: bit-identical; but for length"
     assert rows[EVIL]["same update?"].startswith("NO: relative difference 5.0e-01")
@@ -278,6 +281,10 @@ def joined(folder, *parts):
 WARNED = {
     "one repeat": {"num_repeats": 1},
     "unsteady": {"noise": 0.3},
+    "other programs took up to 20 %": {"noise": 0.3, "other_cpu_pct": 20, "steal_pct": 0},
+    "5 % of the cores' time to other guests": {"noise": 0.3, "other_cpu_pct": 0, "steal_pct": 5},
+    "neighbours on shared cores": {"noise": 0.3, "other_cpu_pct": 0.5, "steal_pct": 0},
+    "other processes were on its GPUs in 3 of 3 runs": {"other_gpu_processes": 1},
     "oversubscribed": {"oversubscribed": True},
     "busy before the first run": {"load_average": 1.9},
     "governor was powersave": {"governor": "powersave"},
@@ -328,13 +335,26 @@ def test_throttling_is_read_from_the_telemetry(tmp_path):
     assert len(found) == 1 and "(thermal) in 25 %" in found[0]
 
 
+def test_a_clock_that_was_lower_is_named(tmp_path):
+    # Of two strategies the one whose cores had less: unsteady windows by themselves do not say why.
+    for name in ("single", "ddp"):
+        add_runs(tmp_path, name, 100, noise=0.3, steal_pct=0, other_cpu_pct=0)
+    results = load_set(tmp_path)
+    telemetry = results.table("telemetry")
+    telemetry["clock_mhz"] = 3000.0
+    assert not [text for text in warnings_of(results) if "MHz" in text]
+    telemetry.loc[telemetry.run_id == "ddp-1", "clock_mhz"] = 2400.0
+    (found,) = [text for text in warnings_of(results) if "MHz" in text]
+    assert found.startswith("ddp: unsteady") and "2400 MHz, another's 3000" in found
+
+
 def test_the_step_chart_stacks_to_the_step(tmp_path):
     # Protects the account: parts sum to the step, exposed communication among them; timed steps are not in it.
     add_runs(tmp_path, "ddp", 100)
     append_rows(tmp_path, "steps", [{"run_id": "ddp-1", "rank": 0, "step": 99, "step_ms": 5000.0}])
     results = load_set(tmp_path)
-    parts = report_charts.step_parts(results.groups[0], results.table("steps"))
-    assert len(parts) == 12 and parts.sum(axis=1).tolist() == [100.0] * 12
+    parts = step_parts(results.groups[0], results.table("steps"))
+    assert len(parts) == 12 and parts.drop(columns="run_id").sum(axis=1).tolist() == [100.0] * 12
     axes = report_charts.step_chart([results]).axes[0]
     assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(100)
     assert [round(patch.get_width()) for patch in axes.patches] == [20, 1, 25, 40, 8, 5, 1]

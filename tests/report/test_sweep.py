@@ -136,15 +136,16 @@ def test_a_sweep_is_interleaved_and_does_only_what_is_missing(checkout, recorder
     }
     done = launch(checkout, "sweep", **variables | recorder.variables | {"PASSED_ON": OURS})
     assert done.returncode == 0, done.stderr
-    rows = read_table(tmp_path / "a set", "runs")
+    rows = read_table(tmp_path / "a set", "runs").query("repeat > 0")
     assert [*zip(rows.repeat, rows.options, strict=True)] == [
-        (repeat, f"--seed 3 --bucket-cap-mb {value}") for repeat in (1, 2) for value in (25, 1)
+        (repeat, f"--seed 3 --bucket-cap-mb {value}") for repeat, value in ((1, 25), (1, 1), (2, 1), (2, 25))
     ]
     started = [load_config(call["words"][-2:]) for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
     assert [(config.seed, config.bucket_cap_mb) for config in started[:2]] == [(3, 25), (3, 1)]
     again = variables | recorder.variables | {"PASSED_ON": OURS, "VALUES": "25 5 1", "REPEATS": 2}
     assert launch(checkout, "sweep", **again).returncode == 0
-    assert list(read_table(tmp_path / "a set", "runs").options[4:]) == ["--seed 3 --bucket-cap-mb 5"] * 2
+    rows = read_table(tmp_path / "a set", "runs").query("repeat > 0")
+    assert list(rows.options[4:]) == ["--seed 3 --bucket-cap-mb 5"] * 2
     points = read_csv(tmp_path / "a set" / "sweep.csv")
     assert [(row["key"], row["value"], row["num_runs"]) for row in points] == [
         ("bucket_cap_mb", value, "2") for value in ("1", "5", "25")
@@ -166,7 +167,11 @@ def test_scaling_gives_every_rank_the_same_threads(checkout, recorder, tmp_path,
     launch(checkout, "scaling", **variables | recorder.variables | {"PASSED_ON": passed_on})
     started = [call for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
     shapes = [(int(call["env"]["NPROC"]), load_config(call["words"][-2:]).global_batch) for call in started]
-    assert shapes == 2 * [(1, 8), (2, 8), (4, 8), (1, 2), (2, 4)]
+    assert sorted(shapes[:5]) == sorted(shapes[5:]) == [(1, 2), (1, 8), (2, 4), (2, 8), (4, 8)]
+    alone = [call for call in recorder.calls() if "benchmarks.single" in call["words"]]
+    batches = [load_config(call["words"][-2:]).global_batch for call in alone]
+    assert sorted(batches) == [2, 2, 8, 8]
+    assert {call["env"]["THREADS_PER_RANK"] for call in alone} == {started[0]["env"]["THREADS_PER_RANK"]}
     threads = max(1, len(os.sched_getaffinity(0)) // 4)
     assert {call["env"]["THREADS_PER_RANK"] for call in started} == {str(threads)}
 
@@ -186,8 +191,8 @@ def test_a_real_sweep_goes_on_after_a_value_that_fails(checkout, tmp_path, tiny_
         REPEATS=1,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    rows = read_table(results, "runs")
-    assert list(rows.status) == ["failed", "ok", "ok"]
+    rows = read_table(results, "runs").query("repeat > 0")
+    assert list(rows.status) == ["ok", "failed", "ok"]  # in the first round of three the last is first
     points = {row["value"]: row for row in read_csv(results / "sweep.csv")}
     assert sorted(points) == ["batch", "group"] and points["batch"]["ci_low"] == ""
     expected = rows[rows.options.str.contains("group")].images_per_s.item()
@@ -234,14 +239,14 @@ def test_sigterm_ends_a_sweep_with_its_row_and_no_process(checkout, tmp_path, ti
         [checkout / "launchers" / "all.sh", "sweep"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     deadline = time.monotonic() + 120
-    while not list(results.glob("logs/*/progress")):
+    while not list(results.glob("logs/single-1-*/progress")):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.1)
-    run_dir = next(results.glob("logs/*/progress")).parent
+    run_dir = next(results.glob("logs/single-1-*/progress")).parent
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=60)[0].decode()
     assert process.returncode == 143, output
-    assert list(read_table(results, "runs").status) == ["interrupted"]
+    assert list(read_table(results, "runs").status) == ["warm-up", "interrupted"]
     left = []
     for path in os.listdir("/proc"):
         if path.isdecimal():
@@ -300,6 +305,25 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     assert text.count("n = 3") == 3 and "95 % interval" in text and "single" not in text
 
 
+@pytest.mark.parametrize(("key", "values"), [("workers", (1, 2)), ("amp_dtype", ("bf16", "fp16"))])
+def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, key, values):
+    # A line joins numbers and no categories; the baseline is that of the set, else of the set around it.
+    around = tmp_path / "set"
+    inside = around / "sweeps"
+    for number, value in enumerate(values):
+        add_runs(inside, "ddp", 100 + number, asked={key: value})
+    results = load_set(inside)
+    bare = plot_sweep.sweep_chart(results, "ddp", key, sweep_points(results, "ddp", key))
+    assert "without single" in bare.texts[-1].get_text()
+    add_runs(around, "single", 60, asked={key: values[0]}, world_size=1)
+    figure = plot_sweep.sweep_chart(results, "ddp", key, sweep_points(results, "ddp", key))
+    axes, told = figure.axes[0], figure.texts[-1].get_text()
+    joined = [line for line in axes.lines if line.get_linestyle() == "-" and line.get_marker() == "None"]
+    assert axes.get_ylim()[0] == 0 and len(joined) == (key == "workers")
+    if key == "amp_dtype":
+        assert "dashed: single of the set around this one" in told and "2 ranks" in figure.get_suptitle()
+
+
 def test_a_sweep_is_the_runs_that_are_alike_in_all_else(tmp_path):
     # Two sweeps of one strategy in one set share the default run; a value measured on another model is in neither.
     for asked in ({}, {"bucket_cap_mb": 1.0}, {"bucket_cap_mb": 5.0}, {"workers": 0}, {"workers": 2}):
@@ -340,6 +364,8 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
             oversubscribed=ranks == 4,
             options=f"--global-batch {batch}",
         )
+    for batch, speed in ((32, 125), (8, 50)):
+        add_runs(tmp_path, "single", speed, noise=0.002, global_batch=batch, options=f"--global-batch {batch}")
     modes = scaling_points(load_set(tmp_path), "ddp")
     assert [(point.num_ranks, round(point.efficiency, 2)) for point in modes["strong"]] == [(1, 1), (2, 0.8), (4, 0.5)]
     assert [(point.num_ranks, round(point.efficiency, 2)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
@@ -347,7 +373,10 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
     rows = read_csv(tmp_path / "scaling.csv")
     assert [row["oversubscribed"] for row in rows] == ["no", "no", "yes", "no", "no", "yes"]
     assert [row["efficiency_ci_low"] == "" for row in rows] == [True, False, False, True, False, False]
-    assert "oversubscribed" in text_of(tmp_path / "charts" / "scaling_ddp.svg")
+    assert [round(float(row["over_single"]), 2) for row in rows] == [0.8, 0.64, 0.4, 1, 1, 1]
+    assert all(float(row["over_single_ci_low"]) < float(row["over_single"]) for row in rows)
+    drawn = text_of(tmp_path / "charts" / "scaling_ddp.svg")
+    assert "oversubscribed" in drawn and "64 % of single" in drawn.replace("(", "").replace(")", "")
 
 
 def test_scaling_asks_the_settings(tmp_path):

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,10 @@ from packaging.utils import canonicalize_name
 from support import ROOT, environment
 
 from benchmarks.common import gpus
+from benchmarks.common.devices import device_name
 from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import BUILDS, fitting_build, has_kernels, look, usable_gpus
+from benchmarks.common.machine import gpu_memory_bytes
 
 V100, A100, H100 = "Tesla V100-PCIE-16GB, 7.0", "NVIDIA A100-SXM4-40GB, 8.0", "NVIDIA H100 80GB HBM3, 9.0"
 NEWEST, VOLTA = "-r requirements.lock", "-r requirements-torch2.10.lock"
@@ -230,8 +233,9 @@ def test_the_v100_lock_installs_what_it_says_and_trains(machine, checkout, tmp_p
 class FakeCuda:
     """Stands for torch.cuda on a machine with these GPUs."""
 
-    def __init__(self, capabilities, arch_list=("sm_75", "sm_80", "sm_90"), starts=True):
+    def __init__(self, capabilities, arch_list=("sm_75", "sm_80", "sm_90"), starts=True, memory=(), names=()):
         self.capabilities, self.arch_list, self.starts = capabilities, list(arch_list), starts
+        self.memory, self.names = memory, names
 
     def is_available(self):
         return self.starts and bool(self.capabilities)
@@ -243,7 +247,10 @@ class FakeCuda:
         return self.capabilities[index]
 
     def get_device_name(self, index):
-        return f"GPU {index}"
+        return self.names[getattr(index, "index", index)] if self.names else f"GPU {index}"
+
+    def get_device_properties(self, index):
+        return types.SimpleNamespace(total_memory=self.memory[index])
 
     def get_arch_list(self):
         return self.arch_list
@@ -269,7 +276,9 @@ def gpu_machine(machine, monkeypatch):
 def test_usable_gpus_counts_those_that_run_kernels(gpu_machine, tmp_path, monkeypatch):
     two = f"echo '{A100}, 580.65.06'; echo '{A100}, 580.65.06'"
     gpu_machine(two, FakeCuda([(8, 0), (8, 6)]))
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     assert usable_gpus() == 2
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # else energy is of other GPUs, where there are two kinds
     gpu_machine(two, FakeCuda([(8, 0)]), visible="1")
     assert usable_gpus() == 1
     for hidden in ("", "-1", " "):
@@ -315,6 +324,35 @@ def test_gpus_that_cannot_be_used_get_a_sentence(gpu_machine, script, cuda, visi
     gpu_machine(script, cuda, visible, version)
     with pytest.raises(UserError, match=sentence):
         usable_gpus()
+
+
+def test_a_mig_slice_is_one_gpu(gpu_machine):
+    """nvidia-smi lists the GPU, CUDA_VISIBLE_DEVICES the slices, and a process can use one of them."""
+    slices = ["MIG-5a6b", "MIG-7c8d"]
+    gpu_machine(f"echo '{A100}, 580.1'", FakeCuda([(8, 0)]), visible=slices[0])
+    assert usable_gpus() == 1
+    gpu_machine(f"echo '{A100}, 580.1'", FakeCuda([(8, 0)]), visible=",".join(slices))
+    with pytest.raises(UserError, match="a process can use one MIG slice"):
+        usable_gpus()
+
+
+def test_the_smallest_of_the_gpus_that_are_used_counts(gpu_machine, monkeypatch):
+    """Protects a small card beside a large one, and a MIG slice, whose memory is not the GPU's."""
+    monkeypatch.delenv("NUM_GPUS", raising=False)
+    monkeypatch.delenv("GPU_MEMORY_GB", raising=False)
+    two = f"echo '{H100}, 580.1'; echo '{A100}, 580.1'"
+    gpu_machine(two, FakeCuda([(9, 0), (8, 0)], memory=[85.0e9, 42.3e9]))
+    assert gpu_memory_bytes(2) == 42.3e9 and gpu_memory_bytes(1) == 85.0e9
+    gpu_machine("true", FakeCuda([], starts=False), visible="")
+    assert gpu_memory_bytes(2) is None
+
+
+def test_a_row_says_both_kinds_of_gpu(gpu_machine):
+    """Protects a reader of V100 beside H100: every step waits for the slower one."""
+    gpu_machine("true", FakeCuda([(9, 0), (7, 0), (9, 0)], names=["H100", "V100", "H100"]))
+    assert device_name(torch.device("cuda", 0)) == "H100"
+    assert device_name(torch.device("cuda", 0), num_used=3) == "H100 + V100"
+    assert device_name(torch.device("cuda", 1)) == "V100"
 
 
 def test_kernels_run_on_their_major_version_and_ptx_on_later_ones():

@@ -8,42 +8,12 @@ import shutil
 import subprocess
 
 import pytest
-from support import NUM_TRAIN, ROOT, draw_images, environment
+from support import NUM_TRAIN, ROOT, SYNTHETIC_YAML, draw_images, environment, finish
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import add_settings, append_rows, read_table
+from benchmarks.common.results import append_rows, read_table
 from scripts.suite import plan, source
-
-YAML = "arch: resnet18\nimage_size: 32\nglobal_batch: 4\nloader: synthetic\n"
-VARIABLES = (
-    "ARGS CONFIG DATA RESULTS RETRY REPEATS STRATEGIES STRATEGY KEY VALUES RANKS NPROC TIMEOUT HOSTS NODES NNODES"
-)
-
-
-@pytest.fixture
-def given(monkeypatch, tmp_path):
-    """given(**variables): what the plan reads where only these are set, and a small configuration."""
-    (tmp_path / "own.yaml").write_text(YAML)
-
-    def read(**variables) -> plan.Given:
-        for name in (*VARIABLES.split(), "TASKS_PER_NODE", "GPUS_PER_NODE", "THREADS_PER_RANK", "REPEAT"):
-            monkeypatch.delenv(name, raising=False)
-        ours = {"CONFIG": tmp_path / "own.yaml", "NUM_GPUS": 0, "STRATEGIES": "single ddp", "REPEATS": 2}
-        for name, value in (ours | variables).items():
-            monkeypatch.setenv(name, str(value))
-        return plan.read_variables()
-
-    return read
-
-
-def finish(runs, results, status="ok"):
-    """The rows that these runs would leave."""
-    results.mkdir(exist_ok=True)
-    for run in runs:
-        row = {"run_id": f"{run.strategy}-{run.round}", "strategy": run.strategy, "repeat": run.round, "status": status}
-        append_rows(results, "runs", [row | {"settings": add_settings(results, run.asked, {"torch": "2.15"})}])
-
 
 # --- done already -------------------------------------------------------------------------------------------------
 
@@ -51,7 +21,8 @@ def finish(runs, results, status="ok"):
 def test_a_suite_is_done_where_every_run_has_its_row(given, tmp_path):
     """Protects hours of measured runs: given again, only what is missing, interrupted, or named by RETRY is run."""
     runs, results = plan.bench(given()), tmp_path / "a set"
-    assert [(run.round, run.strategy) for run in runs] == [(1, "single"), (1, "ddp"), (2, "single"), (2, "ddp")]
+    named = [(run.round, run.strategy) for run in runs]
+    assert sorted(named) == [(1, "ddp"), (1, "single"), (2, "ddp"), (2, "single")] and named[0][1] != named[2][1]
     assert plan.left_to_do(runs, results) == runs == plan.left_to_do(runs, None)
     for run, status in zip(runs, ("ok", "failed", "interrupted"), strict=False):
         finish([run], results, status)
@@ -107,10 +78,10 @@ def test_a_sweep_does_not_count_a_run_of_another_config(given, tmp_path):
     sweep = {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"}
     results = tmp_path / "a set"
     finish(plan.sweep(given(**sweep)), results)
-    (tmp_path / "group.yaml").write_text(YAML + "norm: group\n")
+    (tmp_path / "group.yaml").write_text(SYNTHETIC_YAML + "norm: group\n")
     other = plan.sweep(given(**sweep, CONFIG=tmp_path / "group.yaml"))
     assert plan.left_to_do(other, results) == other
-    (tmp_path / "a copy.yaml").write_text(YAML)
+    (tmp_path / "a copy.yaml").write_text(SYNTHETIC_YAML)
     assert plan.left_to_do(plan.sweep(given(**sweep, CONFIG=tmp_path / "a copy.yaml")), results) == []
 
 
@@ -150,9 +121,10 @@ def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_confi
     command = [checkout / "launchers" / "all.sh", "sweep"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    first, *runs, _ = done.stdout.splitlines()
+    first, warm, *runs, _ = done.stdout.splitlines()
+    assert warm.split()[:2] == ["warm-up", "ddp"]
     assert first.startswith("4 of 4 runs, in ") and not (tmp_path / "new").exists()
-    assert [line.split() for line in runs] == [
+    assert sorted(line.split() for line in runs) == [
         ["round", str(number), "ddp", "bucket_cap_mb", value] for number in (1, 2) for value in ("1.0", "25.0")
     ]
 

@@ -1,0 +1,152 @@
+"""The reference's images: dealt, decoded, cropped and flipped by code of its own, and by torchvision's transforms.
+
+from scripts.proof.images import training_batch
+"""
+
+import concurrent.futures
+import functools
+import io
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import torch
+from PIL import Image
+from torchvision.datasets.folder import IMG_EXTENSIONS
+from torchvision.transforms import RandomResizedCrop, v2
+from torchvision.transforms.functional import pil_to_tensor
+
+from benchmarks.common.config import Config
+from benchmarks.common.decode import quiet
+from benchmarks.common.errors import UserError
+
+ONE_AT_A_TIME = threading.Lock()
+ORIENTATION = 274  # the EXIF tag
+IMAGENET_MEAN_AND_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as torchvision documents for its models
+
+
+@functools.cache
+def labelled_images(folder: Path) -> list[tuple[Path, int]]:
+    """(path, class number) of every image, classes and files in the order of their names; a class that a val/ lacks
+    has its number all the same."""
+    classes = sorted(path.name for path in (folder.parent / "train").iterdir() if path.is_dir())
+    return [
+        (Path(root, name), number)
+        for number, of_class in enumerate(classes)
+        for root, _, names in sorted(os.walk(folder / of_class, followlinks=True))
+        for name in sorted(names)
+        if name.lower().endswith(IMG_EXTENSIONS)
+    ]
+
+
+def num_classes(images: list[tuple[Path, int]]) -> int:
+    return 1 + max(number for _, number in images)
+
+
+def global_batches(config: Config, num_images: int, epoch: int) -> Iterator[list[int]]:
+    """The image indices of each global batch of an epoch: shuffled laps over all images, dealt in order.
+
+    The generator's seed is the one thing that has to be as in benchmarks/common/data.py.
+    """
+    wanted = config.steps * config.global_batch
+    deal, order = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch), []
+    while len(order) < wanted:
+        order += torch.randperm(num_images, generator=deal).tolist()
+    for first in range(0, wanted, config.global_batch):
+        yield order[first : first + config.global_batch]
+
+
+@functools.lru_cache(maxsize=4)  # a step is taken anew with another exchange
+def training_batch(config: Config, epoch: int, step: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The images and targets of a global batch, as `decode` has them."""
+    images = labelled_images(Path(config.data) / "train")
+    batch = next(itertools.islice(global_batches(config, len(images), epoch), step, None))
+    seeds = [(config.seed, epoch, step * config.global_batch + place) for place in range(len(batch))]
+    keys = [(index, seed if config.augment else None) for index, seed in zip(batch, seeds, strict=True)]
+    return decode(config, images, keys, device)
+
+
+Key = tuple[int, tuple[int, int, int] | None]
+"""Index of an image, and what its crop and flip are drawn from: (seed, epoch, position); None: the centre crop."""
+
+
+def decode(config: Config, images: list, keys: list[Key], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Crops, float32 (N, 3, image_size, image_size), normalised, and int64 targets (N,).
+
+    Raises UserError for an image that cannot be read; with config.skip_bad_files, the next one takes its place.
+    """
+    with concurrent.futures.ThreadPoolExecutor() as threads:  # no rank runs beside it: all cores are free
+        read = list(threads.map(lambda key: read_image(config, images, key), keys))
+    mean, std = (torch.tensor(values, device=device).mul(255).view(1, 3, 1, 1) for values in IMAGENET_MEAN_AND_STD)
+    layout = torch.channels_last if config.memory_format == "channels_last" else torch.contiguous_format
+    pixels = torch.stack([crop for crop, _ in read]).to(device).float().sub(mean).div(std)
+    return pixels.contiguous(memory_format=layout), torch.tensor([target for _, target in read], device=device)
+
+
+def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tuple[torch.Tensor, int]:
+    """One crop, uint8 (3, image_size, image_size), and the class number of its image.
+
+    By config.decoder, which is a library's name here; what that leaves to Pillow is resized as its other images are.
+    """
+    (index, seed), crop = key, functools.partial(cropped, config.image_size, key[1])
+    path, target = images[index]
+    try:
+        with Image.open(path) as image:
+            if config.decoder == "pillow":
+                return pil_to_tensor(crop(image.convert("RGB"))), target
+            # '': packed by Pillow, at full size
+            library = DECODERS.get(config.decoder) if image.format == "JPEG" else None
+            pixels = library(path.read_bytes()) if library else None
+            return crop(pil_to_tensor(image.convert("RGB")) if pixels is None else pixels), target
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        if config.skip_bad_files:
+            return read_image(config, images, ((index + 1) % len(images), seed))
+        raise UserError(f"{str(path)!r} is not a readable image ({error}); mend or remove it") from None
+
+
+def cropped(size: int, seed: tuple[int, int, int] | None, image):
+    """torchvision's transforms of a Pillow image or a tensor: at random from `seed`, or the centre crop for None.
+
+    How a seed becomes the generator's is the second thing that has to be as in the suite (benchmarks/common/crops.py).
+    """
+    if seed is None:
+        return v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size)])(image)
+    with ONE_AT_A_TIME:  # torchvision draws from the one generator of the process
+        numbers = numpy.random.SeedSequence(seed).generate_state(1, numpy.uint64)
+        torch.default_generator.manual_seed(int(numbers[0] >> 1))
+        box = RandomResizedCrop.get_params(image, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
+        flip = torch.rand(1).item() < 0.5
+    view = v2.functional.resized_crop(image, *box, [size, size], antialias=True)
+    return v2.functional.horizontal_flip(view) if flip else view
+
+
+def by_nvimgcodec(content: bytes) -> torch.Tensor | None:
+    """uint8 (3, height, width) of a JPEG file's content, or None for what the library leaves to Pillow."""
+    library, decoder = nvimgcodec_of_thread(threading.get_ident())
+    image = decoder.decode(library.CodeStream(content), params=library.DecodeParams(apply_exif_orientation=False))
+    return None if image is None else torch.from_numpy(numpy.array(image)).permute(2, 0, 1)
+
+
+@functools.cache
+def nvimgcodec_of_thread(thread: int):
+    """The library and a decoder on the CPU that no other thread uses."""
+    with ONE_AT_A_TIME, quiet():  # stderr belongs to the process, not to a thread
+        from nvidia import nvimgcodec
+
+        backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
+        return nvimgcodec, nvimgcodec.Decoder(device_id=-99999, backends=backends, max_num_cpu_threads=1)
+
+
+def by_torchcodec(content: bytes) -> torch.Tensor | None:
+    """uint8 (3, height, width) of a JPEG file's content, or None for what the loader leaves to Pillow."""
+    from torchcodec.decoders import decode_jpeg
+
+    with Image.open(io.BytesIO(content)) as image:
+        plain = image.mode in ("L", "RGB") and ORIENTATION not in image.getexif()
+    return decode_jpeg(content, mode="RGB") if plain else None
+
+
+DECODERS = {"nvimgcodec": by_nvimgcodec, "torchcodec": by_torchcodec}

@@ -1,0 +1,75 @@
+"""What else used the cores and the GPUs of a run: other programs, the hypervisor, other suites.
+
+Beside scripts/suite/attempt.py. The cores' counters are read before and after a run, so that it pays nothing for them;
+a GPU's processes are read with its telemetry.
+"""
+
+import os
+import resource
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import psutil
+
+from benchmarks.common.run_folder import VARIABLE
+
+
+class Cores:
+    """Counters of the cores that this process may use, from now on; its children must have been waited for."""
+
+    def __init__(self):
+        self.before, self.own_before_s = _counters(), _own_s()
+
+    def shares(self, rank_cpu_s: float | None) -> dict[str, float | None]:
+        """Columns of runs.csv, per cent of the cores' time. rank_cpu_s: CPU time of a rank, by its own word.
+
+        Programs of others are what is left beside this process and its children. Where a rank is no child, as under
+        Slurm or on another node, nobody can tell.
+        """
+        busy_s, steal_s, all_s = (after - before for after, before in zip(_counters(), self.before, strict=True))
+        own_s = _own_s() - self.own_before_s
+        is_child = rank_cpu_s is not None and own_s >= rank_cpu_s
+        return {
+            "steal_pct": 100 * steal_s / all_s if all_s else None,
+            "other_cpu_pct": 100 * max(0.0, busy_s - own_s) / all_s if all_s and is_child else None,
+        }
+
+
+def _counters() -> tuple[float, float, float]:
+    """Seconds in which the cores were busy, were given to another guest, and all (proc_stat(5))."""
+    usable = os.sched_getaffinity(0)
+    cores = [times for number, times in enumerate(psutil.cpu_times(percpu=True)) if number in usable]
+    busy_s = sum(core.user + core.nice + core.system + core.irq + core.softirq for core in cores)
+    steal_s = sum(core.steal for core in cores)
+    return busy_s, steal_s, busy_s + steal_s + sum(core.idle + core.iowait for core in cores)
+
+
+def _own_s() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+class Guests:
+    """Counts processes on GPUs that are not of this run: those there before it, and those without its mark.
+
+    A process that cannot be seen, since NVML speaks of another container's numbers, is not counted.
+    """
+
+    def __init__(self, run_dir: Path | None, there_before: Iterable[int] = ()):
+        self.run_dir, self.foreign = str(run_dir), dict.fromkeys(there_before, True)
+
+    def count(self, pids: Collection[int]) -> int:
+        """How many of these are others'."""
+        for pid in pids:
+            if pid not in self.foreign:
+                self.foreign[pid] = self._is_foreign(pid)
+        return sum(self.foreign[pid] for pid in pids)
+
+    def _is_foreign(self, pid: int) -> bool:
+        try:
+            return psutil.Process(pid).environ().get(VARIABLE) != self.run_dir
+        except psutil.AccessDenied:  # another user's
+            return True
+        except psutil.Error:
+            return False

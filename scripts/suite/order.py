@@ -1,0 +1,60 @@
+"""The order of the runs in a round, and how much of a run is timed.
+
+    from scripts.suite.order import places, timed_part
+
+Rows of a Williams square (1949): over as many rounds as there are runs, each has every place once, and, where their
+number is even, follows each other one once; over twice as many where it is odd. So neither a drift within a round nor
+what a run leaves behind, such as heat, sticks to one strategy, as it would in one order, or in a rotation, which keeps
+neighbours. A shuffle of each round does so on average only: of 10 strategies and 3 rounds one is always early. Rows
+are taken with a stride of the golden section, so that a few rounds are spread over all places, too. The order depends
+on the number of runs, the round and SEED only: a set that is resumed keeps it, and sets that are compared share it.
+"""
+
+import dataclasses
+import math
+import random
+
+from benchmarks.common.config import Config
+
+SEED = 0
+GOLDEN = (3 - math.sqrt(5)) / 2
+
+
+def places(num_runs: int, number: int) -> list[int]:
+    """Which of the runs 0, 1, ... is first, second, ... in round `number` (1, 2, ...)."""
+    names = random.Random(SEED).sample(range(num_runs), num_runs)
+    strides = [step for step in range(1, num_runs + 1) if math.gcd(step, num_runs) == 1]
+    stride = min(strides, key=lambda step: abs(step - num_runs * GOLDEN))
+    zigzag = [(place + 1) // 2 * (-1) ** (place + 1) for place in range(num_runs)]  # 0, 1, -1, 2, -2, ...
+    row = [names[(step + number * stride) % num_runs] for step in zigzag]
+    backwards = num_runs % 2 and (number - 1) // num_runs % 2
+    return row[::-1] if backwards else row
+
+
+def timed_part(config: Config, fingerprint: str) -> Config:
+    """The configuration without what comes after its timed windows: more epochs, accounted steps, checkpoints.
+
+    fingerprint: of the images, which says how many there are; '' for synthetic ones. A window's worth of steps stays
+    behind the last one, so that loaders prefetch in it as in the others.
+    """
+    num_train = int(fingerprint.split("-")[1]) if fingerprint else 0  # classes, training images, ...
+    steps = config.steps or num_train // config.global_batch
+    needed = 1 + config.warmup_steps + (config.windows + 1) * config.window_steps
+    epochs = config.epochs
+    if 0 < needed <= steps:
+        epochs, steps = 1, needed
+    elif steps:
+        epochs = min(config.epochs, _epochs_of_windows(config, steps))
+    places = {"checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
+    return dataclasses.replace(config, epochs=epochs, steps=steps, account_steps=0, **places)
+
+
+def _epochs_of_windows(config: Config, steps: int) -> int:
+    """Epochs after which all windows are taken, as the engine takes them; the first step of an epoch is in none."""
+    windows, warm_left = 0, config.warmup_steps
+    for epoch in range(config.epochs):
+        windows += max(0, steps - max(1, warm_left)) // config.window_steps
+        warm_left = max(0, warm_left - steps)
+        if windows >= config.windows:
+            return epoch + 1
+    return config.epochs

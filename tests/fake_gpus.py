@@ -1,0 +1,161 @@
+"""A machine with GPUs that are not there: tensors without data, which know their device all the same.
+
+    see_gpus(monkeypatch, 8)                                     # what torch and the suite's one predicate say
+    train_on_nothing(monkeypatch, "ddp", config, rank=1, num_ranks=8)
+
+A strategy's main runs as it is, up to the end of engine.fit, with the stand-ins of tests/stand_ins.py.
+"""
+
+import contextlib
+import importlib
+import types
+
+import numpy
+import torch
+import torch.distributed as dist
+from stand_ins import WithoutDriver, backward, checked, deepcopy, put_bare, start_fake_group, to, void
+from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from benchmarks.common import data, devices, engine, gpus, machine, stages
+from benchmarks.common.errors import UserError
+
+NOT_USABLE = "driver 470.1 is too old for this torch; update it"
+STEPS = {"steps": 3, "warmup_steps": 0, "windows": 1, "window_steps": 1, "account_steps": 1, "workers": 0}
+RANK_VARIABLES = (  # rank, local_rank, ranks, ranks of a node
+    ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_TASKS"),
+)
+
+# --- the machine --------------------------------------------------------------------------------------------------
+
+
+def see_gpus(patch, num_gpus: int, usable: bool = True) -> None:
+    """Have NVML see `num_gpus` GPUs; where they are not usable, the runtime does not start, as with an old driver."""
+
+    def usable_gpus() -> int:
+        if num_gpus and not usable:
+            raise UserError(NOT_USABLE)
+        return num_gpus
+
+    for module in (gpus, machine, devices):
+        patch.setattr(module, "usable_gpus", usable_gpus)
+    for name in ("NUM_GPUS", "NPROC", "GPUS_PER_NODE", "CONFIG", "CUDA_VISIBLE_DEVICES"):
+        patch.delenv(name, raising=False)
+    current = torch.device("cuda", 0)
+    told = {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: bool(num_gpus) and usable,
+        "device_count": lambda: num_gpus,
+        "set_device": lambda device: None,
+        "current_device": lambda: 0,
+        "get_device_name": lambda *_: "a GPU that is not there",
+        "get_device_properties": lambda device: types.SimpleNamespace(
+            uuid=f"GPU-{torch.device(device).index}", total_memory=192 << 30, multi_processor_count=80
+        ),
+        "get_device_capability": lambda *_: (8, 0),
+        "is_current_stream_capturing": lambda: False,
+        "is_bf16_supported": lambda *_: True,
+        "memory_reserved": lambda *_: 0,
+        "max_memory_allocated": lambda *_: 0,
+        "synchronize": lambda *_: None,
+        "Event": Moment,
+        "Stream": Stream,
+        "current_stream": lambda device=current: Stream(device),
+        "stream": lambda stream: contextlib.nullcontext(),
+    }
+    for name, value in told.items():
+        patch.setattr(torch.cuda, name, value)
+    patch.setattr(torch.Tensor, "record_stream", record_stream)
+
+
+class Moment:
+    """Stands for a CUDA event."""
+
+    def __init__(self, enable_timing=False):
+        pass
+
+    def record(self, *_) -> None:
+        pass
+
+    def elapsed_time(self, other: "Moment") -> float:
+        return 1.0
+
+
+class Stream:
+    """Stands for a CUDA stream, which waits for streams only."""
+
+    def __init__(self, device):
+        self.device = torch.device(device)
+
+    def wait_stream(self, other: "Stream") -> None:
+        assert isinstance(other, Stream)
+
+
+def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
+    """Stands for Tensor.record_stream, which is about the memory of the stream's GPU."""
+    assert stream.device == tensor.device
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+class Decoded:
+    """What a loader's workers hand over: uint8 images on the CPU."""
+
+    def __init__(self, config, batches, device):
+        num_images = config.global_batch // batches.num_shards
+        images = torch.zeros(num_images, 3, config.image_size, config.image_size, dtype=torch.uint8)
+        self.batches, self.batch = batches, (images, torch.zeros(num_images, dtype=torch.int64), [])
+
+    def __iter__(self):
+        return iter([self.batch] * len(self.batches))
+
+
+def fit_on_nothing(config, worker, *, train, val, reduce=lambda tensor: tensor, **parts) -> None:
+    """engine.fit. A sum over the ranks comes back as real zeros, which the host may look at, as at nothing else."""
+
+    def real_zeros(tensor):
+        shape = reduce(tensor).shape
+        with unset_fake_temporarily():
+            return torch.zeros(shape, dtype=torch.float64)
+
+    val.batches.num_steps = 2  # in the second, this rank has no image
+    val.host_batches = [Decoded(config, val.batches, worker.device).batch]
+    engine.fit(config, worker, train=train, val=val, reduce=real_zeros, **parts)
+
+
+def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2, fit=fit_on_nothing) -> None:
+    """benchmarks.<name>.main as one rank on the machine of see_gpus: steps, meter, evaluation and account."""
+    script = importlib.import_module(f"benchmarks.{name}")
+    for variables in RANK_VARIABLES:
+        for variable, value in zip(variables, (rank, rank, num_ranks, num_ranks), strict=True):
+            patch.setenv(variable, str(value))
+    for variable, value in {"SLURM_JOB_ID": 1, "SLURM_STEP_ID": 0, "NPROC": num_ranks}.items():
+        patch.setenv(variable, str(value))
+    put_bare(patch, script)
+    patch.setattr(script, "guarded", lambda main, rank=None: main())
+    if hasattr(script, "usable_gpus"):
+        patch.setattr(script, "usable_gpus", gpus.usable_gpus)
+    if hasattr(script, "rank_first"):  # its barrier is there to have the host wait
+        patch.setattr(script, "rank_first", lambda rank, barrier: contextlib.nullcontext())
+    patch.setattr(torch.multiprocessing, "spawn", lambda start, args, nprocs: start(rank, *args))
+    patch.setattr(data, "SyntheticBatches", Decoded)
+    patch.setattr(nn.Module, "to", to)
+    patch.setattr(stages, "copy", types.SimpleNamespace(deepcopy=deepcopy))
+    patch.setattr(engine, "gather", lambda values, worker, reduce: numpy.zeros((worker.world_size, len(values))))
+    patch.setattr(engine, "count_devices", lambda devices, worker, reduce: len(set(devices)))
+    if torch.cuda.is_available():
+        patch.setattr(torch.autograd, "backward", backward)
+    start_group = dist.init_process_group
+    patch.setattr(dist, "init_process_group", lambda **options: start_fake_group(start_group, rank, num_ranks))
+    for collective in ("all_reduce", "broadcast"):
+        patch.setattr(dist, collective, lambda tensor, *_, **__: void(checked(tensor)))
+    patch.setattr(dist, "barrier", lambda *_, **__: None)
+    try:
+        with WithoutDriver(allow_non_fake_inputs=True):
+            script.main(config, fit=fit)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,343 @@
+"""`make ab`: what A and B can be, what is refused before anything starts, and real sittings that leave nothing behind.
+
+    .venv/bin/python -m pytest tests/suite/test_ab.py
+    .venv/bin/python -m pytest tests/suite/test_ab.py -m slow -s      # A/A, and a planted delay: 20 minutes, alone
+
+Here launchers and attempts of two checkouts are real, and what they run trains nothing; the slow ones train.
+"""
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint
+
+from benchmarks.common.config import FIELDS, read_yaml
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import WARM_UP, read_table
+from benchmarks.common.run_folder import RunFolder
+from scripts.suite import ab, sides, source
+
+# Short, and three windows: what is tested is the sitting, not the machine.
+SHORT = SYNTHETIC_YAML + "epochs: 1\nsteps: 8\nwarmup_steps: 1\nwindows: 3\nwindow_steps: 2\nworkers: 0\n"
+GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+
+
+class Clone:
+    """A repository with the suite as it is here, in commits of its own; its path has a space.
+
+    Worktrees of what it runs are made beside it, where `left_over` looks.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder / "a clone"
+        for part in ("benchmarks", "configs", "launchers", "scripts"):
+            shutil.copytree(ROOT / part, self.folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        (self.folder / ".gitignore").write_text("__pycache__/\n/results/\n")
+        (self.folder / "short.yaml").write_text(SHORT)
+        self.git("init", "-q", "-b", "main")
+        self.commit("the suite")
+        self.variables = {"CONFIG": self.folder / "short.yaml", "STRATEGY": "single", "REPEATS": 2, "TMPDIR": folder}
+
+    def git(self, *words: str) -> str:
+        return subprocess.run([*GIT, "-C", self.folder, *words], check=True, capture_output=True, text=True).stdout
+
+    def commit(self, message: str) -> str:
+        self.git("add", "-A")
+        self.git("commit", "-qm", message)
+        return self.git("rev-parse", "HEAD").strip()
+
+    def start(self, **variables) -> subprocess.Popen:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command = [sys.executable, "-m", "scripts.suite.ab"]
+        env = environment(**self.variables | variables)
+        return subprocess.Popen(command, cwd=self.folder, env=env, preexec_fn=hear_sigint, **pipes)
+
+    def run(self, **variables) -> subprocess.CompletedProcess:
+        process = self.start(**variables)
+        out, err = process.communicate(timeout=1500)
+        print(out, err)
+        assert "Traceback" not in err
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def left_over(self) -> list:
+        """Worktrees besides the clone itself, and their folders."""
+        listed = [text for text in self.git("worktree", "list", "--porcelain").split("\n\n") if text.strip()]
+        return [*listed[1:], *self.folder.parent.glob(f"{sides.PREFIX}*")]
+
+    def until_one_runs(self, process: subprocess.Popen) -> None:
+        """Until a run that counts has its folder."""
+        while not [*self.folder.glob("results/*/?/logs/single-1-*/run.log")]:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def clone(tmp_path):
+    return Clone(tmp_path)
+
+
+@pytest.fixture
+def untrained(clone, recorder):
+    """The clone with attempts that are real, and runs that train nothing and wait while `hold` exists."""
+    met = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.suite.attempt"}
+    clone.variables |= recorder.variables | met | {"WAIT_WHILE": clone.folder.parent / "hold"}
+    return clone
+
+
+# --- before anything starts ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept_clone(tmp_path_factory):
+    """For tests that start nothing."""
+    return Clone(tmp_path_factory.mktemp("ab"))
+
+
+@pytest.fixture
+def read(kept_clone, monkeypatch, given):
+    """read(text, **variables): the side that text says, in the clone."""
+
+    def side(text: str, **variables) -> sides.Side:
+        monkeypatch.setattr(sides, "ROOT", kept_clone.folder)
+        monkeypatch.setattr(source, "ROOT", kept_clone.folder)
+        source.local_changes.cache_clear()
+        return sides.read_side("B", text, given(**variables), "single")
+
+    yield side
+    source.local_changes.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "B is not set; for example: make ab A=HEAD~1 B=tree:"),
+        ("nonsense", "B=nonsense is no commit of this repository"),
+        ("commit:--help", "is no commit of this repository"),
+        ("tree:x", "tree: is this checkout, and takes nothing; leave 'x' out"),
+        ("config:nowhere.yaml", "there is no file 'nowhere.yaml'"),
+        ("python:/nowhere/python", "/nowhere/python is no program"),
+        ("python:", "nothing is no program"),
+    ],
+)
+def test_a_side_that_is_none_is_named(read, text, words):
+    """Protects the reader of the message: what was wrong, and what there is."""
+    with pytest.raises(UserError, match=re.escape(words)):
+        read(text)
+
+
+def test_what_a_commit_lacks_is_said_before_it_is_measured(kept_clone, read):
+    """Protects minutes: a strategy, an option that is set, or the variables that start a launcher of any checkout."""
+    folder = kept_clone.folder
+    for path, old, new, variables, words in (
+        (folder / "launchers/single.sh", None, None, {}, "has no strategy single"),
+        (folder / "scripts/suite/plan.py", "def begin(", "def start(", {}, "older than the variables by which"),
+        (
+            folder / "benchmarks/common/config.py",
+            " norm: Lit",
+            " gone: Lit",
+            {"ARGS": "--norm group"},
+            "no option norm",
+        ),
+    ):
+        text = path.read_text()
+        path.write_text(text.replace(old, new)) if old else path.unlink()
+        bad = kept_clone.commit("bad")
+        kept_clone.git("revert", "--no-edit", "HEAD")
+        with pytest.raises(UserError, match=f"{bad[:12]}.*{words}"):
+            read(bad, **variables)
+        assert path.read_text() == text and read("HEAD", **variables).commit
+
+
+def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):
+    """Protects the comparison of commits between which a default changed. Mutant: differences from this checkout's
+    defaults leave 0.9 to the commit, whose own is 0.5."""
+    path = kept_clone.folder / "benchmarks/common/config.py"
+    path.write_text(path.read_text().replace("momentum: float = 0.9", "momentum: float = 0.5\n    gone: int = 1"))
+    side = read(kept_clone.commit("another default"))
+    kept_clone.git("revert", "--no-edit", "HEAD")
+    folder = RunFolder(tmp_path / "logs" / "single-1-1")
+    folder.path.mkdir(parents=True)
+    sides.write_config(side, folder, side.config)
+    told = read_yaml(str(folder.config))
+    assert told["momentum"] == 0.9 and told.keys() == FIELDS.keys() - {"config"} and Path(told["data"]).is_absolute()
+
+
+def test_plan_says_what_is_compared(clone):
+    """Protects the reader from a comparison of other things than were meant; nothing is started."""
+    clone.variables |= {"PLAN": "yes"}
+    aa = clone.run(A="HEAD", B="tree:").stdout
+    assert "A and B are the same: an A/A run" in aa and "at most 2 rounds, after a warm-up of each" in aa
+    (clone.folder / "more.yaml").write_text(SHORT + "norm: group\n")
+    commits = clone.run(A="HEAD", B="commit:HEAD").stdout
+    assert "local changes are not measured: both sides are commits" in commits and "an A/A run" in commits
+    flags = clone.run(A="flags:", B="flags:--lr 0.3 --norm group").stdout
+    assert "they differ in norm (batch against group), lr (0.1 against 0.3)" in flags and "A/A" not in flags
+    assert "local changes are not measured" not in flags
+    both = clone.run(A="python:/usr/bin/env", B=f"config:{clone.folder / 'more.yaml'}").stdout
+    assert "they differ in norm (batch against group)" in both and both.splitlines()[0].endswith(" /usr/bin/env")
+    for variables, words in (
+        ({"FAIL_OVER": "5"}, "FAIL_OVER is '5', but must be a percentage such as 5%"),
+        ({"STRATEGY": "sngle"}, "did you mean single?"),
+        ({"NNODES": 2}, "leave NNODES out"),
+    ):
+        done = clone.run(A="HEAD", B="tree:", **variables)
+        assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+    assert not (clone.folder / "results").exists() and clone.left_over() == []
+
+
+# --- the sitting, with runs that train nothing --------------------------------------------------------------------
+
+
+def test_rounds_in_random_order_leave_rows_and_a_last_line_that_says_which(untrained):
+    """Protects rows, order and exit codes; constant throughput and one round have no verdict."""
+    (untrained.folder / "new.py").write_text("")
+    done = untrained.run(A="HEAD", B="tree:", RESULTS="results/x", FAIL_OVER="5%", REPEATS=5)
+    assert done.returncode == 2 and done.stderr == "not decided: whether B is slower by more than 5 %\n"
+    said = done.stdout.splitlines()
+    assert [line for line in said if line.startswith("round ")] == [f"round {n}: B/A 1.000" for n in range(1, 6)]
+    assert said[-1].startswith("no verdict: every run has the same throughput")
+    assert "sd from run to run: 0.0 %" in said and any("; 5 rounds, " in line for line in said)
+    results = untrained.folder / "results" / "x"
+    rows = {name: read_table(results / name, "runs") for name in "AB"}
+    assert all([*rows[name].status] == [WARM_UP, *["ok"] * 5] for name in "AB")
+    assert {*rows["A"].dirty} == {"no"} and {*rows["B"].dirty} == {"yes"}  # each had its own code
+    found = json.loads((results / "ab.json").read_text())
+    first = ["A" if place == 1 else "B" for place in rows["A"].position[1:]]
+    assert first == found["rounds"]["first"] and found["rounds"]["images_per_s"]["B"] == [1.0] * 5
+    assert untrained.left_over() == []
+    again = untrained.run(A="HEAD", B="tree:", RESULTS="results/x")
+    assert again.returncode == 2 and "holds a comparison already" in again.stderr
+    one = untrained.run(A="flags:", B="flags:", REPEATS=1, FAIL_OVER="5%")
+    assert one.returncode == 2 and "no verdict: one run says nothing" in one.stdout
+    assert untrained.run(A="flags:", B="flags:", REPEATS=1).returncode == 0
+
+
+def test_a_budget_ends_a_sitting(untrained):
+    """Protects BUDGET; the interval holds whenever one stops."""
+    done = untrained.run(A="flags:", B="flags:", REPEATS=20, BUDGET="0.1s")
+    assert done.returncode == 0 and "BUDGET=0.1s: another round" in done.stdout and "no round was done" in done.stdout
+
+
+def test_a_side_that_fails_is_named_with_its_log(untrained):
+    """Protects the gate: a sentence, the log, exit code 1, and no worktree."""
+    (untrained.folder / "launchers/single.sh").write_text("#!/bin/bash\nexit 3\n")
+    bad = untrained.commit("does not start")
+    done = untrained.run(A="HEAD~1", B=bad)
+    assert done.returncode == 1 and untrained.left_over() == []
+    assert f"failed: B, {bad}: warm-up: failed: the launcher ended with code 3" in done.stderr
+    assert "; its log: " in done.stderr.splitlines()[-1]
+
+
+def test_a_tree_that_changes_meanwhile_has_no_verdict(untrained):
+    """Protects the meaning of A and B. Mutant: without the check both are measured as if they were one thing."""
+    (hold := untrained.folder.parent / "hold").touch()
+    process = untrained.start(A="flags:", B="flags:", REPEATS=20)
+    untrained.until_one_runs(process)
+    (untrained.folder / "new.py").write_text("")
+    hold.unlink()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1 and "its files were changed while they were measured" in err
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_leaves_no_process_and_no_worktree(untrained, signum, code):
+    """Protects the machine after Ctrl-C, and the rows so far; after SIGKILL the next one clears away."""
+    (hold := untrained.folder.parent / "hold").touch()
+    process = untrained.start(A="HEAD", B="flags:", REPEATS=20)
+    untrained.until_one_runs(process)
+    assert len(untrained.left_over()) == 2
+    process.send_signal(signum)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(60)
+    hold.unlink()
+    assert process.returncode == code
+    (results,) = (untrained.folder / "results").iterdir()
+    rows = [read_table(results / name, "runs") for name in "AB"]
+    if signum == signal.SIGKILL:
+        assert untrained.run(A="HEAD", B="flags:", REPEATS=1).returncode == 0
+    else:
+        # Mutant: a loop over both sides that the signal does not end waits for the other's run.
+        assert sorted(status for each in rows for status in each.status) == ["interrupted", WARM_UP, WARM_UP]
+    assert untrained.left_over() == [] and of_folder(untrained.folder.parent) == []
+
+
+def of_folder(folder: Path) -> list[str]:
+    """Processes whose run is in the folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RUN_DIR", "").startswith(str(folder)):
+                found += [" ".join(process.cmdline())]
+    return found
+
+
+# --- for real -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_commit_that_does_not_run_is_named_with_its_log(clone):
+    """Protects the whole path: a real run of a commit, then one whose source is no Python."""
+    results = clone.folder / "results" / "x"
+    done = clone.run(A="HEAD", B="flags:--lr 0.2", RESULTS="results/x")
+    assert done.returncode == 0 and any(line.startswith("sd from run to run: ") for line in done.stdout.splitlines())
+    for name in "AB":
+        rows = read_table(results / name, "runs")
+        assert [*rows.status] == [WARM_UP, "ok", "ok"] and rows.images_per_s.min() > 0
+    (clone.folder / "benchmarks/single.py").write_text("a syntax error\n")
+    bad = clone.commit("does not build")
+    done = clone.run(A="HEAD~1", B=bad)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and last.startswith(f"failed: B, {bad}: ") and "SyntaxError" in last
+    assert Path(last.partition("its log: ")[2]).exists() and clone.left_over() == []
+
+
+# --- the arithmetic -----------------------------------------------------------------------------------------------
+
+
+def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
+    """Protects the numbers below the verdict: ratios of two runs have twice the variance of one."""
+    sitting = ab.Sitting(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0, 92.0, 90.0, 92.0]}, list("ABBA"))
+    step = ab.next_step(sitting.log_ratios, 4)
+    assert sitting.sd == pytest.approx(0.0219790 / 2 / 3**0.5 * 2 / 2**0.5, rel=1e-4)
+    assert [ab.verdict(step, sitting, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
+    close = ab.Sitting(0, time.monotonic(), {"A": [100.0] * 4, "B": [94.0, 96.0, 94.0, 96.0]}, list("ABBA"))
+    assert ab.verdict(ab.next_step(close.log_ratios, 4, 0.05), close, tmp_path, 0.05) == 2
+    constant = ab.Sitting(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0] * 4}, list("ABBA"))
+    assert ab.verdict(ab.next_step(constant.log_ratios, 4), constant, tmp_path, 0.05) == 2
+    said = capsys.readouterr()
+    assert "B is slower; B/A 0.910 [" in said.out and "no verdict: every run has the same throughput" in said.out
+    assert said.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
+
+
+# --- acceptance: on a quiet machine -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_equal_things_are_equal_and_a_planted_delay_is_found(clone, tmp_path):
+    """A/A finds no difference; a delay planted in every step of B is found: of 5 % where the sd from run to run is at
+    most 4 %, else of 1.5 times the difference that the rounds find with 80 % power."""
+    ours = {"CONFIG": "configs/smoke.yaml", "STRATEGY": "ddp", "DATA": ROOT / "data/imagenet-mini", "REPEATS": 20}
+    assert clone.run(A="HEAD", B="HEAD", RESULTS="results/aa", **ours).returncode == 0
+    aa = json.loads((clone.folder / "results/aa/ab.json").read_text())["b_over_a"]
+    assert aa["verdict"] == "no difference seen"
+    slower = 0.05 if aa["sd_of_runs"] <= 0.04 else 1.5 * aa["smallest_difference"]
+    step_s = read_table(clone.folder / "results/aa/A", "runs").step_ms_p50.median() / 1000
+    wrapper = tmp_path / "slow python"
+    wrapper.write_text(
+        f'#!/bin/bash\nexport PYTHONPATH="{ROOT}/tests/faults" FAULT=slow SLOW_S={step_s * slower / (1 - slower)}\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    done = clone.run(A="HEAD", B=f"python:{wrapper}", RESULTS="results/late", **ours)
+    late = json.loads((clone.folder / "results/late/ab.json").read_text())["b_over_a"]
+    print(f"planted {100 * slower:.1f} %, found {100 * (1 - late['value']):.1f} %")
+    assert done.returncode == 0 and late["verdict"] == "slower"

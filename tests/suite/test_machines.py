@@ -1,0 +1,197 @@
+"""The same suite on machines with 1, 2 and 8 GPUs, and with 8 that this torch cannot use.
+
+    .venv/bin/python -m pytest tests/suite/test_machines.py
+
+The one predicate, usable_gpus, is told how many there are; from there the plan, what it refuses, the launchers' own
+words, and each rank's devices follow by themselves. Nothing trains.
+"""
+
+import ast
+import dataclasses
+import os
+import subprocess
+
+import pytest
+import torch
+from fake_gpus import NOT_USABLE, STEPS, see_gpus, train_on_nothing
+from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment
+
+from benchmarks.common.agreement import identities
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
+from scripts.suite import plan, preflight
+
+SMALL = Config(arch="resnet18", image_size=32, global_batch=16, loader="synthetic", **STEPS)
+SIZES = [2, *(pytest.param(num_gpus, marks=pytest.mark.slow) for num_gpus in (1, 8))]
+# A rank a GPU, but for these: GPUs of a rank, and the most that one drives.
+GPUS_OF_A_RANK = {"hybrid_parallel": 2}
+DRIVES = {"single": 1, "model_parallel": 2, "dataparallel": 8}
+OVER = {"horovod_ddp": "horovod-gloo"}
+ONE_IS_TOO_FEW = {"hybrid_parallel"}
+TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows its answer
+    "benchmarks/common/gpus.py": {"is_available", "device_count"},
+    "benchmarks/common/devices.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
+    "scripts/probe/measured.py": {"is_available"},  # the name of what it ran on
+    "scripts/analysis/device_use.py": {"is_available"},
+}
+
+
+@pytest.fixture
+def see(monkeypatch, tmp_path):
+    """see(num_gpus, usable): a machine, where Make's variables are not set; the plan's own words are kept."""
+    for name in ("ARGS", "DATA", "RESULTS", "RETRY", "STRATEGIES", "HOSTS", "NODES", "NNODES", "TASKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("THREADS_PER_RANK", "REPEATS", "REPEAT", "TIMEOUT", "RANKS", "STRATEGY", "KEY", "VALUES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(plan, "_fingerprint", lambda data: "")
+    return lambda num_gpus, usable=True: see_gpus(monkeypatch, num_gpus, usable)
+
+
+def num_ranks(name: str, num_gpus: int) -> int:
+    return 1 if name in ONE_PROCESS else num_gpus // GPUS_OF_A_RANK.get(name, 1)
+
+
+def launched(recorder, run: plan.Run, results) -> dict:
+    """What the launcher of a run hands to the attempt: words and env."""
+    _, told = plan.begin(run, results)
+    (results.parent / "bin").mkdir(exist_ok=True)
+    (results.parent / "bin" / "sinfo").write_text("#!/bin/sh\necho 1\n")  # a cluster of one node that answers
+    (results.parent / "bin" / "sinfo").chmod(0o755)
+    path = {"PATH": f"{results.parent}/bin:{os.environ['PATH']}", "SLURM_CONF": "/dev/null"}
+    nothing = {"CUDA_VISIBLE_DEVICES": None, "NUM_GPUS": None, "THREADS_PER_RANK": None}
+    env = environment(**nothing | told | recorder.variables | path)
+    done = subprocess.run([ROOT / "launchers" / f"{run.strategy}.sh"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return recorder.calls()[-1]
+
+
+def after(words: list[str], flag: str) -> str | None:
+    return words[words.index(flag) + 1] if flag in words else None
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2, 8])
+def test_a_launcher_starts_a_rank_a_gpu(see, recorder, tmp_path, num_gpus):
+    """Protects `make bench-all` with no variable set: ranks, GPUs, and the configuration for GPUs."""
+    see(num_gpus)
+    given = plan.read_variables()
+    assert given.flags[:2] == ["--config", "configs/imagenet-bench.yaml"] and given.ranks_here == num_gpus
+    runs = [run for run in plan.bench(given) if run.round == 1]
+    assert {run.strategy for run in runs} == set(STRATEGIES)
+    for run in runs:
+        call = launched(recorder, run, tmp_path / "a set")
+        words, env, ranks = call["words"], call["env"], num_ranks(run.strategy, num_gpus)
+        if num_gpus == 1 and run.strategy in ONE_IS_TOO_FEW:
+            assert "needs two GPUs" in after(words, "--skip")
+            continue
+        assert "--skip" not in words, words
+        assert (env["NPROC"], env["NUM_GPUS"]) == (str(ranks), str(num_gpus)), run.strategy
+        said = [after(words, flag) for flag in ("--nproc-per-node", "-np", "--ntasks-per-node")]
+        assert set(said) <= {None, str(ranks)}, run.strategy
+        if run.strategy in ONE_PROCESS:
+            assert said == [None] * 3
+        if run.strategy == "dataparallel":
+            assert env["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, range(num_gpus)))
+        else:
+            assert "CUDA_VISIBLE_DEVICES" not in env
+
+
+@pytest.mark.parametrize("num_gpus", SIZES)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_ranks_divide_the_gpus_and_the_row_says_whether_there_was_something_to_divide(see, name, num_gpus):
+    """Protects `parallel` and world_size in the row: one GPU is never parallel, however many ranks there could be."""
+    if num_gpus == 1 and name in ONE_IS_TOO_FEW:
+        return
+    see(num_gpus)
+    ranks, seen = num_ranks(name, num_gpus), []
+
+    def look(config, worker, *, devices=(), columns=None, **parts):
+        seen.append((worker, list(devices) or [worker.device], columns or {}))
+
+    for rank in sorted({0, ranks - 1}):
+        with pytest.MonkeyPatch.context() as patch:
+            train_on_nothing(patch, name, SMALL, rank, ranks, fit=look)
+    (worker, first, columns), (_, last, _) = seen[0], seen[-1]
+    each = DRIVES.get(name, GPUS_OF_A_RANK.get(name, 1))
+    expected = [torch.device("cuda", index) for index in range(num_gpus)]
+    assert list(dict.fromkeys(first)) == expected[:each] and worker.world_size == ranks
+    if ranks > 1:
+        assert last == expected[-each:]
+    assert worker.backend == ("none" if ranks == 1 and name in ONE_PROCESS else worker.backend) != "gloo"
+    whole = {number for devices in (first, last) for number in identities(devices, worker)}
+    assert (len(whole) > 1) == (num_gpus > 1 and name != "single")
+    assert ("parallel" in columns) == (name == "single")
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if "GPU" not in REMEDY_WITHOUT.get(name, "")])
+def test_where_gpus_are_hidden_no_row_says_nccl(see, monkeypatch, name):
+    """Protects `backend`: what ranks on CPUs talk through, whatever their libraries were built for."""
+    see(0)
+    backends = []
+    train_on_nothing(monkeypatch, name, SMALL, 1, fit=lambda config, worker, **parts: backends.append(worker.backend))
+    assert backends == [OVER.get(name, "none" if name in ONE_PROCESS else "gloo")]
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2, 8])
+def test_what_is_refused_before_a_run(see, monkeypatch, capsys, num_gpus):
+    """Protects the user's time: more ranks than GPUs, and a batch that does not divide. Cores are not counted."""
+    see(num_gpus)
+    preflight.check_ranks([SMALL], [num_gpus])
+    assert capsys.readouterr().err == ""
+    with pytest.raises(UserError, match=f"asks for {num_gpus + 1} ranks, but only {num_gpus} GPUs can be seen"):
+        preflight.check_ranks([dataclasses.replace(SMALL, global_batch=num_gpus + 1)], [num_gpus + 1])
+    if num_gpus > 1:
+        with pytest.raises(UserError, match=f"does not divide by {num_gpus} ranks; try --global-batch {num_gpus}"):
+            preflight.check_ranks([dataclasses.replace(SMALL, global_batch=num_gpus + 1)], [num_gpus])
+    monkeypatch.setenv("NPROC", "1")  # a part of the machine
+    assert plan.read_variables().ranks_here == 1
+
+
+# --- GPUs that cannot be used -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_planned_on_gpus_that_cannot_be_used(see, monkeypatch):
+    """Protects against training on CPUs under a GPU's name. What the user says of the machine counts, though."""
+    see(8, usable=False)
+    with pytest.raises(UserError, match=NOT_USABLE):
+        plan.read_variables()
+    with pytest.raises(UserError, match=NOT_USABLE):
+        preflight.check_ranks([SMALL], [2])
+    monkeypatch.setenv("NUM_GPUS", "0")
+    assert plan.read_variables().ranks_here == 2
+    assert plan.read_variables().flags[1] == "configs/smoke.yaml"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_no_rank_starts_on_gpus_that_cannot_be_used(see, monkeypatch, name):
+    """Protects the same where a script is started by hand: it gives the one reason, before it meets other ranks."""
+    see(8, usable=False)
+    with pytest.raises(UserError, match=NOT_USABLE):
+        train_on_nothing(monkeypatch, name, SMALL, fit=lambda *_, **__: pytest.fail("it trained"))
+
+
+@pytest.mark.parametrize("launcher", ["ddp", "all"])
+def test_a_launcher_ends_with_the_reason(recorder, tmp_path, launcher):
+    """Protects the first command on a machine with an old driver: one sentence, exit code 2, and nothing was run."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from benchmarks.common import errors, gpus\n"
+        f"def usable_gpus(): raise errors.UserError({NOT_USABLE!r})\n"
+        "gpus.usable_gpus = usable_gpus\n"
+    )
+    own = {"PASSED_ON": "scripts.suite.plan scripts.suite.bench", "RESULTS": tmp_path / "a set", "NUM_GPUS": None}
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "CUDA_VISIBLE_DEVICES": None}
+    env = environment(**recorder.variables | own | path)
+    done = subprocess.run([ROOT / "launchers" / f"{launcher}.sh"], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (2, f"error: {NOT_USABLE}")
+    assert recorder.calls() == [] and not (tmp_path / "a set").exists()
+
+
+def test_torch_is_asked_in_one_place():
+    """Protects the one predicate: device_count() counts GPUs that no kernel runs on (NVML), is_available() none that
+    are hidden."""
+    asked = {}
+    for path in [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]:
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        words = {call.attr for call in calls if ast.unparse(call).startswith("torch.cuda.")}
+        if found := words & {"is_available", "device_count"}:
+            asked[str(path.relative_to(ROOT))] = found
+    assert asked == TORCH_ASKED_BY

@@ -1,0 +1,244 @@
+"""How runs follow one another: their order, what warms the machine, UNTIL and BUDGET, seeds.
+
+.venv/bin/python -m pytest tests/suite/test_rounds.py
+"""
+
+import collections
+import dataclasses
+import itertools
+import re
+import subprocess
+
+import numpy
+import pytest
+from support import environment, finish
+
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import WARM_UP, read_table
+from scripts.analysis.accuracy import top1
+from scripts.analysis.sets import load_set
+from scripts.suite import plan, rounds
+from scripts.suite.order import places, timed_part
+
+# --- the order ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_runs", [1, 2, 3, 5, 9, 10, 11, 13])
+def test_every_run_has_every_place_and_every_forerunner_equally_often(num_runs):
+    """Protects a comparison from its order. Mutants: a rotation keeps neighbours, a fixed order keeps places."""
+    rows = [places(num_runs, number) for number in range(1, num_runs * (1 + num_runs % 2) + 1)]
+    assert all(sorted(row) == [*range(num_runs)] for row in rows)
+    for place in range(num_runs):
+        assert {*collections.Counter(row[place] for row in rows).values()} == {len(rows) // num_runs}
+    pairs = collections.Counter(pair for row in rows for pair in itertools.pairwise(row))
+    assert num_runs == 1 or ({*pairs.values()} == {1 + num_runs % 2} and len(pairs) == num_runs * (num_runs - 1))
+
+
+def test_three_rounds_are_enough_to_spread_a_run_over_the_places():
+    """Protects the default of REPEATS: with a shuffle of each round the earliest and the latest of 10 strategies are
+    5 places apart in the mean, on average."""
+    mean_place = [numpy.mean([places(10, number).index(run) for number in (1, 2, 3)]) for run in range(10)]
+    assert max(mean_place) - min(mean_place) < 2
+
+
+def test_the_order_is_the_rounds_own_and_is_recorded(given, tmp_path):
+    """Protects a set that is resumed: the same order, whatever is left; the place reaches the launcher."""
+    names = {"STRATEGIES": "single dataparallel ddp ddp_spawn", "REPEATS": 4}
+    runs = plan.bench(given(**names))
+    orders = [[run.strategy for run in runs if run.round == number] for number in (1, 2, 3, 4)]
+    assert len({*map(tuple, orders)}) == 4 and [run.position for run in runs] == [1, 2, 3, 4] * 4
+    assert plan.bench(given(**names | {"REPEATS": 2})) == runs[:8]
+    assert plan.begin(runs[5], tmp_path)[1]["POSITION"] == "2"
+
+
+# --- the warm-up --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_train", "expected"),
+    [
+        ({"epochs": 2, "steps": 15, "warmup_steps": 5, "windows": 5, "window_steps": 4}, 480, (2, 15)),
+        ({"epochs": 9, "steps": 15, "warmup_steps": 5, "windows": 5, "window_steps": 4}, 480, (2, 15)),
+        ({"epochs": 90, "global_batch": 256, "warmup_steps": 50, "windows": 10, "window_steps": 20}, 10**6, (1, 271)),
+        ({"epochs": 3, "warmup_steps": 5, "windows": 99, "window_steps": 1, "global_batch": 8}, 40, (3, 5)),
+        ({"epochs": 4, "warmup_steps": 5}, 0, (4, 0)),
+    ],
+)
+def test_the_timed_part_holds_all_windows_and_little_else(fields, num_train, expected):
+    """Protects minutes and hours: a warm-up is not a training."""
+    short = timed_part(
+        Config(**fields, account_steps=7, checkpoint_dir="x", checkpoint_steps=3),
+        f"4-{num_train}-9-x" if num_train else "",
+    )
+    assert (short.epochs, short.steps, short.account_steps, short.checkpoint_dir) == (*expected, 0, "")
+
+
+def test_a_warm_up_counts_nowhere(given, tmp_path):
+    """Protects every table and chart, and "done already". Mutant: load_set that keeps round 0 has a group more."""
+    runs, results = plan.bench(given()), tmp_path / "a set"
+    finish(runs, results)
+    before = [(group.label, len(group.rows)) for group in load_set(results).groups]
+    for status in (WARM_UP, "ok"):  # a launcher of an older commit says ok
+        (warm, *_) = rounds.warm_ups(runs)
+        finish([dataclasses.replace(warm, strategy="single")], results, status)
+    assert [(group.label, len(group.rows)) for group in load_set(results).groups] == before
+    assert plan.left_to_do(runs, results) == [] and len(read_table(results, "runs")) == 6
+
+
+def test_a_real_warm_up_leaves_its_row_and_the_order_is_recorded(checkout, tmp_path, tiny_config, tiny_data):
+    """Protects the seam of plan, launcher and attempt: a cold first run that is not counted, and places in runs.csv."""
+    results = tmp_path / "a set"
+    results.mkdir()
+    (results / "environment.json").write_text("{}")
+    env = environment(CONFIG=tiny_config, DATA=tiny_data, STRATEGIES="single", REPEATS=1, RESULTS=results)
+    done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = read_table(results, "runs")
+    assert [*zip(rows["repeat"], rows.status, strict=True)] == [(0, WARM_UP), (1, "ok")]
+    assert rows.position.isna().tolist() == [True, False] and rows.position[1] == 1
+    assert (read_table(results, "epochs").run_id == rows.run_id[0]).sum() == 2  # of the two epochs one has all windows
+    (group,) = load_set(results).groups
+    assert len(group.samples) == 1
+    again = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0 and len(read_table(results, "runs")) == 2  # nothing is left, so nothing is warmed
+
+
+# --- UNTIL and BUDGET ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("UNTIL", "5", "must be a percentage such as 5%"),
+        ("UNTIL", "0%", "no number of rounds reaches"),
+        ("UNTIL", "x%", "must be a percentage"),
+        ("BUDGET", "20", "must be a time such as 90s, 20m or 1.5h"),
+        ("BUDGET", "0m", "must be a time"),
+        ("BUDGET", "-3s", "must be a time"),
+        ("BUDGET", "1e9h", "must be a time"),
+        ("SEEDS", "0", "must be at least 1"),
+        ("SEEDS", "one", "must be at least 1"),
+    ],
+)
+def test_a_value_that_is_none_is_named(given, name, value, words):
+    with pytest.raises(UserError, match=f"{name} is .*{words}"):
+        given(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"UNTIL": "5%", "STRATEGIES": "ddp"}, "needs two strategies"),
+        ({"BUDGET": "5m", "NNODES": 2}, "give REPEATS"),
+        ({"SEEDS": 3}, "SEEDS=3 needs a round for each seed; give REPEATS=3 or more, not 2"),
+    ],
+)
+def test_what_no_rounds_can_do_is_refused(given, variables, words):
+    told = given(**variables)
+    with pytest.raises(UserError, match=words):
+        rounds.check(plan.bench(told), told)
+
+
+def play(told: plan.Given, results, sd: float, most: int = 60, status: str = "ok") -> list[int]:
+    """The rounds that are run where throughput has such an sd, in no time."""
+
+    def of_round(number: int) -> list[plan.Run]:
+        return [run for run in plan.bench(dataclasses.replace(told, repeats=number)) if run.round == number]
+
+    told = dataclasses.replace(told, results=results)
+    least = plan.bench(dataclasses.replace(told, repeats=rounds.least(told, of_round)))
+    left, ran = plan.left_to_do(least, results), []
+    results.mkdir(exist_ok=True)
+    for runs in rounds.rounds(left, of_round, told, results):
+        for run in runs:
+            rate = 100 * float(numpy.exp(sd * numpy.random.default_rng([run.round, *run.strategy.encode()]).normal()))
+            finish([run], results, WARM_UP if run.round == 0 else status, images_per_s=rate, wall_s=10.0)
+        ran.append(runs[0].round)
+        assert len(ran) <= most
+    return ran
+
+
+def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(given, tmp_path, capsys):
+    """Protects the meaning of UNTIL: no earlier than the rule allows, no later, and the same when resumed."""
+    told = given(STRATEGIES="single dataparallel ddp", REPEATS=2, UNTIL="5%")
+    ran = play(told, tmp_path / "a set", 0.04)
+    said = capsys.readouterr().out.splitlines()
+    assert ran == [*range(len(ran))] and 6 < len(ran) < 25
+    assert said[0].startswith("UNTIL=5% is not reached: ") and "and would be after about" in said[0]
+    reached = re.fullmatch(r"UNTIL=5% is reached: the family-wise half-width is ([\d.]+)% after (\d+) rounds", said[-1])
+    assert 2 < float(reached[1]) <= 5 and int(reached[2]) == len(ran) - 1
+    rows = (tmp_path / "a set" / "runs.csv").read_text().splitlines(keepends=True)
+    assert play(told, tmp_path / "a set", 0.04) == []  # all is done, and nothing is warmed
+    (tmp_path / "a set" / "runs.csv").write_text("".join(rows[: 1 + 1 + 3 * 5 + 1]))  # in the middle of round 6
+    assert play(told, tmp_path / "a set", 0.04) == [0, *range(6, len(ran))]
+
+
+def test_an_until_that_nothing_reaches_ends_with_what_was_reached(given, tmp_path, capsys):
+    told = given(STRATEGIES="single ddp", UNTIL="0.1%")
+    assert play(told, tmp_path / "a set", 0.1) == [*range(41)]
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("UNTIL=0.1% is not reached: the family-wise half-width is ")
+    assert "% after 40 rounds" in last and "40 rounds are the most without BUDGET" in last
+    told = given(STRATEGIES="single ddp", UNTIL="0.1%", BUDGET="1s")  # rounds of 20 s, by the set's rows
+    (tmp_path / "other").mkdir()
+    finish(plan.bench(told), tmp_path / "other", images_per_s=1.0, wall_s=10.0)
+    assert play(told, tmp_path / "other", 0.1) == []
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "no half-width is known after 2 rounds; BUDGET=1s: another round, of about 20 s, does not fit" in last
+
+
+def test_a_budget_alone_fills_itself_with_whole_rounds(given, tmp_path, monkeypatch, capsys):
+    """Protects BUDGET: REPEATS is the least, and no round is begun that would not end in time."""
+    told, clock = given(STRATEGIES="ddp", REPEATS=1, BUDGET="35s"), [0.0]
+    monkeypatch.setattr(rounds.time, "monotonic", lambda: clock[0])
+    real = finish
+
+    def slow(runs, *args, **kwargs):
+        clock[0] += 10
+        real(runs, *args, **kwargs)
+
+    monkeypatch.setitem(globals(), "finish", slow)
+    assert play(told, tmp_path / "a set", 0.1) == [0, 1, 2]  # 10 s each, the warm-up too: a third would end at 40 s
+    assert capsys.readouterr().out == "BUDGET=35s: another round, of about 10 s, does not fit; 2 rounds\n"
+
+
+@pytest.mark.parametrize("variables", [{"BUDGET": "9h"}, {"UNTIL": "5%"}, {"UNTIL": "5%", "BUDGET": "9h"}])
+def test_what_cannot_run_is_not_run_for_ever(given, tmp_path, capsys, variables):
+    told = given(STRATEGIES="single ddp", **variables)
+    assert play(told, tmp_path / "a set", 0.1, status="skipped") == [0, 1, 2]
+    assert "no run of round 2 was timed" in capsys.readouterr().out
+
+
+def test_plan_says_all_of_it(given, tmp_path, tiny_data, checkout):
+    ours = {"STRATEGIES": "single ddp", "DATA": tiny_data, "PLAN": "yes", "UNTIL": "5%", "BUDGET": "2m", "REPEATS": 1}
+    done = subprocess.run([checkout / "launchers/all.sh"], env=environment(**ours), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    _, warm, one, two, then, _ = done.stdout.splitlines()
+    assert warm.split()[:2] in (["warm-up", "single"], ["warm-up", "ddp"]) and "not counted" in warm
+    assert {one.split()[-1], two.split()[-1]} == {"single", "ddp"} and warm.split()[1] == one.split()[-1]
+    assert then.endswith("until the family-wise half-width is 5% or less, or another round does not fit in 120 s")
+
+
+# --- seeds --------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(given, tmp_path):
+    """Protects accuracy: n = 3 of one group; single seeds are groups of their own. Mutant: a seed that counts."""
+    results = tmp_path / "a set"
+    runs = plan.bench(given(STRATEGIES="ddp", REPEATS=4, SEEDS=3, ARGS="--seed 5"))
+    assert [run.config.seed for run in runs] == [5, 6, 7, 5] == [run.asked["seed"] for run in runs]
+    assert len({run.key[0] for run in runs}) == 1
+    for run in runs:
+        finish(
+            [run], results, acc1=50.0 + run.config.seed, val_samples=100, images_per_s=1.0, train_loss=run.config.seed
+        )
+    (group,) = load_set(results).groups
+    assert (len(group.samples), top1(group).num_different) == (4, 3)
+    for seed in (5, 6):
+        one = plan.bench(given(STRATEGIES="ddp", REPEATS=1, ARGS=f"--seed {seed}"))
+        assert plan.left_to_do(one, results) == one
+        finish(one, results, images_per_s=1.0)
+    assert len(load_set(results).groups) == 3
+    assert "seeds [5, 6, 7]" in load_set(results).groups[0].label
+    assert plan.left_to_do(runs, results) == []
