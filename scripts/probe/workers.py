@@ -27,6 +27,7 @@ from benchmarks.common.decode import DECODERS, loads, resolved_decoder
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import list_images
 from benchmarks.common.results import read_table
+from scripts.analysis.loader import TRAINING
 from scripts.analysis.stats import Estimate, run_interval
 from scripts.analysis.words import count, digits
 from scripts.probe.loader_ways import ours
@@ -56,7 +57,7 @@ def main(options: Options, config: Config) -> None:
 def trained(results: Path) -> float:
     """images/s of training alone. Raises UserError where nobody has measured it."""
     rows = read_table(results, "loader")
-    alone = rows[rows.what == "training alone"]
+    alone = rows[rows.what == TRAINING]
     if alone.empty:
         raise UserError(f"{results} does not say what a device trains; run make loader, or give --images-per-s")
     return float(alone.images.sum() / alone.seconds.sum())
