@@ -135,8 +135,9 @@ bench-loaders: setup data ## the loaders of this suite, bare loops and other pro
 listing: setup ## what a rank pays to know 1.3 million files, by ImageFolder and by the index
 	@$(PYTHON) -m scripts.probe.listing $(if $(DATA),--data "$(DATA)")
 
-loader: setup data ## is the loader the limit? loader alone, training alone, both
+loader: setup data ## is the loader the limit? loader alone, training alone, both; and how many cores it needs
 	@$(PYTHON) -m scripts.probe.loader --results "$(or $(RESULTS),results/latest)"
+	@$(PYTHON) -m scripts.probe.workers --results "$(or $(RESULTS),results/latest)"
 
 flags: setup ## every configuration field and its flag
 	@$(PYTHON) -m benchmarks.single --help

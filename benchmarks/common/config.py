@@ -48,8 +48,8 @@ class Config:
     """What packed files hold: whole images, or shrunk to 256 pixels on the shorter side, as pixels or as JPEGs."""
     augment: bool = True
     """Random crops and flips in training. Off: the centre crop, so that every run sees the same pixels."""
-    workers: int = 4
-    """Loader workers of each rank; 0 decodes in the training process."""
+    workers: int | Literal["auto"] = 4
+    """Loader workers of each rank; 0 decodes in the training process; auto: beside a GPU the rank's cores but one."""
     skip_bad_files: bool = False
     """Count and replace files that cannot be decoded, instead of stopping at the first."""
 
@@ -193,7 +193,7 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     for name, minimum in AT_LEAST.items():
         value = getattr(config, name)
         instead = name == "global_batch" and value == 0 and config.batch_per_device
-        if not (minimum <= value < float("inf") or instead):
+        if not (value == "auto" or minimum <= value < float("inf") or instead):
             raise UserError(f"{name} is {value}, but must be at least {minimum}")
     for name, values in allowed.items():
         if getattr(config, name) not in values:
@@ -257,6 +257,10 @@ def _checked(path: str, name: str, value: object) -> object:
         hint = f"did you mean `{near[0]}`?" if near else "`make help` and --help list the fields"
         raise UserError(f"{path}: unknown key {name!r}; {hint}")
     wanted = TYPES[name]
+    if typing.get_origin(wanted) is typing.Union:
+        if value == "auto":
+            return value
+        wanted = typing.get_args(wanted)[0]
     if typing.get_origin(wanted) is Literal:
         choices = typing.get_args(wanted)
         if value in choices:

@@ -73,6 +73,16 @@ def threads_per_rank(ranks: int) -> int:
     return number("THREADS_PER_RANK", "a number of threads") or max(1, num_cores() // ranks)
 
 
+def num_workers(asked: int | str, on_gpu: bool) -> int:
+    """What a rank's loader workers come to: `auto` leaves one of its cores to the process that feeds the GPU.
+
+    Without a GPU that is 0: each core belongs to a rank, which computes on it.
+    """
+    if asked != "auto":
+        return int(asked)
+    return max(1, threads_per_rank(num_ranks()) - 1) if on_gpu else 0
+
+
 def all_ranks(ranks_here: int) -> tuple[int, int]:
     """(ranks, nodes) in all, where every machine has `ranks_here`: of HOSTS, of a Slurm job's NODES, or of NNODES."""
     if hosts := [host.partition(":")[2] for host in os.environ.get("HOSTS", "").split(",") if host]:
