@@ -91,7 +91,8 @@ def centre_view(size: int) -> Choose:
 def finish(box: torch.Tensor | Image.Image, view: View, out: torch.Tensor) -> None:
     """Resize a View's box, cut `out`'s size from it, and write it there. All uint8, height x width x 3.
 
-    Pillow resizes its own images, torchvision's uint8 kernel the others: they differ by 1 of 255 at most.
+    Pillow resizes its own images, torchvision's uint8 kernel the others: they differ by 1 of 255, in one of
+    millions of values by 2.
     """
     if isinstance(box, Image.Image):
         resized = torch.from_numpy(numpy.array(box.resize((view.new_width, view.new_height), Image.BILINEAR)))
