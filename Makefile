@@ -19,7 +19,7 @@ help: ## this text
 #: DATA        folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, made here
 #: CONFIG      default: configs/smoke.yaml; with GPUs: configs/imagenet-bench.yaml
 #: ARGS        flags for every script, such as ARGS="--global-batch 64"; `make flags` lists them
-#: STRATEGIES  what bench-all runs, such as "single ddp"; default: all
+#: STRATEGIES  what bench-all runs, such as "single ddp"; default: the core; all: every one
 #: REPEATS     rounds of bench-all and bench-<strategy>; default 3. Of ab: the most; default 20
 #: UNTIL       more rounds, until all ratios to single are known this well, such as UNTIL=5%
 #: BUDGET      more rounds, as long as another whole one fits, such as BUDGET=20m; s, m, h
@@ -80,7 +80,7 @@ again:
 data: setup ## make imagenet-mini, unless DATA is given
 	@test -n "$$DATA" || $(PYTHON) -m scripts.setup.make_dataset
 
-bench-all: setup data ## time every strategy, REPEATS rounds, then draw the charts
+bench-all: setup data ## time the core strategies (STRATEGIES=all: every one), REPEATS rounds, then draw the charts
 	@launchers/all.sh
 
 $(BENCHES): bench-%: setup data
@@ -135,8 +135,9 @@ bench-loaders: setup data ## the loaders of this suite, bare loops and other pro
 listing: setup ## what a rank pays to know 1.3 million files, by ImageFolder and by the index
 	@$(PYTHON) -m scripts.probe.listing $(if $(DATA),--data "$(DATA)")
 
-loader: setup data ## is the loader the limit? loader alone, training alone, both
+loader: setup data ## is the loader the limit? loader alone, training alone, both; and how many cores it needs
 	@$(PYTHON) -m scripts.probe.loader --results "$(or $(RESULTS),results/latest)"
+	@$(PYTHON) -m scripts.probe.workers --results "$(or $(RESULTS),results/latest)"
 
 flags: setup ## every configuration field and its flag
 	@$(PYTHON) -m benchmarks.single --help

@@ -4,6 +4,7 @@ torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1
 """
 
 import contextlib
+import dataclasses
 import importlib.metadata
 
 import torch.distributed as dist
@@ -13,7 +14,7 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
-from benchmarks.common.errors import Unavailable
+from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
@@ -30,7 +31,11 @@ def main(config: Config, fit=fit) -> None:
         from apex.parallel import DistributedDataParallel
     except ImportError as error:
         raise Unavailable(f"NVIDIA Apex cannot be imported ({error}); run scripts/setup/install_apex.sh") from None
-    worker = start_worker(config, find_place("torchrun"))
+    if config.precision == "fp16" and config.opt_level == "O0":
+        raise UserError("opt_level O0 computes in fp32; use --opt-level O1 for fp16, or --precision fp32")
+    if config.precision != "tf32":  # apex: amp casts by itself, to fp16, as opt_level says
+        config = dataclasses.replace(config, precision="fp32")
+    config, worker = start_worker(config, find_place("torchrun"))
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
         train, val = build_loaders(config, worker)
@@ -76,4 +81,4 @@ def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__)))
+    guarded(lambda: main(load_config(description=__doc__, precision=("auto", "fp32", "tf32", "fp16"))))

@@ -3,8 +3,6 @@
 python -m benchmarks.dataparallel --config configs/smoke.yaml
 """
 
-import dataclasses
-
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -23,12 +21,12 @@ from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
-    worker = start_worker(config, Place())
     num_gpus = usable_gpus()
+    config, worker = start_worker(config, Place(), devices_per_rank=max(1, num_gpus))
     if num_gpus and config.global_batch % num_gpus:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_gpus} GPUs; change one of them")
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have
-    train, val = build_loaders(dataclasses.replace(config, workers=config.workers * max(1, num_gpus)), worker)
+    train, val = build_loaders(config, worker, num_devices=max(1, num_gpus))
     net = build_model(config, len(train.classes), worker.device)
     model = nn.DataParallel(net)  # dataparallel: copies the weights to all GPUs in every forward pass
     optimizer = build_optimizer(config, net)

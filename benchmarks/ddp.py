@@ -20,7 +20,7 @@ from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
-    worker = start_worker(config, find_place("torchrun"))  # ddp: torchrun set RANK, LOCAL_RANK and WORLD_SIZE
+    config, worker = start_worker(config, find_place("torchrun"))  # ddp: torchrun set RANK, LOCAL_RANK and WORLD_SIZE
     dist.init_process_group(**group_options(config, worker))  # ddp: the ranks meet where torchrun told them to
     with rank_first(worker.rank, dist.barrier):
         train, val = build_loaders(config, worker)  # ddp: each rank reads its own shard of every global batch

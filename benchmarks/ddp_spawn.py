@@ -35,7 +35,7 @@ def start(rank: int, num_ranks: int, meeting: str, config: Config, fit) -> None:
 
 
 def train_rank(place: Place, meeting: str, config: Config, fit) -> None:
-    worker = start_worker(config, place)
+    config, worker = start_worker(config, place)
     dist.init_process_group(
         init_method=meeting, rank=worker.rank, world_size=worker.world_size, **group_options(config, worker)
     )

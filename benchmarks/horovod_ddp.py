@@ -17,6 +17,7 @@ from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable
 from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.order import InOrder, all_in_order
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
 from benchmarks.common.settings import Shape
@@ -29,22 +30,22 @@ def main(config: Config, fit=fit) -> None:
         import horovod.torch as hvd
     except ImportError as error:
         raise Unavailable(f"Horovod cannot be imported ({error}); run scripts/setup/install_horovod.sh") from None
-    if usable_gpus() and not hvd.nccl_built():
+    num_gpus = usable_gpus()
+    if num_gpus and not hvd.nccl_built():
         raise Unavailable(
-            "this Horovod was built without NCCL and cannot reduce GPU tensors; install CUDA's toolkit, "
-            "then: FORCE=1 scripts/setup/install_horovod.sh"
+            "this Horovod has no NCCL for GPUs; install CUDA's toolkit, then: FORCE=1 scripts/setup/install_horovod.sh"
         )
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
-    worker = start_worker(config, place, backend="horovod-nccl" if hvd.nccl_built() else "horovod-gloo")
+    config, worker = start_worker(config, place, backend="horovod-nccl" if num_gpus else "horovod-gloo")
     with rank_first(worker.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
         train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), worker.device)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # horovod: everyone starts from rank 0's weights
+    hvd.broadcast_parameters(all_in_order(model), root_rank=0)  # horovod: everyone starts from rank 0's weights
     optimizer = hvd.DistributedOptimizer(  # horovod: step() waits for the averaged gradients
         build_optimizer(config, model),
         named_parameters=model.named_parameters(),
-        compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
+        compression=InOrder(getattr(hvd.Compression, config.compression)),  # horovod: it takes contiguous tensors only
     )
 
     def step(images, target):
@@ -55,10 +56,9 @@ def main(config: Config, fit=fit) -> None:
         optimizer.step()
         return loss.detach(), output.detach()
 
+    # horovod: its broadcast_optimizer_state takes a hidden step on a fresh optimizer, which decays the weights
     def share():  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        if optimizer.state:  # horovod: on a fresh optimizer this would take a hidden step, which decays the weights
-            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        hvd.broadcast_parameters(all_in_order(model, optimizer), root_rank=0)
 
     @contextlib.contextmanager
     def without_exchange():  # horovod: as if this backward pass were the first of two, but step() uses it all the same
@@ -95,6 +95,5 @@ def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
 
 
 if __name__ == "__main__":
-    # SyncBatchNorm would look for a torch.distributed group; Horovod's own exchange takes contiguous tensors only.
-    honoured = {"norm": ("batch", "group"), "memory_format": ("contiguous",)}
-    guarded(lambda: main(load_config(description=__doc__, **honoured)))
+    # SyncBatchNorm would look for a torch.distributed group, which Horovod does not start.
+    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"))))

@@ -17,7 +17,7 @@ from benchmarks.common.devices import all_reduce_sum, group_options, start_worke
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.gpus import usable_gpus
-from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.model import build_model, build_optimizer, in_precision
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place, find_place, rank_first
 from benchmarks.common.settings import Shape
@@ -26,10 +26,9 @@ from benchmarks.common.stages import Staged, cut_stages, cuts_of, num_splits, se
 
 
 def main(config: Config, fit=fit) -> None:
-    place = find_place("torchrun")
-    devices = two_devices(place)
-    # hybrid: a rank's first device is GPU 2 * local_rank
-    worker = start_worker(config, dataclasses.replace(place, local_rank=2 * place.local_rank))
+    devices = two_devices(place := find_place("torchrun"))
+    place = dataclasses.replace(place, local_rank=2 * place.local_rank)  # hybrid: a rank's first GPU
+    config, worker = start_worker(config, place, devices_per_rank=len(set(devices)))
     options = group_options(config, worker)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
     dist.init_process_group(**options)
@@ -38,7 +37,7 @@ def main(config: Config, fit=fit) -> None:
     microbatches = num_splits(config.split_size, config.global_batch // worker.world_size)
     net = build_model(config, len(train.classes), worker.device)
     stages = cut_stages(config, net, num_stages=2)
-    staged = Staged(stages, devices, config.split_size, send)
+    staged = in_precision(config, Staged(stages, devices, config.split_size, send))
     model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)  # hybrid: no device_ids
     optimizer = build_optimizer(config, net)
 
@@ -92,8 +91,8 @@ def two_devices(place: Place) -> list[torch.device]:
 
 
 def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    ranks = max(1, num_devices // 2)
-    return Split(ranks, 2, num_splits(config.split_size, config.global_batch // ranks), copies=1)
+    num_shards = max(1, num_devices // 2)
+    return Split(num_shards, 2, num_splits(config.split_size, config.global_batch // num_shards), copies=1)
 
 
 if __name__ == "__main__":

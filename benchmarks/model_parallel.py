@@ -12,7 +12,7 @@ from benchmarks.common.devices import start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import usable_gpus
-from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.model import build_model, build_optimizer, in_precision
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import Place
 from benchmarks.common.settings import Shape
@@ -21,7 +21,7 @@ from benchmarks.common.stages import Send, Staged, cut_stages, cuts_of, num_spli
 
 
 def main(config: Config, fit=fit) -> None:
-    worker = start_worker(config, Place())
+    config, worker = start_worker(config, Place(), devices_per_rank=min(2, max(1, usable_gpus())))
     # model_parallel: without a second GPU both halves share the one device, and the row says so
     devices = [worker.device, torch.device("cuda", 1) if usable_gpus() > 1 else worker.device]
     microbatches = num_splits(config.split_size, config.global_batch)
@@ -32,6 +32,7 @@ def main(config: Config, fit=fit) -> None:
     stages = cut_stages(config, net, num_stages=2)  # model_parallel: net's own layers, in two halves
     hand_over = send_on_streams(devices) if config.copy_stream else send
     model = Staged(stages, devices, config.split_size, hand_over)  # model_parallel: each half moves to its device
+    model = in_precision(config, model)
     optimizer = build_optimizer(config, net)
 
     def step(images, target):

@@ -3,8 +3,6 @@
 torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --pipeline-schedule 1f1b --microbatches 4
 """
 
-import math
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -15,18 +13,18 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
-from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.model import build_model, build_optimizer, in_precision
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
 from benchmarks.common.settings import Shape
 from benchmarks.common.split import Split
-from benchmarks.common.stages import cut_stages, cuts_of, num_microbatches, trace
+from benchmarks.common.stages import cut_stages, cuts_of, num_microbatches, rows_between
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def main(config: Config, fit=fit) -> None:
-    worker = start_worker(config, find_place("torchrun"))
+    config, worker = start_worker(config, find_place("torchrun"))
     last, microbatches = worker.rank == worker.world_size - 1, num_microbatches(config, worker.world_size)
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
@@ -37,8 +35,9 @@ def main(config: Config, fit=fit) -> None:
     net = build_model(config, len(train.classes), worker.device)  # pipeline: whole on every rank, for evaluation
     optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
     stages = cut_stages(config, net, worker.world_size)
+    loss_of = lambda output, target: cross_entropy(output.float(), target)  # noqa: E731
     schedule = SCHEDULES[config.pipeline_schedule](
-        build_stage(config, worker, stages), microbatches, cross_entropy, scale_grads=True
+        build_stage(config, worker, stages), microbatches, loss_of, scale_grads=True
     )  # pipeline: scale_grads makes the sum over micro-batches their mean
 
     def step(images, target):
@@ -83,10 +82,10 @@ def build_stage(config, worker, stages) -> PipelineStage:
     Their shapes are given, since PipelineStage would find them by a forward pass, and torch 2.11 lets that pass
     change BatchNorm's running statistics.
     """
-    shapes = [(3, config.image_size, config.image_size)] + [shape for _, shape in trace(stages, config.image_size)]
     num_images = config.global_batch // num_microbatches(config, worker.world_size)
-    rows = [torch.empty(num_images, math.prod(shape), device="meta", requires_grad=True) for shape in shapes]
+    shapes, rows = rows_between(config, stages, num_images, worker.device)
     stage = nn.Sequential(nn.Unflatten(1, shapes[worker.rank]), stages[worker.rank], nn.Flatten(1))
+    stage = in_precision(config, stage, logits=False)  # pipeline: in bf16, activations travel in bf16
     return PipelineStage(stage, worker.rank, worker.world_size, worker.device, rows[worker.rank], rows[worker.rank + 1])
 
 

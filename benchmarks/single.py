@@ -17,7 +17,7 @@ from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
-    worker = start_worker(config, Place())
+    config, worker = start_worker(config, Place())
     train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), worker.device)
     optimizer = build_optimizer(config, model)

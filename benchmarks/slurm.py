@@ -31,7 +31,7 @@ def meeting_point(config: Config) -> str:
 
 
 def main(config: Config, fit=fit) -> None:
-    worker = start_worker(config, find_place("srun"))  # slurm: SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS
+    config, worker = start_worker(config, find_place("srun"))  # slurm: by SLURM_PROCID, SLURM_LOCALID and others
     dist.init_process_group(
         init_method=meeting_point(config),
         rank=worker.rank,

@@ -51,6 +51,11 @@ STRATEGIES = [
     "model_parallel",
     "pipeline_parallel",
     "hybrid_parallel",
+    "zero1",
+    "fsdp",
+    "ddp_compressed",
+    "local_sgd",
+    "ddp_compile",
 ]
 REMEDY_WITHOUT = {  # what cannot run here: no GPU, no cluster (the runs below are told of none), no Horovod
     "apex_ddp": "NVIDIA GPUs",

@@ -12,6 +12,8 @@ import sys
 import pytest
 from support import ROOT, STRATEGIES, environment
 
+from scripts.suite.preflight import CORE
+
 SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
 COMMON = {path.stem: path.read_text() for path in sorted((ROOT / "benchmarks/common").glob("*.py"))}
 TOOLS = {f"{path.parent.name}.{path.stem}": path.read_text() for path in sorted((ROOT / "scripts").glob("*/*.py"))}
@@ -103,7 +105,7 @@ def test_plain_steps_are_equal():
 # The baseline, and the core list with its order; what probes import is no word in them.
 NAMED = {
     "analysis.sets": {"single"},
-    "suite.preflight": {"single", "dataparallel", "ddp", "ddp_spawn"},
+    "suite.preflight": {*CORE},
 }
 
 

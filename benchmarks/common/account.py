@@ -94,8 +94,8 @@ def take_apart(
     if waits:
         return _of_all_ranks(phases["step"], worker, reduce), {}
     if not told_apart:
-        rows = [_row(one, one, 0.0) for one in phases["step"]]
-        return rows, _summary(rows, [])
+        summary = {"exposed_comm_ms": 0.0} if num_devices == 1 else {}
+        return [_row(one, one, summary.get("exposed_comm_ms")) for one in phases["step"]], summary
     pairs = zip(phases["step"], phases["twin"], strict=True)
     rows = [_row(one, other, _compute_ms(one) - _compute_ms(other)) for one, other in pairs]
     return rows, _summary(rows, [one["step"] for one in phases.get("exchange", [])])
@@ -133,11 +133,15 @@ def exchange_of(model: DistributedDataParallel) -> Exchange:
     zeros = [torch.zeros_like(parameter) for parameter in parameters]
 
     class Nothing(torch.nn.Module):
+        def __init__(self, whole: torch.nn.Module):
+            super().__init__()
+            self.whole = whole  # DDP looks for the buffers that it sends before every step
+
         def forward(self, _):
             return _Gradients.apply(zeros, *parameters)
 
     def exchange() -> None:
-        whole, model.module = model.module, Nothing()
+        whole, model.module = model.module, Nothing(model.module)
         try:
             model(zeros[0]).backward()
         finally:

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from benchmarks.common.config import Config
-from benchmarks.common.data import STOP_SIGNALS
 from benchmarks.common.devices import Reduce, Worker
 from benchmarks.common.errors import Diverged
+from benchmarks.common.host_batches import STOP_SIGNALS
 
 EXACT_HEX_DIGITS = 13  # 52 bits, which a float64 holds exactly
 

@@ -48,8 +48,8 @@ class Config:
     """What packed files hold: whole images, or shrunk to 256 pixels on the shorter side, as pixels or as JPEGs."""
     augment: bool = True
     """Random crops and flips in training. Off: the centre crop, so that every run sees the same pixels."""
-    workers: int = 4
-    """Loader workers of each rank; 0 decodes in the training process."""
+    workers: int | Literal["auto"] = 4
+    """Loader workers of each rank; 0 decodes in the training process; auto: beside a GPU the rank's cores but one."""
     skip_bad_files: bool = False
     """Count and replace files that cannot be decoded, instead of stopping at the first."""
 
@@ -59,13 +59,16 @@ class Config:
     """Pixels along each side of a training image."""
     norm: Literal["batch", "group", "sync"] = "batch"
     """BatchNorm, GroupNorm of 32 groups, or SyncBatchNorm (GPUs only)."""
-    precision: Literal["fp32", "tf32"] = "fp32"
-    """Arithmetic of float32 convolutions and products; tf32 needs a GPU. Mixed precision: see `amp_dtype`."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of convolutions and products; weights stay float32. auto: bf16 on GPUs that have it (compute
+    capability 8), fp16 on others where the script scales gradients, else fp32."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     """Layout of images and weights."""
 
     global_batch: int = 256
-    """Images of one optimizer step, over all ranks. Must divide by the ranks."""
+    """Images of one optimizer step, over all ranks. Must divide by the ranks. 0: `batch_per_device` says it."""
+    batch_per_device: int = 0
+    """Instead of `global_batch`: images of a step on each GPU that the strategy uses; on CPUs, of each rank."""
     epochs: int = 1
     """Passes over the training set, each followed by an exact evaluation."""
     steps: int = 0
@@ -111,8 +114,16 @@ class Config:
 
     bucket_cap_mb: float = 0.0
     """DDP strategies: gradient bucket, MiB; 0: PyTorch's own choice, 1 for the first and 25 for the others."""
-    amp_dtype: Literal["bf16", "fp16"] = "bf16"
-    """ddp_amp: type of autocast; fp16 comes with a gradient scaler and needs a GPU."""
+    comm_hook: Literal["bf16", "fp16", "powersgd"] = "bf16"
+    """ddp_compressed: what gradients travel as; powersgd, low-rank factors, needs NCCL."""
+    powersgd_rank: int = 1
+    """ddp_compressed: rank of PowerSGD's factors."""
+    shard_ranks: int = 0
+    """fsdp: ranks that share one copy of the weights, 0: all; fewer make HSDP, with copies on the others."""
+    local_period: int = 4
+    """local_sgd: steps between two averages of the weights."""
+    local_group: int = 1
+    """local_sgd: ranks that average their gradients at every step, as DDP does."""
     compression: Literal["none", "fp16"] = "none"
     """horovod_ddp: what gradients travel as."""
     opt_level: Literal["O0", "O1", "O2", "O3"] = "O1"
@@ -133,10 +144,12 @@ class Config:
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 TYPES = typing.get_type_hints(Config)
+BATCHES = ("global_batch", "batch_per_device")  # one of them is 0
 AT_LEAST = {
     "workers": 0,
     "image_size": 8,
     "global_batch": 1,
+    "batch_per_device": 0,
     "epochs": 1,
     "steps": 0,
     "lr": 0,
@@ -153,6 +166,10 @@ AT_LEAST = {
     "timeout_s": 1,
     "limit_s": 0,
     "bucket_cap_mb": 0,
+    "powersgd_rank": 1,
+    "shard_ranks": 0,
+    "local_period": 1,
+    "local_group": 1,
     "cut": 0,
     "split_size": 0,
     "microbatches": 0,
@@ -167,12 +184,16 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     Raises UserError for a file's mistakes and values out of range; exits 2 with tyro's message for a flag's.
     """
     args = sys.argv[1:] if args is None else args
-    path = _config_flag(args)
-    base = Config(**read_yaml(path)) if path else Config()
+    path = _flag(args, "config")
+    base = Config(**_one_batch(read_yaml(path), path)) if path else Config()
+    flags = {name: _flag(args, name) for name in BATCHES}
+    given = _one_batch({name: text for name, text in flags.items() if text not in ("", "0")}, "the command line")
+    base = dataclasses.replace(base, **{name: value for name, value in given.items() if not value})
     config = tyro.cli(Config, args=args, default=base, description=description)
     for name, minimum in AT_LEAST.items():
         value = getattr(config, name)
-        if not minimum <= value < float("inf"):
+        instead = name == "global_batch" and value == 0 and config.batch_per_device
+        if not (value == "auto" or minimum <= value < float("inf") or instead):
             raise UserError(f"{name} is {value}, but must be at least {minimum}")
     for name, values in allowed.items():
         if getattr(config, name) not in values:
@@ -196,6 +217,13 @@ def read_yaml(path: str) -> dict:
     return {str(name): _checked(path, str(name), value) for name, value in values.items()}
 
 
+def whole_batch(config: Config, num_devices: int) -> Config:
+    """`config` with the global batch that num_devices make, where batch_per_device is what was asked."""
+    if not config.batch_per_device:
+        return config
+    return dataclasses.replace(config, global_batch=config.batch_per_device * num_devices)
+
+
 def find_key(text: str) -> str:
     """The configuration field that `text` names, with - or _. Raises UserError with the nearest name."""
     key = text.strip().lstrip("-").replace("-", "_")
@@ -205,15 +233,22 @@ def find_key(text: str) -> str:
     raise UserError(f"no option {text!r}; {f'did you mean {near[0]}?' if near else '`make flags` lists them'}")
 
 
-def _config_flag(args: list[str]) -> str:
-    """The last value of --config in `args`, which has to be known before the other flags are parsed."""
-    path = ""
+def _one_batch(values: dict, place: str) -> dict:
+    """`values` with the batch that is not among them as 0, so that it gives way. Raises UserError where both are."""
+    given = [name for name in BATCHES if values.get(name)]
+    if len(given) > 1:
+        raise UserError(f"{place} has both {' and '.join(given)}; leave one out")
+    return dict.fromkeys(BATCHES, 0) | values if given else values
+
+
+def _flag(args: list[str], name: str) -> str:
+    """The last value of a flag in `args`, for those that have to be known before the others are parsed."""
+    value, flags = "", (f"--{name}", f"--{name.replace('_', '-')}")
     for position, arg in enumerate(args):
-        if arg == "--config" and position + 1 < len(args):
-            path = args[position + 1]
-        elif arg.startswith("--config="):
-            path = arg.removeprefix("--config=")
-    return path
+        flag, given, text = arg.partition("=")
+        if flag in flags:
+            value = text if given else "".join(args[position + 1 : position + 2])
+    return value
 
 
 def _checked(path: str, name: str, value: object) -> object:
@@ -222,6 +257,10 @@ def _checked(path: str, name: str, value: object) -> object:
         hint = f"did you mean `{near[0]}`?" if near else "`make help` and --help list the fields"
         raise UserError(f"{path}: unknown key {name!r}; {hint}")
     wanted = TYPES[name]
+    if typing.get_origin(wanted) is typing.Union:
+        if value == "auto":
+            return value
+        wanted = typing.get_args(wanted)[0]
     if typing.get_origin(wanted) is Literal:
         choices = typing.get_args(wanted)
         if value in choices:

@@ -1,8 +1,8 @@
 """Which part of an image is read, and how its pixels get their size: as torchvision's transforms would, in two steps.
 
-First a View is chosen, from the image's size alone; then only its box has to be decoded. The numbers are drawn as
-v2.RandomResizedCrop and v2.RandomHorizontalFlip draw them, from a generator of the image's own, so that no state is
-shared between threads.
+First a View is chosen, from the image's size alone; then only its box has to be decoded. What v2.RandomResizedCrop and
+v2.RandomHorizontalFlip make of random numbers is made of numbers here that belong to (seed, epoch, position): a
+generator that counts gives those of a whole batch at once, and no state is shared between threads.
 """
 
 import math
@@ -15,8 +15,9 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop's area and sides, as v2.RandomResizedCrop has them
-LOG_RATIO = torch.log(torch.tensor(RATIO)).tolist()
+LOG_RATIO = math.log(RATIO[0]), math.log(RATIO[1])
 TRIES = 10
+NUMBERS = 24  # an image's: two for each try, top, left, flip, and one to fill the generator's blocks of four
 
 
 class View(NamedTuple):
@@ -37,29 +38,35 @@ Choose = Callable[[int, int], View]
 """The View of an image of that height and width. Asked twice, it says the same."""
 
 
-def random_view(size: int, numbers: tuple[int, ...]) -> Choose:
-    """A random crop, resized to size x size and flipped half of the time: drawn from these numbers alone."""
+def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[list[float]]:
+    """NUMBERS numbers in [0, 1) for each of the positions from `first` on, the same in whatever batch they are drawn.
+
+    Philox 4x64-10 (Salmon et al., SC11) with the key (seed, epoch): block n of the stream follows from n alone.
+    """
+    stream = numpy.random.Philox(key=[seed % 2**64, epoch], counter=first * NUMBERS // 4)
+    raw = stream.random_raw(num_images * NUMBERS).reshape(num_images, NUMBERS)
+    return ((raw >> 11) * 2.0**-53).tolist()
+
+
+def random_view(size: int, numbers: list[float]) -> Choose:
+    """A random crop, resized to size x size and flipped half of the time, made of these random_numbers."""
 
     def choose(height: int, width: int) -> View:
-        generator = torch.Generator()
-        generator.manual_seed(int(numpy.random.SeedSequence(numbers).generate_state(1, numpy.uint64)[0] >> 1))
-        top, left, box_height, box_width = _draw_box(height, width, generator)
-        flip = torch.rand((), generator=generator).item() < 0.5
-        return View(top, left, box_height, box_width, size, size, flip=flip)
+        return View(*_box(height, width, numbers), size, size, flip=numbers[2 * TRIES + 2] < 0.5)
 
     return choose
 
 
-def _draw_box(height: int, width: int, generator: torch.Generator) -> tuple[int, int, int, int]:
-    """Top, left, height, width: line by line what v2.RandomResizedCrop does, with the same numbers in float32."""
-    area, number = height * width, torch.empty(())
-    for _ in range(TRIES):
-        target = area * number.uniform_(*SCALE, generator=generator).item()
-        ratio = number.uniform_(*LOG_RATIO, generator=generator).exp_().item()
+def _box(height: int, width: int, numbers: list[float]) -> tuple[int, int, int, int]:
+    """Top, left, height, width: line by line what v2.RandomResizedCrop makes of its numbers."""
+    area = height * width
+    for first in range(0, 2 * TRIES, 2):
+        target = area * (SCALE[0] + (SCALE[1] - SCALE[0]) * numbers[first])
+        ratio = math.exp(LOG_RATIO[0] + (LOG_RATIO[1] - LOG_RATIO[0]) * numbers[first + 1])
         w, h = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
         if 0 < w <= width and 0 < h <= height:
-            top = torch.randint(height - h + 1, (), generator=generator).item()
-            return top, torch.randint(width - w + 1, (), generator=generator).item(), h, w
+            top, left = numbers[2 * TRIES : 2 * TRIES + 2]
+            return int(top * (height - h + 1)), int(left * (width - w + 1)), h, w
     if width / height < min(RATIO):
         w, h = width, round(width / min(RATIO))
     elif width / height > max(RATIO):
@@ -84,7 +91,8 @@ def centre_view(size: int) -> Choose:
 def finish(box: torch.Tensor | Image.Image, view: View, out: torch.Tensor) -> None:
     """Resize a View's box, cut `out`'s size from it, and write it there. All uint8, height x width x 3.
 
-    Pillow resizes its own images, torchvision's uint8 kernel the others: they differ by 1 of 255 at most.
+    Pillow resizes its own images, torchvision's uint8 kernel the others: they differ by 1 of 255, in one of
+    millions of values by 2.
     """
     if isinstance(box, Image.Image):
         resized = torch.from_numpy(numpy.array(box.resize((view.new_width, view.new_height), Image.BILINEAR)))

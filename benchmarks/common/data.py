@@ -5,30 +5,26 @@ equal slice of it. The augmentation of an image is drawn from (seed, epoch, posi
 neither the ranks, nor the loader's workers, nor where a resumed run started.
 """
 
-import collections
 import contextlib
+import dataclasses
 import errno
 import functools
 import itertools
-import signal
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader
 
-from benchmarks.common import decode, packed
+from benchmarks.common import decode, machine, packed
 from benchmarks.common.config import Config
-from benchmarks.common.devices import Worker
+from benchmarks.common.devices import Reduce, Worker
 from benchmarks.common.errors import UserError
+from benchmarks.common.host_batches import HostBatches
 from benchmarks.common.photographs import NEIGHBOURS_TRIED, Files, Photographs
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set, as torchvision documents
 IMAGENET_TRAIN_IMAGES, IMAGENET_CLASSES = 1_281_167, 1000
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what asks a rank for a checkpoint
-AHEAD = 2  # batches that each loader worker has ready, as torch's DataLoader has it
 
 
 class GlobalBatches:
@@ -123,19 +119,29 @@ class Loader:
                 yield self.to_device(images, target)
 
 
+def num_odd_files(loaders: list[Loader], device: torch.device, reduce: Reduce) -> dict[str, int]:
+    """For a run's row, over all ranks: images that others replaced, and images that the decoder left to Pillow."""
+    counts = [[loader.num_bad_files, loader.num_by_pillow] for loader in loaders]
+    total = reduce(torch.tensor(counts, dtype=torch.float64, device=device).sum(dim=0)).tolist()
+    return dict(zip(("skipped_files", "num_by_pillow"), map(int, total), strict=True))
+
+
 @contextlib.contextmanager
 def _worker_troubles() -> Iterator[None]:
-    """What a full /dev/shm looks like from the training process, as a UserError with the remedy."""
+    """What a lack of memory, or of room in /dev/shm, looks like from the training process, with the remedy."""
     try:
         yield
     except (OSError, RuntimeError) as error:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        if full or any(sign in str(error) for sign in ("shared memory", "Bus error", "DataLoader timed out")):
-            raise UserError(
-                f"the loader's workers gave no batch ({str(error).splitlines()[0]}); /dev/shm may be full: enlarge it "
-                "or use --workers 0; if the files only are slow, raise --timeout-s"
-            ) from error
-        raise
+        if any(sign in str(error) for sign in ("killed by signal", "exited unexpectedly")):
+            remedy = "the kernel may have, for lack of memory (see dmesg): use fewer --workers or a smaller batch"
+        elif full or any(sign in str(error) for sign in ("shared memory", "DataLoader timed out")):
+            remedy = (
+                "/dev/shm may be full: enlarge it or use --workers 0; if the files only are slow, raise --timeout-s"
+            )
+        else:
+            raise
+        raise UserError(f"the loader's workers gave no batch ({str(error).splitlines()[0]}); {remedy}") from error
 
 
 class SyntheticBatches:
@@ -154,10 +160,11 @@ class SyntheticBatches:
 
 
 def build_loaders(
-    config: Config, worker: Worker, shard: int | None = None, num_shards: int | None = None
+    config: Config, worker: Worker, shard: int | None = None, num_shards: int | None = None, num_devices: int = 1
 ) -> tuple[Loader, Loader]:
     """The training and the validation Loader of one rank.
 
+    num_devices: how many it feeds; it gets the loader workers that as many ranks would have.
     shard, num_shards: which part of each global batch to read (default: rank of world_size); ranks that hold
     parts of one model share a shard. Raises UserError where the batch does not divide or the data are unfit.
     """
@@ -176,14 +183,17 @@ def build_loaders(
             Loader(train_set, train_batches, config, worker.device, classes),
             Loader([], val_batches, config, worker.device, classes),
         )
+    workers = machine.num_workers(config.workers, worker.device.type == "cuda")
+    met = {"decoder": decode.resolved_decoder(config)} | ({"workers": workers} if config.workers == "auto" else {})
+    config = dataclasses.replace(config, workers=workers * num_devices)
     train_set, val_set = image_folders(config)
     train_batches = GlobalBatches(len(train_set), G, config.steps or max(1, len(train_set) // G), **dealt)
     val_batches = GlobalBatches(len(val_set), G, -(-len(val_set) // G), shuffle=False, **dealt)
     train, val = (
-        Loader(_host_batches(config, worker, images, batches), batches, config, worker.device, train_set.classes)
+        Loader(HostBatches(config, worker, images, batches), batches, config, worker.device, train_set.classes)
         for images, batches in ((train_set, train_batches), (val_set, val_batches))
     )
-    train.met = {"decoder": decode.resolved_decoder(config)}
+    train.met = met
     return train, val
 
 
@@ -203,56 +213,3 @@ def image_folders(config: Config) -> tuple[Photographs, Photographs]:
     )
     train.fill_gaps, train.augment = True, config.augment
     return train, val
-
-
-def _host_batches(config: Config, worker: Worker, images: Photographs, batches: GlobalBatches):
-    workers, pin_memory = config.workers, worker.device.type == "cuda"
-    if workers and not decode.resolved_decoder(config):
-        return ThreadedBatches(images, batches, workers, pin_memory)
-    return DataLoader(
-        images,
-        batch_sampler=batches,
-        collate_fn=_as_it_is,
-        num_workers=workers,
-        timeout=config.timeout_s if workers else 0,  # a worker that finds /dev/shm full says nothing
-        persistent_workers=workers > 0,
-        generator=torch.Generator(),  # else it draws its workers' seeds from the generator of training
-        worker_init_fn=_outlive_stop if config.checkpoint_dir else None,
-        pin_memory=pin_memory,
-    )
-
-
-class ThreadedBatches:
-    """What DataLoader does, by threads of this process: nothing is copied between processes.
-
-    Faster where little of the work holds Python's lock, as with packed pixels.
-    """
-
-    def __init__(self, images: Photographs, batches: GlobalBatches, num_threads: int, pin_memory: bool):
-        self.images, self.batches, self.num_threads, self.pin_memory = images, batches, num_threads, pin_memory
-
-    def __iter__(self) -> Iterator[tuple]:
-        pool, waiting = ThreadPoolExecutor(self.num_threads), collections.deque[Future]()
-        try:
-            for keys in self.batches:
-                waiting.append(pool.submit(self._read, keys))
-                if len(waiting) > AHEAD * self.num_threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _read(self, keys: list[tuple[int, int, int]]) -> tuple:
-        images, *rest = self.images.__getitems__(keys)
-        return images.pin_memory() if self.pin_memory else images, *rest
-
-
-def _as_it_is(batch: tuple) -> tuple:
-    return batch
-
-
-def _outlive_stop(worker_id: int) -> None:
-    """A signal reaches the loader's workers, too; without them the rank would fail before its checkpoint."""
-    for signum in STOP_SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)

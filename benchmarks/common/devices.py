@@ -3,15 +3,16 @@
 import dataclasses
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.config import Config
+from benchmarks.common.config import Config, whole_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.precision import met_precision
 from benchmarks.common.ranks import Place
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]
@@ -32,12 +33,16 @@ class Worker:
     reports: bool = True
 
 
-def start_worker(config: Config, place: Place, backend: str | None = None) -> Worker:
+def start_worker(
+    config: Config, place: Place, backend: str | None = None, *, devices_per_rank: int = 1, mixed: bool = False
+) -> tuple[Config, Worker]:
     """Configure this process for its rank: the device (GPU number local_rank, or the CPU where there is none), the
-    threads (THREADS_PER_RANK, from the launcher), the seed and the float32 precision.
+    threads (THREADS_PER_RANK, from the launcher), the seed and the precision. Returns the configuration as it came
+    out, with the whole batch and the precision that `auto` stands for, and the worker.
 
-    backend: what the ranks talk through; by default NCCL between GPUs and gloo between CPUs.
-    Raises UserError where local_rank has no GPU of its own, or for tf32 without one.
+    backend: what the ranks talk through; by default NCCL between GPUs and gloo between CPUs. devices_per_rank: those
+    that a rank computes on. mixed: as met_precision has it.
+    Raises UserError where local_rank has no GPU of its own, and as met_precision does.
     """
     num_gpus = usable_gpus()
     use_cuda = num_gpus > 0
@@ -47,21 +52,24 @@ def start_worker(config: Config, place: Place, backend: str | None = None) -> Wo
             "lower NPROC (or tasks per node), or free CUDA_VISIBLE_DEVICES"
         )
     device = torch.device("cuda", place.local_rank) if use_cuda else torch.device("cpu")
+    capability = None
     if use_cuda:
         torch.cuda.set_device(device)
         torch.backends.cudnn.benchmark = True
-    elif config.precision == "tf32":
-        raise UserError("precision tf32 needs a GPU; use fp32 on a CPU")
-    torch.backends.cuda.matmul.allow_tf32 = config.precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+        capability = min(torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count()))
+    precision = met_precision(config.precision, capability, mixed)
+    config = dataclasses.replace(whole_batch(config, place.world_size * devices_per_rank), precision=precision)
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     if "THREADS_PER_RANK" in os.environ:
         torch.set_num_threads(int(os.environ["THREADS_PER_RANK"]))
     torch.manual_seed(config.seed)
     if backend is None:
         backend = "none" if place.launcher == "none" else "nccl" if use_cuda else "gloo"
-    return Worker(
+    worker = Worker(
         device, place.rank, place.local_rank, place.world_size, place.nodes, place.launcher, backend, place.rank == 0
     )
+    return config, worker
 
 
 def group_options(config: Config, worker: Worker) -> dict:
@@ -88,10 +96,20 @@ def share_buffers(model: torch.nn.Module, worker: Worker, reduce: Reduce) -> Non
     buffers = list(model.buffers())
     if worker.world_size == 1 or not buffers:
         return
-    flat = torch.cat([buffer.to(worker.device, torch.float64).flatten() for buffer in buffers])
-    flat = reduce(flat if worker.rank == 0 else torch.zeros_like(flat))
-    for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
-        buffer.copy_(values.view_as(buffer))
+    flat = flatten(buffers, worker.device)
+    fill(buffers, reduce(flat if worker.rank == 0 else torch.zeros_like(flat)))
+
+
+def flatten(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """All values of `tensors` as one float32 vector on `device`."""
+    return torch.cat([tensor.detach().to(device, torch.float32).flatten() for tensor in tensors])
+
+
+@torch.no_grad()
+def fill(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
+    """Write what `flatten` made back into tensors of the same sizes."""
+    for tensor, values in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(values.view_as(tensor))
 
 
 def synchronize(device: torch.device) -> None:

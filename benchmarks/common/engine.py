@@ -19,7 +19,7 @@ from benchmarks.common.agreement import agree, count_devices, gather, stop_reque
 from benchmarks.common.checkpoint import Checkpointer, Load, State, load_whole_state, whole_state
 from benchmarks.common.clock import Clock, Window, check_windows_fit
 from benchmarks.common.config import Config
-from benchmarks.common.data import Loader
+from benchmarks.common.data import Loader, num_odd_files
 from benchmarks.common.devices import Reduce, Worker, peak_memory_mb, share_buffers
 from benchmarks.common.errors import Stopped
 from benchmarks.common.meters import Meter
@@ -236,8 +236,7 @@ class _Run:
     def summarize(self) -> None:
         """The summary of the run, from the windows and the last evaluation."""
         images, seconds = (sum(getattr(window, name) for window in self.windows) for name in ("images", "seconds"))
-        num_bad_files = self.train.num_bad_files + self.val.num_bad_files
-        memory_mb, bad_files = gather([peak_memory_mb(self.worker.device), num_bad_files], self.worker, self.reduce).T
+        memory_mb = gather([peak_memory_mb(self.worker.device)], self.worker, self.reduce)
         self.summary |= {
             "images_per_s": images / seconds if seconds else None,
             "windows": [dataclasses.astuple(window) for window in self.windows],
@@ -245,6 +244,5 @@ class _Run:
             "step_ms_p95": float(numpy.percentile(self.step_ms, 95)) if self.step_ms else None,
             "peak_memory_mb": memory_mb.max().item(),
             "flops_per_image": flops_per_image(self.config, len(self.train.classes)) if self.worker.reports else None,
-            "skipped_files": int(bad_files.sum().item()),
-        }
+        } | num_odd_files([self.train, self.val], self.worker.device, self.reduce)
         self.record.book("summary")

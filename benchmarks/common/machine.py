@@ -7,7 +7,7 @@ import contextlib
 import os
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.gpus import look, usable_gpus
 
 
 def number(name: str, what: str, least: int = 1) -> int | None:
@@ -27,6 +27,13 @@ def num_gpus() -> int:
     """NUM_GPUS, else those that torch can use. Raises UserError where there are some that it cannot."""
     given = number("NUM_GPUS", "a number of GPUs", least=0)
     return usable_gpus() if given is None else given
+
+
+def capability() -> tuple[int, int] | None:
+    """The least compute capability of the GPUs here; None without GPUs. Of GPUs that nothing tells of, such as those of
+    a cluster's nodes, the newest architecture's is believed: what they cannot do, their runs will say."""
+    known = [capability for _, capability in look().gpus if capability] if num_gpus() else []
+    return min(known, default=(9, 0)) if num_gpus() or os.environ.get("GPUS_PER_NODE", "0") != "0" else None
 
 
 def gpu_memory_bytes(num_used: int) -> float | None:
@@ -64,6 +71,16 @@ def threads_per_rank(ranks: int) -> int:
     to two ranks what one GPU is to two.
     """
     return number("THREADS_PER_RANK", "a number of threads") or max(1, num_cores() // ranks)
+
+
+def num_workers(asked: int | str, on_gpu: bool) -> int:
+    """What a rank's loader workers come to: `auto` leaves one of its cores to the process that feeds the GPU.
+
+    Without a GPU that is 0: each core belongs to a rank, which computes on it.
+    """
+    if asked != "auto":
+        return int(asked)
+    return max(1, threads_per_rank(num_ranks()) - 1) if on_gpu else 0
 
 
 def all_ranks(ranks_here: int) -> tuple[int, int]:

@@ -15,14 +15,38 @@ from benchmarks.common.stages import trace
 
 def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Module:
     """A torchvision ResNet with weights drawn from config.seed on the CPU, so that every rank, strategy and
-    device starts from the same ones. Raises UserError for norm=sync on a CPU, which has no kernel for it."""
+    device starts from the same ones; float32, but its forward pass computes in config.precision where that is bf16.
+    Raises UserError for norm=sync on a CPU, which has no kernel for it."""
     if config.norm == "sync" and device.type != "cuda":
         raise UserError("norm sync (SyncBatchNorm) runs on GPUs only; use --norm group, or batch")
     torch.manual_seed(config.seed)
     model = draw_model(config, num_classes)
     if config.norm == "sync":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return model.to(device, memory_format=MEMORY_FORMATS[config.memory_format])
+    return in_precision(config, model.to(device, memory_format=MEMORY_FORMATS[config.memory_format]))
+
+
+class InBf16:
+    """Mixed into a module's class: autocast around its forward pass, of which `logits` come out as float32.
+
+    Another class, and no other `forward` on the module itself: DataParallel's replicas would call the first GPU's.
+    """
+
+    logits = True
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(images.device.type, torch.bfloat16):
+            output = super().forward(images)
+        return output.float() if self.logits else output
+
+
+def in_precision(config: Config, module: nn.Module, logits: bool = True) -> nn.Module:
+    """`module` itself, whose forward pass computes in bf16 from now on, where config.precision says so. For fp16 the
+    script scales gradients, and so does the autocast itself. logits: what comes out are scores, and not activations."""
+    if config.precision == "bf16":
+        kind = type(module)
+        module.__class__ = type(f"{kind.__name__}InBf16", (InBf16, kind), {"logits": logits})
+    return module
 
 
 def draw_model(config: Config, num_classes: int) -> nn.Module:

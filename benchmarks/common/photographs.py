@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch.utils.data import get_worker_info
 
-from benchmarks.common.crops import Choose, centre_view, finish, random_view
+from benchmarks.common.crops import Choose, centre_view, finish, random_numbers, random_view
 from benchmarks.common.decode import DECODE_ERRORS, Reader
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import Listing, list_images
@@ -20,8 +19,8 @@ NEIGHBOURS_TRIED = 100  # that many unreadable files in a row are no accident
 
 Key = tuple[int, int, int]
 """Epoch, position in the epoch's order, index of the image."""
-Batch = tuple[torch.Tensor, torch.Tensor, list[str], int]
-"""uint8 NCHW images (channels last in memory), int64 targets, problems of the unreadable, how many Pillow read."""
+Told = tuple[list[int], list[str], int]
+"""Of images that were read: their targets, the problems of the unreadable, how many were left to Pillow."""
 
 
 class Source(Protocol):
@@ -56,10 +55,10 @@ class Files:
 
 
 class Photographs:
-    """The images of a Source, cropped to size x size. Its items are (uint8 CHW image or None, target, problem).
+    """The images of a Source, cropped to size x size.
 
-    `problem` is '' or names a file that could not be decoded. With `fill_gaps`, the next readable image takes its
-    place, so that training batches stay whole. open_reader is called in the process that reads, at its first image.
+    With `fill_gaps`, the next readable image takes the place of one that is not, so that training batches stay whole.
+    open_reader is called in the process that reads, at its first image.
     classes: what numbers the targets, those of train/: a val/ that lacks some must not shift the others.
     """
 
@@ -76,32 +75,30 @@ class Photographs:
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, key: Key) -> tuple[torch.Tensor | None, int, str]:
-        out = torch.empty(self.size, self.size, 3, dtype=torch.uint8)
-        done, target, problem, _ = self._read_one(key, out)
-        return out.permute(2, 0, 1) if done else None, target, problem
-
-    def __getitems__(self, keys: list[Key]) -> Batch:
-        images = _empty_batch(len(keys), self.size)
-        targets, problems, num_by_pillow = [], [], 0
-        for key in keys:
-            done, target, problem, by_pillow = self._read_one(key, images[len(targets)])
+    def read_into(self, out: torch.Tensor, keys: list[Key]) -> Told:
+        """Write the images of one epoch to the first places of `out`, uint8 (N, size, size, 3), leaving out the bad."""
+        if self.read is None:
+            self.read = self.open_reader()
+        targets, problems, num_by_pillow, places = [], [], 0, out.unbind()
+        for (_, _, index), choose in zip(keys, self.views(keys), strict=True):
+            done, target, problem, by_pillow = self._read_one(index, choose, places[len(targets)])
             targets += [target] * done
             problems += [problem] * bool(problem)
             num_by_pillow += by_pillow
-        return images[: len(targets)].permute(0, 3, 1, 2), torch.tensor(targets), problems, num_by_pillow
+        return targets, problems, num_by_pillow
 
-    def _read_one(self, key: Key, out: torch.Tensor) -> tuple[bool, int, str, bool]:
+    def views(self, keys: list[Key]) -> list[Choose]:
+        if not self.augment:
+            return [centre_view(self.size)] * len(keys)
+        (epoch, first, _), (_, last, _) = keys[0], keys[-1]
+        assert last - first == len(keys) - 1, "a batch is a range of positions"
+        return [random_view(self.size, numbers) for numbers in random_numbers(self.seed, epoch, first, len(keys))]
+
+    def _read_one(self, index: int, choose: Choose, out: torch.Tensor) -> tuple[bool, int, str, bool]:
         """Write the image to `out`, uint8 HWC; returns whether, its target, its problem, whether by Pillow.
 
         Problems travel as text: an exception raised in a loader worker would arrive as a page of traceback.
         """
-        epoch, position, index = key
-        if self.read is None:
-            self.read = self.open_reader()
-        choose: Choose = (
-            random_view(self.size, (self.seed, epoch, position)) if self.augment else centre_view(self.size)
-        )
         problem = ""
         for step in range(NEIGHBOURS_TRIED if self.fill_gaps else 1):
             place = (index + step) % len(self.source)
@@ -112,12 +109,3 @@ class Photographs:
             except DECODE_ERRORS as error:
                 problem = problem or f"{self.source.name(place)!r} is not a readable image ({error})"
         return False, 0, problem, False
-
-
-def _empty_batch(num_images: int, size: int) -> torch.Tensor:
-    """uint8 (N, size, size, 3), in a loader worker in memory that it shares with the training process."""
-    shape = num_images, size, size, 3
-    if get_worker_info() is None:
-        return torch.empty(shape, dtype=torch.uint8)
-    storage = torch.UntypedStorage._new_shared(num_images * size * size * 3)
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)

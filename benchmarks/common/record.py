@@ -101,6 +101,7 @@ class Record:
             "nodes": worker.nodes,
             "threads_per_rank": torch.get_num_threads(),
             "precision": self.config.precision,
+            **({"global_batch": self.config.global_batch} if self.config.batch_per_device else {}),
             **_versions(),
             **met,
         }

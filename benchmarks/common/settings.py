@@ -27,6 +27,7 @@ NOT_COUNTED = {
     "resume_from": "the same",
     "timeout_s": "patience",
     "limit_s": "patience",
+    "compile_s": "met, a time: seconds before the first step",
     "rendezvous": "how ranks find each other before the first step",
 }
 # These separate groups only where commits are compared; reports name them always.
@@ -43,6 +44,7 @@ class Shape:
     split_size: images of such a part, the last may have fewer, and one loss is of all of them; 0: equal parts, each
         with a loss of its own.
     compression: what gradients travel as.
+    period: steps between two averages of the weights, where these are averaged, and gradients are not; else 1.
     exact: whether the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
     """
 
@@ -51,6 +53,7 @@ class Shape:
     num_microbatches: int = 1
     split_size: int = 0
     compression: str = "none"
+    period: int = 1
     exact: bool = True
 
 

@@ -16,7 +16,7 @@ class Split:
     with one_f_one_b, of as many as there are stages from a device's own on. copies: of the gradients, such as DDP's
     buckets. whole_batch: the images of all shards are loaded by one process, and arrive on the first device.
     whole_model: each device holds all of it, and evaluates its share of every batch. autocast: what convolutions
-    compute in, and keep; empty: fp32.
+    compute in, and keep; empty: what config.precision says.
     """
 
     num_shards: int = 1

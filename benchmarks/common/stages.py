@@ -7,6 +7,7 @@ net.state_dict()                                  # torchvision's names, whateve
 import copy
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -115,6 +116,22 @@ def trace(stages: Sequence[nn.Module], image_size: int) -> list[tuple[int, tuple
     counters = [FlopCounterMode(display=False) for _ in stages]
     shapes = _forward(stages, counters, image_size)
     return [(counter.get_total_flops(), shape) for counter, shape in zip(counters, shapes, strict=True)]
+
+
+def rows_between(
+    config: Config, stages: Sequence[nn.Module], num_images: int, device: torch.device
+) -> tuple[list[tuple[int, ...]], list[torch.Tensor]]:
+    """What enters the first stage, then what leaves each: shapes without the batch, and tensors without data, of
+    num_images flat rows, in the type in which it is computed on `device`."""
+    shapes = [(3, config.image_size, config.image_size)] + [shape for _, shape in trace(stages, config.image_size)]
+    # On GPUs autocast has GroupNorm, and with it what it is added to, in float32.
+    in_bf16 = config.precision == "bf16" and not (config.norm == "group" and device.type == "cuda")
+    types = [torch.float32] + [torch.bfloat16 if in_bf16 else torch.float32] * len(stages)
+    rows = (
+        torch.empty(num_images, math.prod(shape), dtype=dtype, device="meta", requires_grad=True)
+        for shape, dtype in zip(shapes, types, strict=True)
+    )
+    return shapes, [*rows]
 
 
 def block_times(blocks: Sequence[nn.Module], image_size: int) -> list[float]:

@@ -22,10 +22,12 @@ FOLLOWS = {"world_size", "backend", *(field.name for field in dataclasses.fields
 OF_THE_STRATEGY = {
     **dict.fromkeys(("strategy", "ranks", "nodes", "threads_per_rank"), "how it divides the machine"),
     **dict.fromkeys(FOLLOWS, "follows from that"),
-    **dict.fromkeys(("precision", "amp_dtype", "opt_level", "compression"), "what it computes and sends in"),
+    **dict.fromkeys(("precision", "opt_level", "compression"), "what it computes and sends in"),
     **dict.fromkeys(("bucket_cap_mb", "cut", "split_size", "copy_stream"), "an option that other strategies lack"),
     **dict.fromkeys(("microbatches", "pipeline_schedule"), "the same"),
 }
+# Met only where images a device were asked: weak scaling, in which batches grow with the devices.
+WHOLE_BATCH = f"global_batch{MET}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,10 +109,11 @@ def unlike(one: Identity, other: Identity) -> list[str]:
 
     A field that only one of two recorded ones met, such as the version of a strategy's own library, is the strategy's.
     """
-    own = OF_THE_STRATEGY.keys() | (one.met.keys() ^ other.met.keys() if one.recorded and other.recorded else set())
+    own = OF_THE_STRATEGY.keys() | {WHOLE_BATCH}
+    own |= one.met.keys() ^ other.met.keys() if one.recorded and other.recorded else set()
     # asked, precision is the user's choice; what came of it, and all that an old set tells of it, is the strategy's
     chosen = {"precision"} if one.recorded and other.recorded else set()
-    return [name for name in differing([one, other]) if name in chosen or name.removesuffix(MET) not in own]
+    return [name for name in differing([one, other]) if name in chosen or not {name, name.removesuffix(MET)} & own]
 
 
 def asked_the_same(one: Identity, other: Identity) -> bool:
@@ -124,6 +127,21 @@ def asked_the_same(one: Identity, other: Identity) -> bool:
 def comparable(one: Identity, other: Identity) -> bool:
     """Whether two groups of one set differ in nothing but their strategies, as far as both were recorded alike."""
     return one.recorded == other.recorded and not unlike(one, other)
+
+
+def same_work(one: Identity, other: Identity) -> bool:
+    """Whether a speed-up of one over the other is of how they divide the work: as comparable, but computed in the same
+    precision, whichever was asked."""
+    alike = one.recorded == other.recorded and computes_in(one) == computes_in(other)
+    return alike and set(unlike(one, other)) <= {"precision"}
+
+
+def computes_in(identity: Identity) -> str | None:
+    """The arithmetic that was met: fp32, tf32, bf16 or fp16; Apex's levels are fp16, but for O0."""
+    precision = identity.met.get("precision")
+    if str(precision).startswith("apex-"):
+        return "fp32" if precision == "apex-O0" else "fp16"
+    return precision
 
 
 def same_asked(row: Identity, group: Identity) -> bool:

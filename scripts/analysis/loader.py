@@ -29,8 +29,8 @@ class Rate:
 
 
 def rates(rows: pandas.DataFrame) -> dict[str, Rate]:
-    """Images/s of each of WHATS that a loader.csv has."""
-    return {what: _rate(_logs(rows, what)) for what in WHATS if (rows.what == what).any()}
+    """Images/s of each work that a loader.csv has."""
+    return {what: _rate(_logs(rows, what)) for what in dict.fromkeys(rows.what)}
 
 
 def verdict(rows: pandas.DataFrame) -> str:

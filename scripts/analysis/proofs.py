@@ -5,6 +5,7 @@
 A proof says yes of the settings that it ran with, and of nothing else.
 """
 
+import dataclasses
 import json
 
 import numpy
@@ -24,7 +25,7 @@ UNKNOWN = "not proved: settings unknown"
 
 
 def proved(group: Group, equivalence: pandas.DataFrame) -> str:
-    """What equivalence.csv says of a group's own settings; the last proof that covers them counts.
+    """What equivalence.csv says of a group's own settings; the last proof that covers them counts, of each seed.
 
     "yes: ..." names what did differ and may; "not proved: ..." names what differs and may not.
     """
@@ -36,7 +37,13 @@ def proved(group: Group, equivalence: pandas.DataFrame) -> str:
     known = [(row, identity) for row, identity in rows if identity] if group.identity.recorded else []
     if not known:
         return UNKNOWN
-    gaps = [(row, _differing(identity, group.identity)) for row, identity in known]
+    said = [_said(group, identity, known) for identity in _of_each_seed(group.identity)]
+    return next((words for words in said if not words.startswith("yes")), said[-1])
+
+
+def _said(group: Group, runs: Identity, known: list) -> str:
+    """The same of those runs of the group that have one seed. known: rows of equivalence.csv, with their settings."""
+    gaps = [(row, _differing(identity, runs)) for row, identity in known]
     covering = [(row, names) for row, names in gaps if not _others(names)]
     if not covering:
         return f"not proved: {', '.join(_others(gaps[-1][1]))}"
@@ -44,6 +51,14 @@ def proved(group: Group, equivalence: pandas.DataFrame) -> str:
     words = [MAY_DIFFER[name.removesuffix(MET)] for name in names] + _other_source(row, group)
     but = ", ".join(dict.fromkeys(words))
     return verdict(row) + (f"; but for {but}" if but and row.verdict == "ok" else "")
+
+
+def _of_each_seed(identity: Identity) -> list[Identity]:
+    """What the runs of a group were asked, where its rounds take the seeds of a list in turn: one for each seed."""
+    if "seeds" not in identity.asked:
+        return [identity]
+    asked = {name: value for name, value in identity.asked.items() if name != "seeds"}
+    return [dataclasses.replace(identity, asked=asked | {"seed": seed}) for seed in identity.asked["seeds"]]
 
 
 def _other_source(row, group: Group) -> list[str]:

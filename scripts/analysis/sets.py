@@ -19,7 +19,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import STATUSES, TABLES, WARM_UP, read_table
 from benchmarks.common.settings import settings_hash
 from scripts.analysis.families import Sample, against, sample
-from scripts.analysis.identity import Identity, asked_the_same, comparable, labels, same_asked
+from scripts.analysis.identity import Identity, asked_the_same, computes_in, labels, same_asked, same_work
 from scripts.analysis.recorded import halves, identities, read_halves
 from scripts.analysis.stats import Estimate, RatioEstimate, Windows, strategy_throughput
 from scripts.analysis.words import clean
@@ -112,12 +112,16 @@ class ResultSet:
         return [group for group in self.groups if group.strategy == strategy and group.samples]
 
     def baseline_of(self, group: Group) -> Group | None:
-        """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy; of
-        several, those that were asked the same.
+        """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy, and
+        computed in the same precision; of several, those that were asked the same. In fp16, which needs a gradient
+        scaler, one rank of a strategy that has one stands for them.
 
         None for these themselves, and where there are none, or several.
         """
-        found = [other for other in self.timed(BASELINE) if comparable(other.identity, group.identity)]
+        bases = self.timed(BASELINE)
+        if computes_in(group.identity) == "fp16":
+            bases = [other for other in self.groups if other.samples and other.identity.asked.get("ranks") == 1]
+        found = [other for other in bases if same_work(other.identity, group.identity)]
         if group in found:
             return None
         nearest = [other for other in found if asked_the_same(other.identity, group.identity)]
@@ -129,10 +133,13 @@ class ResultSet:
 
         Every table, chart and sentence takes it from here, so that a pair has one interval.
         """
+        compared: dict[Group, list[Group]] = {}
+        for group in self.groups:
+            if group.samples and (base := self.baseline_of(group)):
+                compared.setdefault(base, [base]).append(group)
         found = {}
-        for single in self.timed(BASELINE):
-            compared = [group for group in self.groups if group.samples and self.baseline_of(group) is single]
-            found |= against(single.label, {group.label: group.sample for group in [single, *compared]})
+        for base, groups in compared.items():
+            found |= against(base.label, {group.label: group.sample for group in groups})
         return found
 
 

@@ -20,7 +20,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common import machine
-from benchmarks.common.config import Config, load_config
+from benchmarks.common.config import Config, load_config, whole_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
 from scripts.analysis.loader import ALONE, BOTH, TRAINING, WHATS, rates, verdict
@@ -79,6 +79,7 @@ def measure(config: Config) -> list[dict]:
     built = {}  # all that the script makes, without training
     single.main(config, fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
     device, step = built["device"], built["step"]
+    config = dataclasses.replace(config, workers=machine.num_workers(config.workers, device.type == "cuda"))
     batches, process = endless(built["train"]), psutil.Process()
     resident = next(batches)
     works: dict[str, Callable[[], object]] = {
@@ -152,7 +153,8 @@ if __name__ == "__main__":
         if options.results and not options.results.is_dir():
             raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
         os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-        main(load_config(flags or plan.read_variables().flags), options.results)
+        config = whole_batch(load_config(flags or plan.read_variables().flags), num_devices=1)
+        main(config, options.results)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy
-import pandas
 import torch
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
@@ -18,7 +17,7 @@ from torchvision.transforms import v2
 
 from benchmarks.common import packed
 from benchmarks.common.config import Config
-from benchmarks.common.crops import _draw_box, finish, random_view
+from benchmarks.common.crops import finish, random_numbers, random_view
 from benchmarks.common.data import build_loaders, image_folders
 from benchmarks.common.decode import loads, read_by_nvimgcodec
 from benchmarks.common.devices import Worker
@@ -123,12 +122,13 @@ def ours(**changes) -> Callable[[Config, int], Iterator[int]]:
 def drawn(images, config: Config) -> list:
     """(content, view) of images in random order, drawn beforehand; a folder's content is its path."""
     order = numpy.random.default_rng(0).permutation(DRAWN) % len(images)
+    numbers = random_numbers(0, 0, 0, DRAWN)
     sizes: dict[int, tuple[int, int]] = {}
     found = []
-    for number, index in enumerate(order.tolist()):
+    for index, of_image in zip(order.tolist(), numbers, strict=True):
         if index not in sizes:
             sizes[index] = size_of(images, index)
-        found.append((index, random_view(config.image_size, (0, number))(*sizes[index])))
+        found.append((index, random_view(config.image_size, of_image)(*sizes[index])))
     return found
 
 
@@ -292,30 +292,3 @@ def litdata(path: Path) -> Callable[[Config, int], Iterator[int]]:
         )
 
     return batches
-
-
-# --- what our loader adds -----------------------------------------------------------------------------------------
-
-
-def costs(config: Config) -> pandas.DataFrame:
-    """Microseconds an image, alone in this process: seeding, crop parameters, and the copy into the batch."""
-    generator, choose = torch.Generator().manual_seed(0), random_view(config.image_size, (0, 0, 0))
-    image = torch.zeros(config.image_size, config.image_size, 3, dtype=torch.uint8)
-    out = torch.empty_like(image)
-    whole, draw = microseconds(lambda: choose(375, 500)), microseconds(lambda: _draw_box(375, 500, generator))
-    rows = {
-        "seeding": whole - draw,
-        "crop parameters": draw,
-        "collate (copy into the batch)": microseconds(lambda: numpy.copyto(out.numpy(), image.numpy())),
-    }
-    return pandas.DataFrame({"cause": rows.keys(), "us_per_image": rows.values()})
-
-
-def microseconds(work: Callable[[], object], repeats: int = 2000) -> float:
-    best = float("inf")
-    for _ in range(5):
-        began = time.perf_counter()
-        for _ in range(repeats):
-            work()
-        best = min(best, time.perf_counter() - began)
-    return best / repeats * 1e6

@@ -4,7 +4,8 @@
 
 Images a second of one core and of all, without training: read, decoded, cropped at random to image_size, flipped and
 put into batches of uint8. Ways take turns, round after round, each in a process of its own. A bare loop has its crops
-drawn beforehand and makes no batches. Peers that are not installed are named with the words that install them.
+drawn beforehand and makes no batches; what ours adds to it is told by cause, in CPU time. Peers that are not installed
+are named with the words that install them.
 """
 
 import contextlib
@@ -26,7 +27,10 @@ from benchmarks.common.config import Config
 from benchmarks.common.devices import device_name
 from benchmarks.common.errors import UserError
 from scripts.analysis.stats import ratio, run_interval
+from scripts.probe import loader_costs
 from scripts.probe import loader_ways as ways
+from scripts.report.figures import save_chart
+from scripts.report.loaders import loaders_chart
 
 WARMUP_IMAGES = 64
 PLAIN = "torchvision, Pillow"
@@ -37,13 +41,15 @@ class Options:
     data: str = "data/imagenet-mini"
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
     out: Path = Path("results/loaders")
-    """Folder for loaders.csv and costs.csv."""
+    """Folder for loaders.csv, costs.csv and their chart."""
     image_size: int = 224
     """Pixels along each side."""
     rounds: int = 5
     """Windows of each way, at least 2."""
     window_s: float = 2.0
     """Seconds of a window."""
+    turns: int = 20
+    """Turns that the CPU time of an image is measured in, at least 6."""
     only: str = ""
     """Words; a way takes part if its name has one of them."""
 
@@ -52,6 +58,8 @@ def main(options: Options) -> int:
     cores = sorted(os.sched_getaffinity(0))
     if options.rounds < 2:
         raise UserError(f"rounds is {options.rounds}, but an interval needs at least 2")
+    if options.turns < 6:
+        raise UserError(f"turns is {options.turns}, but the interval of a median needs at least 6")
     with tempfile.TemporaryDirectory() as temporary:
         config = Config(data=options.data, image_size=options.image_size, global_batch=32)
         chosen = ways.installed(config, Path(temporary), options.only.split())
@@ -69,16 +77,30 @@ def main(options: Options) -> int:
                     except UserError as error:  # another project's loader must not cost us ours
                         failed.add(way.name)
                         tqdm.write(f"failed: {way.name}: {error}", file=sys.stderr)
-        costs = ways.costs(config)
+        costs = cpu_time(config, [way.name for way in chosen], options.turns)
+    machine = f"{device_name_here()}, {len(cores)} cores, {platform.platform()}"
     rates = table({case: windows for case, windows in taken.items() if case[0] not in failed})
-    print(f"{device_name_here()}, {len(cores)} cores, load average {os.getloadavg()[0]:.1f}, {platform.platform()}")
+    print(f"{machine}, load average {os.getloadavg()[0]:.1f}")
     print(rates.to_string(index=False, float_format=lambda value: f"{value:.2f}"))
-    print("\nwhat our loader adds to a bare loop, microseconds an image:")
-    print(costs.to_string(index=False, float_format=lambda value: f"{value:.1f}"))
+    print("\nwhat our loader spends, CPU microseconds an image; bare_share: of the bare loop, up to this cause:")
+    print(costs.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
     options.out.mkdir(parents=True, exist_ok=True)
-    rates.assign(machine=device_name_here()).to_csv(options.out / "loaders.csv", index=False)
-    costs.to_csv(options.out / "costs.csv", index=False)
+    rates = rates.assign(image_size=options.image_size, machine=machine)
+    rates.to_csv(options.out / "loaders.csv", index=False)
+    costs.assign(machine=machine).to_csv(options.out / "costs.csv", index=False)
+    if len(costs) and len(rates):
+        print("\nwritten:", *save_chart(loaders_chart(rates, costs), options.out, "loaders"), sep="\n  ")
     return int(bool(failed))
+
+
+def cpu_time(config: Config, names: list[str], turns: int) -> pandas.DataFrame:
+    """loader_costs.costs of our loaders that took part and have a bare loop."""
+    fast = {
+        "ours, nvimgcodec": dataclasses.replace(config, decoder="nvimgcodec"),
+        "ours, packed full": dataclasses.replace(config, loader="packed", pack="full"),
+    }
+    found = [loader_costs.costs(one, turns) for name, one in fast.items() if name in names]
+    return pandas.concat(found) if found else pandas.DataFrame()
 
 
 def device_name_here() -> str:
@@ -131,12 +153,14 @@ def table(taken: dict) -> pandas.DataFrame:
     rows = []
     for (name, cores), windows in taken.items():
         rate = run_interval(windows)
-        row = {"cores": cores, "loader": name, "images_per_s": rate.value, "low": rate.low, "high": rate.high}
+        row = {"cores": cores, "loader": name, "n": len(windows), "images_per_s": rate.value}
+        row |= {"low": rate.low, "high": rate.high}
         if (PLAIN, cores) in taken:
             times = ratio([[one] for one in windows], [[one] for one in taken[PLAIN, cores]], paired=True)
             row |= {"times_plain": times.value, "times_low": times.low, "times_high": times.high}
         rows.append(row)
-    return pandas.DataFrame(rows)
+    columns = ["cores", "loader", "n", "images_per_s", "low", "high", "times_plain", "times_low", "times_high"]
+    return pandas.DataFrame(rows, columns=columns)
 
 
 if __name__ == "__main__":

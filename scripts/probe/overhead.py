@@ -29,7 +29,7 @@ from scipy.stats import t as student_t
 from tqdm import tqdm
 
 from benchmarks.common import machine
-from benchmarks.common.config import load_config
+from benchmarks.common.config import load_config, whole_batch
 from benchmarks.common.errors import UserError
 from scripts.probe.measured import add_rows
 
@@ -139,7 +139,7 @@ def rank(flags: list[str]) -> None:
     from benchmarks.common.engine import fit
     from scripts.probe import bare_ddp
 
-    config = load_config(flags)
+    config = whole_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
     shared = {
         name: getattr(config, name) for name in "arch image_size global_batch workers momentum weight_decay".split()
     }

@@ -12,7 +12,7 @@ import torch
 from scripts.proof.reference import MOMENTUM, State
 from scripts.proof.states import Kept
 
-TYPICAL, SINGLE = 2, 10  # times the measured rounding: the median over tensors, and any of them
+TYPICAL, SINGLE = 1.5, 10  # times the measured rounding: the median over tensors, and any of them
 FINEST = 2.0**-20  # sixteen roundings of float32: below it nothing is told apart, and nothing has to be
 # Steps between two states in which nothing was shared: rounding may spread, and only what is grossly wrong is found.
 SPREAD = 0.1

@@ -7,6 +7,7 @@ import concurrent.futures
 import functools
 import io
 import itertools
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import numpy
 import torch
 from PIL import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS
-from torchvision.transforms import RandomResizedCrop, v2
+from torchvision.transforms import v2
 from torchvision.transforms.functional import pil_to_tensor
 
 from benchmarks.common.config import Config
@@ -25,6 +26,7 @@ from benchmarks.common.errors import UserError
 
 ONE_AT_A_TIME = threading.Lock()
 ORIENTATION = 274  # the EXIF tag
+NUMBERS = 24  # of a crop and a flip, the last one unused
 IMAGENET_MEAN_AND_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as torchvision documents for its models
 
 
@@ -64,13 +66,22 @@ def training_batch(config: Config, epoch: int, step: int, device: torch.device) 
     """The images and targets of a global batch, as `decode` has them."""
     images = labelled_images(Path(config.data) / "train")
     batch = next(itertools.islice(global_batches(config, len(images), epoch), step, None))
-    seeds = [(config.seed, epoch, step * config.global_batch + place) for place in range(len(batch))]
-    keys = [(index, seed if config.augment else None) for index, seed in zip(batch, seeds, strict=True)]
-    return decode(config, images, keys, device)
+    numbers = drawn(config, epoch, step).tolist() if config.augment else [None] * len(batch)
+    return decode(config, images, list(zip(batch, numbers, strict=True)), device)
 
 
-Key = tuple[int, tuple[int, int, int] | None]
-"""Index of an image, and what its crop and flip are drawn from: (seed, epoch, position); None: the centre crop."""
+def drawn(config: Config, epoch: int, step: int) -> numpy.ndarray:
+    """The numbers in [0, 1) of a global batch's crops and flips, float64 [global_batch, NUMBERS]: the last ones of a
+    stream that is read from the epoch's first image on.
+
+    Key and order are the second thing that has to be as in the suite (benchmarks/common/crops.py).
+    """
+    stream = numpy.random.Generator(numpy.random.Philox(key=[config.seed, epoch]))
+    return stream.random(((step + 1) * config.global_batch, NUMBERS))[-config.global_batch :]
+
+
+Key = tuple[int, list[float] | None]
+"""Index of an image, and the numbers that its crop and flip are made of; None: the centre crop."""
 
 
 def decode(config: Config, images: list, keys: list[Key], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,7 +102,7 @@ def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tupl
 
     By config.decoder, which is a library's name here; what that leaves to Pillow is resized as its other images are.
     """
-    (index, seed), crop = key, functools.partial(cropped, config.image_size, key[1])
+    (index, numbers), crop = key, functools.partial(cropped, config.image_size, key[1])
     path, target = images[index]
     try:
         with Image.open(path) as image:
@@ -103,24 +114,29 @@ def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tupl
             return crop(pil_to_tensor(image.convert("RGB")) if pixels is None else pixels), target
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if config.skip_bad_files:
-            return read_image(config, images, ((index + 1) % len(images), seed))
+            return read_image(config, images, ((index + 1) % len(images), numbers))
         raise UserError(f"{str(path)!r} is not a readable image ({error}); mend or remove it") from None
 
 
-def cropped(size: int, seed: tuple[int, int, int] | None, image):
-    """torchvision's transforms of a Pillow image or a tensor: at random from `seed`, or the centre crop for None.
-
-    How a seed becomes the generator's is the second thing that has to be as in the suite (benchmarks/common/crops.py).
-    """
-    if seed is None:
+def cropped(size: int, numbers: list[float] | None, image):
+    """torchvision's transforms of a Pillow image or a tensor: a random crop and flip, or the centre crop for None."""
+    if numbers is None:
         return v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size)])(image)
-    with ONE_AT_A_TIME:  # torchvision draws from the one generator of the process
-        numbers = numpy.random.SeedSequence(seed).generate_state(1, numpy.uint64)
-        torch.default_generator.manual_seed(int(numbers[0] >> 1))
-        box = RandomResizedCrop.get_params(image, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
-        flip = torch.rand(1).item() < 0.5
-    view = v2.functional.resized_crop(image, *box, [size, size], antialias=True)
-    return v2.functional.horizontal_flip(view) if flip else view
+    view = v2.functional.resized_crop(image, *random_box(numbers, *v2.functional.get_size(image)), [size, size])
+    return v2.functional.horizontal_flip(view) if numbers[22] < 0.5 else view
+
+
+def random_box(numbers: list[float], height: int, width: int) -> tuple[int, int, int, int]:
+    """Top, left, height, width as in torchvision's RandomResizedCrop.get_params: ten tries of an area and a ratio,
+    numbers 0 to 19, then the place, numbers 20 and 21; where none of them fits, the middle."""
+    low, high = math.log(3 / 4), math.log(4 / 3)
+    for of_area, of_ratio in zip(numbers[:20:2], numbers[1:20:2], strict=True):
+        area, ratio = height * width * (0.08 + (1 - 0.08) * of_area), math.exp(low + (high - low) * of_ratio)
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return math.floor(numbers[20] * (height - h + 1)), math.floor(numbers[21] * (width - w + 1)), h, w
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    return (height - h) // 2, (width - w) // 2, h, w
 
 
 def by_nvimgcodec(content: bytes) -> torch.Tensor | None:

@@ -6,6 +6,8 @@ It deals the images, cuts the shards and averages the gradients itself, so that 
 not repeated here. Only the initial weights and the learning rate are the suite's own.
 """
 
+import copy
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from scripts.proof.images import decode, labelled_images, num_classes, training_
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "apex-O1": torch.float16}
 PLAIN = ("fp32", "tf32", "apex-O0")  # no autocast; what else a run may compute in has no reference
-TRAVELS_AS = {"none": torch.float32, "fp16": torch.float16}
+TRAVELS_AS = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 MOMENTUM = "momentum of "
 
 State = dict[str, torch.Tensor]
@@ -75,6 +77,8 @@ def train_reference(
     autocast = AUTOCAST.get(precision)
     scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=autocast == torch.float16)
     steps = range(config.epochs * config.steps) if steps is None else steps
+    if shape.period > 1:
+        return train_apart(config, shape, net, optimizer, autocast, device, steps)
     for at in tqdm(steps, desc="reference", unit="step", disable=None, leave=False):
         epoch, step = divmod(at, config.steps)
         pixels, target = training_batch(config, epoch, step, device)
@@ -83,6 +87,31 @@ def train_reference(
         average_gradients(net, pixels, target, shape, autocast, scaler, exchange)
         scaler.step(optimizer)
         scaler.update()
+    return read_state(net, optimizer)
+
+
+def train_apart(config: Config, shape: Shape, net: nn.Module, optimizer, autocast, device, steps: range) -> State:
+    """The same, of shards that each train a copy of their own, and get the mean of the weights after every
+    shape.period steps; the State has that mean, and the statistics and momentum of shard 0."""
+    copies = [(net, optimizer)]
+    for _ in range(1, shape.num_shards):
+        other = copy.deepcopy(net)
+        copies.append((other, torch.optim.SGD(other.parameters(), **optimizer.defaults)))
+    alone, scaler = dataclasses.replace(shape, num_shards=1), torch.amp.GradScaler(device.type, enabled=False)
+    for at in tqdm(steps, desc="reference", unit="step", disable=None, leave=False):
+        epoch, step = divmod(at, config.steps)
+        batch = training_batch(config, epoch, step, device)
+        for shard, (own, updating) in enumerate(copies):
+            updating.param_groups[0]["lr"] = learning_rate(config, epoch + step / config.steps)
+            mine = (tensor.tensor_split(shape.num_shards)[shard] for tensor in batch)
+            average_gradients(own, *mine, alone, autocast, scaler, one_by_one)
+            updating.step()
+        if (at + 1) % shape.period == 0 or at + 1 == steps.stop:
+            with torch.no_grad():
+                for of_copies in zip(*(own.parameters() for own, _ in copies), strict=True):
+                    mean = one_by_one([*of_copies])
+                    for parameter in of_copies:
+                        parameter.copy_(mean)
     return read_state(net, optimizer)
 
 

@@ -12,13 +12,13 @@ from benchmarks.common.config import Config
 from benchmarks.common.model import build_model, draw_model
 from benchmarks.common.settings import Shape
 from scripts.proof.images import labelled_images, num_classes
-from scripts.proof.reference import AUTOCAST, MOMENTUM, PLAIN, State
+from scripts.proof.reference import AUTOCAST, MOMENTUM, PLAIN, TRAVELS_AS, State
 
 # Who computes it, where and when: the reference does not read these, and is trained once for all their values.
 NOT_READ = (
     "checkpoint_dir", "checkpoint_steps", "checkpoint_keep", "resume", "resume_from", "workers", "timeout_s", "limit_s",
-    "rendezvous", "bucket_cap_mb", "amp_dtype", "compression", "opt_level", "cut", "split_size", "copy_stream",
-    "microbatches", "pipeline_schedule",
+    "rendezvous", "bucket_cap_mb", "compression", "opt_level", "cut", "split_size", "copy_stream",
+    "microbatches", "pipeline_schedule", "comm_hook", "powersgd_rank", "shard_ranks", "local_period", "local_group",
 )  # fmt: skip
 
 
@@ -49,12 +49,23 @@ class Kept:
     scale: float = 2.0**16
 
 
-def training_of(config: Config, met: dict) -> Training | None:
-    """config: what the run was asked. met: what it came to. None where no reference computes in its precision."""
-    if met["precision"] not in (*PLAIN, *AUTOCAST):
-        return None
+def no_reference(training: Training) -> str:
+    """Why no reference does what the run does; empty where one does."""
+    if training.precision not in (*PLAIN, *AUTOCAST):
+        return f"there is no reference in precision {training.precision}"
+    if training.shape.compression not in TRAVELS_AS:
+        return f"there is no reference whose gradients travel as {training.shape.compression}"
+    if training.shape.period > 1 and not training.exact:
+        return "a state of the run holds the mean of the ranks' weights, from which the reference cannot go on"
+    return ""
+
+
+def training_of(config: Config, met: dict) -> Training:
+    """config: what the run was asked. met: what it came to."""
     shape = Shape(**{field.name: met[field.name] for field in dataclasses.fields(Shape)})
     config = dataclasses.replace(config, **{name: getattr(Config(), name) for name in NOT_READ})
+    batch = met.get("global_batch", config.global_batch)  # met where images a device were asked
+    config = dataclasses.replace(config, global_batch=batch, batch_per_device=0)
     torch.set_num_threads(met["threads_per_rank"])  # other threads, other sums
     return Training(dataclasses.replace(config, decoder=met["decoder"]), shape, met["precision"], met["device"])
 

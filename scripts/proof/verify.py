@@ -100,8 +100,8 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     if met["backend"] != "none" and run.asked["ranks"] > met["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
     training = states.training_of(run.config, met)
-    if training is None:
-        return row | {"verdict": "skipped", "reason": f"there is no reference in precision {met['precision']}"}
+    if why_not := states.no_reference(training):
+        return row | {"verdict": "skipped", "reason": why_not}
     found = judge.judge(training, states.kept_states(scratch, training), evaluation_of(made), met["world_size"])
     if found["verdict"] == "ok":
         found |= prove_resumed(run, training, folder, scratch, label)

@@ -61,7 +61,8 @@ def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
     for run_id in ok.run_id:
         try:
             settings = RunFolder(results / "logs" / run_id).settings()
-            found.setdefault(settings_hash(settings["asked"]), settings)
+            asked = settings["asked"]
+            found.setdefault((settings_hash(asked), asked["seed"]), settings)  # rounds of one group may have own seeds
         except UserError as error:
             warn(f"{error}; the same CONFIG and ARGS would prove it")
     proofs = []

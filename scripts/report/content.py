@@ -24,6 +24,7 @@ COLUMNS = (
     "images/s",
     "n",
     "x single",
+    "efficiency",
     "same update?",
     "status",
     "top-1 %",
@@ -42,6 +43,7 @@ EXPLAIN = (
         "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs",
     ),
     ("x single", "throughput over that of one process; the 95 % intervals of all strategies hold together"),
+    ("efficiency", "with a batch a device, which is weak scaling: x single over the number of devices"),
     ("step p50, p95", "median and 95th percentile of a step, each the mean over runs, with its interval"),
     (
         "top-1 %, val images",
@@ -159,6 +161,8 @@ def _table_row(results: ResultSet, group: Group) -> dict:
         row["n"] = f"{count(estimate.num_runs, 'run')} [{count(estimate.num_windows, 'window')}]"
         if over := results.over_baseline.get(group.label):
             row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
+            if (ok.batch_per_device > 0).all():
+                row["efficiency"] = f"{over.value / ok.world_size.iloc[0]:.2f}"
     if use := use_of(group, results.environment):  # in proportion to images/s, interval and all
         row["TFLOP/s"] = _scaled(use.tflops, estimate, "{:#.3g}".format)
         row["MFU %"] = "" if use.mfu is None else _scaled(100 * use.mfu, estimate, "{:.1f}".format)
@@ -219,7 +223,7 @@ def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
         mine = rows[rows.what == what]
         speed = digits(rate.value) + _bounds(rate.low, rate.high, digits)
         cells.append([what, speed, _number(mine.images_per_s_per_core.mean()), f"{mine.num_windows.sum():.0f}"])
-    return rows.verdict.iloc[-1], cells
+    return rows.verdict.iloc[0], cells
 
 
 def wall_rows(results: ResultSet) -> tuple[list[str], list[list[str]]]:

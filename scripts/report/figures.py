@@ -139,8 +139,11 @@ def describe_rows(rows: pandas.DataFrame) -> str:
     if len(ranks) == 1:
         ranks_text = count(int(ranks[0]), "rank")
     images = ", synthetic images" if values("loader") == "synthetic" else ""
+    batch = f"global batch {values('global_batch')}"
+    if (rows.batch_per_device > 0).any():
+        batch = f"{values('batch_per_device')} images a device (weak scaling: {batch})"
     return (
-        f"{values('arch')}, {values('image_size')} px, global batch {values('global_batch')}{images}; "
+        f"{values('arch')}, {values('image_size')} px, {batch}{images}; "
         f"{values('device_name', 'hardware unknown')}, {ranks_text}"
     )
 

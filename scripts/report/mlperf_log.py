@@ -170,14 +170,15 @@ def hyper_parameters(asked: dict, met: dict) -> dict[str, object]:
     """
     from mlperf_logging.mllog import constants as keys
 
-    together = -(-asked["global_batch"] // (met["num_shards"] * met["num_microbatches"]))
+    batch = met.get("global_batch", asked["global_batch"])  # met where images a device were asked
+    together = -(-batch // (met["num_shards"] * met["num_microbatches"]))
     return {
         keys.SEED: asked["seed"],
-        keys.GLOBAL_BATCH_SIZE: asked["global_batch"],
+        keys.GLOBAL_BATCH_SIZE: batch,
         keys.GRADIENT_ACCUMULATION_STEPS: 1,
         keys.MODEL_BN_SPAN: None if asked["norm"] == "group" else together,
         keys.OPT_NAME: keys.SGD,
-        "sgd_opt_base_learning_rate": asked["lr"] * asked["global_batch"] / asked["lr_batch"],
+        "sgd_opt_base_learning_rate": asked["lr"] * batch / asked["lr_batch"],
         "opt_learning_rate_warmup_epochs": asked["lr_warmup_epochs"],
         "opt_learning_rate_schedule": asked["lr_schedule"],
         "sgd_opt_momentum": asked["momentum"],

@@ -23,6 +23,7 @@ from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.step_account import Mean, exposed
 from scripts.analysis.words import digits
+from scripts.analysis.yardstick import ITSELF, NUMBERS, first_and_last, per_launch, spreads
 from scripts.report.figures import describe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,6 +167,7 @@ def of_measured(measured: Path) -> dict[str, str]:
     by_the_wall = overhead[~overhead.quantity.str.contains("CPU")]
     planted = _read(measured / "planted.csv", ("fault", "strategy", "ranks", "steps", "max_relative_difference"))
     faults = _read(measured / "faults.csv", ("number", "fault", "ended", "seconds"))
+    yardstick = _read(measured / "yardstick.csv", ("sitting", "ranks", *NUMBERS))
     made = {
         "overhead.loop": _ratios(by_the_wall[by_the_wall.what == "loop"]),
         "overhead.instrumentation": _ratios(by_the_wall[by_the_wall.what == "instrumentation"]),
@@ -182,11 +184,14 @@ def of_measured(measured: Path) -> dict[str, str]:
         ),
         "planted.origin": _origin(planted),
         "faults.origin": _origin(faults),
+        "yardstick.origin": _origin(yardstick),
+        **_yardstick(yardstick),
     }
     commands = {
         "overhead": "python -m scripts.probe.overhead",
         "planted": "make test-all",
         "faults": "make test-faults",
+        "yardstick": "python -m scripts.probe.yardstick",
     }
     return {name: text or f"(not measured yet: `{commands[name.split('.')[0]]}`)" for name, text in made.items()}
 
@@ -194,6 +199,20 @@ def of_measured(measured: Path) -> dict[str, str]:
 def _ratios(rows: pandas.DataFrame) -> str:
     shown = [f"{float(row.ratio):.3f} [{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]" for row in rows.itertuples()]
     return ", ".join(shown)
+
+
+def _yardstick(windows: pandas.DataFrame) -> dict[str, str]:
+    """A row a layout; and how equal the work on rank 0 alone was."""
+    if windows.empty:
+        return {"yardstick": "", "yardstick.alone": ""}
+    launches = per_launch(windows.astype(dict.fromkeys(NUMBERS, float) | {"ranks": int}))
+    (header, *lines), ratios = spreads(launches), first_and_last(launches)
+    over_first = {line[1]: line[2:4] for line in ratios if line[0] != ITSELF}
+    table = _table(
+        (*header, "last sitting over first", "with reference"),
+        [(*line, *over_first.get(line[0], ("", ""))) for line in lines],
+    )
+    return {"yardstick": table, "yardstick.alone": "".join(line[2] for line in ratios if line[0] == ITSELF)}
 
 
 def _origin(rows: pandas.DataFrame) -> str:

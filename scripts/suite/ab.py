@@ -100,7 +100,8 @@ def run_of(side: Side, strategy: str, given: plan.Given) -> plan.Run:
     """The timed part of what the side asks for, as a run of round 1."""
     whole = plan.make_run(given, strategy, 1, side.config, flags=side.flags)
     short = timed_part(whole.config, whole.asked["fingerprint"])
-    return dataclasses.replace(whole, config=short, asked=whole.asked | dataclasses.asdict(short))
+    (run,) = plan.fitted([dataclasses.replace(whole, config=short, asked=whole.asked | dataclasses.asdict(short))])
+    return run
 
 
 def in_words(pair: Pair, runs: dict[str, plan.Run], most: int) -> list[str]:
@@ -147,7 +148,8 @@ class Measure:
         row = next((row for row in rows.itertuples() if row.run_id == made.run_id), None)
         if row is None or code or row.status not in ("ok", WARM_UP) or row.reason.startswith("skipped"):
             why = f"{row.status}: {row.reason}" if row is not None else f"its launcher ended with code {code}"
-            raise Failed(f"{name}, {self.sides[name].text}: {why}; its log: {made.log}")
+            log = made.log if made.log.exists() else made.path
+            raise Failed(f"{name}, {self.sides[name].text}: {why}; its log: {log}")
         met = made.settings().get("met", {})
         if f"{met.get('commit')} {met.get('local_changes')}".strip() != self.sides[name].source:
             why = "its files were changed while they were measured (or git sees those in RESULTS)"
@@ -171,8 +173,11 @@ def sit(measure: Measure, sitting: Sitting, most: int, limit: float, budget_s: f
             print(f"BUDGET={budget_s:g}s: another round, of about {longest_s:.0f} s, does not fit")
             break
         order = random.Random(f"{sitting.seed} {number}").sample("AB", 2)
-        rates = {name: measure(name, number, place, f"{name} {number}/{most}") for place, name in enumerate(order, 1)}
-        if None in rates.values():
+        rates = {}
+        for place, name in enumerate(order, 1):
+            if not measure.children.signum:
+                rates[name] = measure(name, number, place, f"{name} {number}/{most}")
+        if measure.children.signum:
             break
         for name, rate in rates.items():
             sitting.rates[name].append(rate)
@@ -203,17 +208,19 @@ def record(measure: Measure, sitting: Sitting, step: Step) -> None:
 def verdict(step: Step, sitting: Sitting, results: Path, limit: float | None) -> int:
     """Print what was found; returns the exit code, which the last line explains."""
     found, num_rounds = step.estimate, len(sitting.first)
-    means = {name: math.exp(sum(map(math.log, rates)) / max(1, num_rounds)) for name, rates in sitting.rates.items()}
     seconds = time.monotonic() - sitting.began
-    rates = f"A {digits(means['A'])} images/s, B {digits(means['B'])}"
-    print(f"\n{rates}; {count(num_rounds, 'round')}, {seconds:.0f} s; {results}")
+    rates = ""
+    if num_rounds:
+        a, b = (math.exp(sum(map(math.log, sitting.rates[name])) / num_rounds) for name in "AB")
+        rates = f"A {digits(a)} images/s, B {digits(b)}; "
+    print(f"\n{rates}{count(num_rounds, 'round')}, {seconds:.0f} s; {results}")
     if sitting.sd is not None:
         print(f"sd from run to run: {100 * sitting.sd:.1f} %")
     if found.smallest_difference is not None:
         print(f"these rounds find a difference of {100 * found.smallest_difference:.1f} % with 80 % power")
     said = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
     said += f": {found.why}" if found.why else ""
-    print(f"{said}; {so_far(step)}", flush=True)
+    print(f"{said}; {so_far(step)}" if num_rounds else "no verdict: no round was done", flush=True)
     if limit is None:
         return 0
     percent = f"{100 * limit:g} %"

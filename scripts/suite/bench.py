@@ -31,10 +31,11 @@ def main(kind: Literal["all", "sweep", "scaling"] = "all", /) -> int:
 
     runs = made(dataclasses.replace(given, repeats=rounds.least(given, of_round)))
     rounds.check(runs, given)
+    strategy = "" if kind == "all" else preflight.only(given.strategy)  # not that of the first run: scaling has two
     report = {
         "all": ["scripts.report.plot"],
-        "sweep": ["scripts.report.sweep", "--strategy", runs[0].strategy, "--key", given.key and find_key(given.key)],
-        "scaling": ["scripts.report.scaling", "--strategy", runs[0].strategy],
+        "sweep": ["scripts.report.sweep", "--strategy", strategy, "--key", given.key and find_key(given.key)],
+        "scaling": ["scripts.report.scaling", "--strategy", strategy],
     }[kind]
     left = plan.fitted(plan.left_to_do(runs, given.results, given.retry))
     if os.environ.get("PLAN") == "yes":
@@ -52,8 +53,8 @@ def plan_text(left: Sequence[plan.Run], runs: Sequence[plan.Run], given: plan.Gi
     ]
     lines = [f"{len(left)} of {len(runs)} runs, in {given.results or 'a new set'}; none is started"]
     if left:
-        warm = rounds.warm_ups(left)[0]
-        lines.append(f"  warm-up  {warm.strategy:<18}  {warm.config.epochs} epochs of its timed part, not counted")
+        warm = rounds.warm_ups([run for run in left if run.round == left[0].round])[:1]
+        lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]
     for run in left:
         own = ", ".join(f"{name} {run.asked[name]}" for name in differing)
         lines.append(f"  round {run.round}  {run.strategy:<18}  {own}".rstrip())

@@ -102,7 +102,8 @@ def _need(config, split, stage: nn.Module, images: torch.Tensor, waiting: int, l
     """One micro-batch through a stage, forwards and back, and the sum for as many as wait."""
     parameters = _num_bytes(stage.parameters())
     momentum = parameters if config.momentum else 0
-    autocast = torch.autocast("cpu", AUTOCAST[split.autocast]) if split.autocast else contextlib.nullcontext()
+    dtype = AUTOCAST.get(split.autocast or config.precision)
+    autocast = torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext()
     with Tally() as tally:
         for tensor in (*stage.parameters(), *stage.buffers()):
             tally.add(tensor.untyped_storage())

@@ -12,6 +12,8 @@ BOOLEANS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "
 def value_flags(key: str, text: str) -> list[str]:
     """The flags that give field `key` the value `text`. Raises UserError where it is not of the field's type."""
     flag, wanted = f"--{key.replace('_', '-')}", TYPES[key]
+    if typing.get_origin(wanted) is typing.Union and text != "auto":
+        wanted = typing.get_args(wanted)[0]
     if wanted is bool:
         if text.lower() not in BOOLEANS:
             raise UserError(f"VALUES: {key} takes yes and no, not {text!r}")

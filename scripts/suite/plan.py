@@ -17,7 +17,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common import machine
-from benchmarks.common.config import Config, find_key, load_config
+from benchmarks.common.config import Config, find_key, load_config, whole_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import known_fingerprint
 from benchmarks.common.results import read_table
@@ -100,11 +100,23 @@ def _fingerprint(data: str) -> str:
 
 
 def bench(given: Given) -> list[Run]:
-    """STRATEGIES (all, where none is named), REPEATS times."""
-    config, strategies = load_config(given.flags), preflight.chosen(given.strategies)
+    """STRATEGIES (the core, where none is named), and the baseline in every precision that these compute in, REPEATS
+    times."""
+    config, strategies = load_config(given.flags), preflight.chosen(given.strategies or " ".join(preflight.CORE))
     preflight.check_ranks([config], [given.ranks_here])
-    own = {"flags": given.args, "num_seeds": given.num_seeds}
-    return _rounds(given, lambda number: [make_run(given, name, number, config, **own) for name in strategies])
+    points = [(name, config, given.ranks_here, given.args) for name in strategies]
+    for name, precision, ranks in preflight.other_baselines(config, strategies):
+        own, text = dataclasses.replace(config, precision=precision), f"{given.args} --precision {precision}".strip()
+        points.append((name, own, ranks or given.ranks_here, text))
+    alike = {"threads": machine.threads_per_rank(given.ranks_here), "num_seeds": given.num_seeds}
+
+    def of_round(number: int) -> list[Run]:
+        return [
+            make_run(given, name, number, own, ranks_here=ranks, flags=text, **alike)
+            for name, own, ranks, text in points
+        ]
+
+    return _rounds(given, of_round)
 
 
 def sweep(given: Given) -> list[Run]:
@@ -153,12 +165,13 @@ def scaling(given: Given) -> list[Run]:
         raise UserError(f"RANKS is {given.ranks!r}: one number of ranks shows no scaling; give two or more")
     config, most = load_config(given.flags), ranks[-1]
     preflight.check_ranks([config], ranks, "RANKS")
-    batch, threads = config.global_batch, machine.threads_per_rank(most)
+    batch, threads = whole_batch(config, most).global_batch, machine.threads_per_rank(most)
     # with the most ranks, strong and weak scaling are the same run
     shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
 
     def make(name: str, number: int, num_ranks: int, size: int) -> Run:
-        own, flags = dataclasses.replace(config, global_batch=size), f"{given.args} --global-batch {size}".strip()
+        own = dataclasses.replace(config, global_batch=size, batch_per_device=0)
+        flags = f"{given.args} --global-batch {size}".strip()
         where = {"ranks_here": num_ranks, "threads": threads, "num_seeds": given.num_seeds}
         return make_run(given, name, number, own, **where, flags=flags)
 

@@ -13,21 +13,29 @@ from pathlib import Path
 from benchmarks.common import machine
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.precision import met_precision
 from scripts.setup.check_data import check_image_folder
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-FIRST = ["single", "dataparallel", "ddp", "ddp_spawn"]  # the order of the story; others follow by name
+# What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
+CORE = [
+    "single", "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
+    "model_parallel", "pipeline_parallel", "slurm",
+]  # fmt: skip
 
 
 def all_strategies() -> list[str]:
     """Every strategy, in the order in which bench-all runs them."""
     names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "__init__")
-    return sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    return sorted(names, key=lambda name: CORE.index(name) if name in CORE else len(CORE))
 
 
 def chosen(text: str) -> list[str]:
-    """The strategies named in `text`, or all. Raises UserError with the nearest name for an unknown one."""
+    """The strategies named in `text`; all of them for no text, and for the word `all`. Raises UserError with the
+    nearest name for an unknown one."""
     known = all_strategies()
+    if text.strip() == "all":
+        return known
     for name in text.split():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -44,6 +52,28 @@ def only(text: str) -> str:
     return names[0]
 
 
+def is_mixed(strategy: str) -> bool:
+    """Whether its script is about mixed precision, which it says by a line `MIXED = True`."""
+    text = (BENCHMARKS / f"{strategy}.py").read_text(encoding="utf-8")
+    return any(line.split("#")[0].strip() == "MIXED = True" for line in text.splitlines())
+
+
+def other_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, str, int]]:
+    """(strategy, precision, ranks on this machine; 0: as the others) of what the speed-ups of mixed precision are
+    over: the baseline in the same one, or for fp16, in which it cannot train, one rank of the first that can."""
+    mixed = [name for name in strategies if is_mixed(name)]
+    if not mixed or CORE[0] not in strategies:
+        return []
+    capability = machine.capability()
+    try:
+        precision = met_precision(config.precision, capability, mixed=True)
+    except UserError:  # the runs will say it
+        return []
+    if precision == "fp16":
+        return [(mixed[0], config.precision, 1)]
+    return [] if precision == met_precision(config.precision, capability) else [(CORE[0], precision, 0)]
+
+
 def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str = "NPROC") -> None:
     """Refuse a batch that does not divide by every number of ranks, or more ranks than GPUs; warn of more than cores.
 
@@ -51,7 +81,8 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
     """
     num_gpus, num_cores, most = machine.num_gpus(), machine.num_cores(), max(ranks)
     total = [machine.all_ranks(number)[0] for number in ranks]
-    for batch, number in itertools.product(dict.fromkeys(config.global_batch for config in configs), total):
+    batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
+    for batch, number in itertools.product(batches, total):
         if batch % number:
             step = math.lcm(*total)
             better = batch // step * step or step

@@ -7,25 +7,27 @@ RESERVED_BYTES: an estimate, as no GPU has been measured yet.
 """
 
 import bisect
+import contextlib
 import dataclasses
 import importlib
 import math
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 
+import psutil
 import tyro
 from tqdm import tqdm
 
 from benchmarks.common import machine
-from benchmarks.common.config import Config, load_config
+from benchmarks.common.config import Config, load_config, whole_batch
 from benchmarks.common.errors import UserError
+from benchmarks.common.precision import met_precision
 from benchmarks.common.split import Split
 from scripts.suite import preflight
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
-PREFETCHED = 2  # batches that each worker of a torch DataLoader has ready
-SHM = "/dev/shm"
+NEWEST = (9, 0)  # compute capability of GPUs that are not at hand
+PREFETCHED, IN_USE = 2, 2  # batches that each loader worker has ready, and others that a loader keeps
 
 Tell = Callable[[Config, int], Split]
 """A strategy's own `split(config, num_devices)`."""
@@ -41,12 +43,24 @@ def reasons(points: Sequence[Point], ranks_here: int) -> list[str]:
     memory_bytes = machine.gpu_memory_bytes(ranks_here)
     if memory_bytes is None:
         return [""] * len(points)
-    found, shm_free = {}, shutil.disk_usage(SHM).free
+    found, free_bytes = {}, psutil.virtual_memory().available
     points = [(name, dataclasses.replace(config, seed=0), *where) for name, config, *where in points]  # a round's own
     for point in tqdm(dict.fromkeys(points), desc="memory forecast", disable=None, leave=False):
         strategy, config, num_devices, num_nodes = point
-        found[point] = refusal(config, tell_of(strategy), num_devices, memory_bytes, shm_free * num_nodes)
+        config = settled(strategy, config, num_devices)
+        found[point] = refusal(config, tell_of(strategy), num_devices, memory_bytes, free_bytes * num_nodes)
     return [found[point] for point in points]
+
+
+def settled(strategy: str, config: Config, num_devices: int) -> Config:
+    """The configuration as the run on GPUs will have it: its whole batch, and what precision auto comes to. As it is
+    where the run itself says what is wrong with it."""
+    with contextlib.suppress(UserError):
+        mixed = preflight.is_mixed(strategy)
+        precision = met_precision(config.precision, machine.capability() or NEWEST, mixed)
+        split = tell_of(strategy)(whole_batch(config, num_devices), num_devices)
+        return dataclasses.replace(whole_batch(config, split.num_shards * split.num_stages), precision=precision)
+    return whole_batch(config, num_devices)
 
 
 def tell_of(strategy: str) -> Tell:
@@ -54,15 +68,16 @@ def tell_of(strategy: str) -> Tell:
     return importlib.import_module(f"benchmarks.{strategy}").split
 
 
-def shm_bytes(config: Config, split: Split) -> int:
-    """What all loaders together keep in shared memory: uint8 images that wait for the training processes."""
+def loader_bytes(config: Config, split: Split) -> int:
+    """What all loaders together keep in memory: uint8 images that wait for the training processes."""
     if config.loader == "synthetic":
         return 0
-    num_workers = config.workers * (split.num_shards if split.whole_batch else 1)  # as many as ranks would have
-    return num_workers * PREFETCHED * config.global_batch * 3 * config.image_size**2
+    as_ranks = split.num_shards if split.whole_batch else 1  # one process gets the workers that ranks would have
+    num_workers = machine.num_workers(config.workers, on_gpu=True) * as_ranks
+    return (num_workers * PREFETCHED + IN_USE) * config.global_batch * 3 * config.image_size**2
 
 
-def refusal(config: Config, tell: Tell, num_devices: int, memory_bytes: float, shm_free_bytes: float) -> str:
+def refusal(config: Config, tell: Tell, num_devices: int, memory_bytes: float, free_bytes: float) -> str:
     """Why the run would end for lack of memory, and what fits; empty where all fits, or where the run itself says what
     is wrong with its settings."""
     from scripts.suite.forecast import peak_bytes
@@ -78,12 +93,12 @@ def refusal(config: Config, tell: Tell, num_devices: int, memory_bytes: float, s
             f"needs {need / 1e9:.1f} GB on one device, of {memory_bytes / 1e9:.1f} less {RESERVED_BYTES / 1e9:.1f} for "
             f"CUDA itself; {remedy(config, tell, num_devices, limit)}"
         )
-    shared = shm_bytes(config, split)
-    if shared > shm_free_bytes:
-        fit = int(config.workers * shm_free_bytes / shared)
+    waiting = loader_bytes(config, split)
+    if waiting > free_bytes:
+        fit = int(machine.num_workers(config.workers, on_gpu=True) * free_bytes / waiting)
         return (
-            f"the loaders need {shared / 1e9:.1f} GB of shared memory, and {SHM} has {shm_free_bytes / 1e9:.1f}; "
-            f"enlarge it (docker run --shm-size), or use --workers {fit}"
+            f"the loaders need {waiting / 1e9:.1f} GB of memory for images that wait, and {free_bytes / 1e9:.1f} are "
+            f"free; use --workers {fit} or a smaller batch"
         )
     return ""
 
@@ -152,11 +167,12 @@ def main(options: Options, config: Config) -> int:
 
     misfits = 0
     for name in preflight.chosen(options.strategies):
-        split = tell_of(name)(config, options.num_devices)
-        why_not = refusal(config, tell_of(name), options.num_devices, options.memory_gb * 1e9, math.inf)
+        own = settled(name, config, options.num_devices)
+        split = tell_of(name)(own, options.num_devices)
+        why_not = refusal(own, tell_of(name), options.num_devices, options.memory_gb * 1e9, math.inf)
         misfits += bool(why_not)
-        need, shared = peak_bytes(config, split) / 1e9, shm_bytes(config, split) / 1e9
-        print(f"{name:<18} {need:6.1f} GB on a GPU, {shared:5.1f} GB in {SHM}; {why_not or 'fits'}", flush=True)
+        need, waiting = peak_bytes(own, split) / 1e9, loader_bytes(own, split) / 1e9
+        print(f"{name:<18} {need:6.1f} GB on a GPU, {waiting:5.1f} GB for the loaders; {why_not or 'fits'}", flush=True)
     return int(misfits > 0)
 
 

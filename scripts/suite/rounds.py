@@ -95,7 +95,7 @@ def warm_ups(left: Sequence[Run]) -> list[Run]:
 
     One is enough; the next is for where that was skipped.
     """
-    return [_warm_up(run) for run in {run.key: run for run in left}.values()]
+    return [_warm_up(run) for run in {run.key: run for run in left}.values() if not run.variables.get("SKIP")]
 
 
 def _warm_up(run: Run) -> Run:

@@ -9,7 +9,9 @@ from benchmarks.common.results import SCHEMA, WARM_UP
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite import source
 
-ASKED = ("config", "arch", "image_size", "global_batch", "precision", "memory_format", "loader")
+ASKED = (
+    "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
+)  # fmt: skip
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 

@@ -40,7 +40,7 @@ def test_a_proof_with_another_split_size_is_no_proof(tmp_path):
 
 def test_what_may_differ_is_named(tmp_path):
     proof = LENGTH | {"threads_per_rank": 2}
-    said = "yes: bit-identical; but for length, threads"
+    said = "yes: bit-identical; but for threads, length"
     assert cell(tmp_path / "a", proof=proof, met={"threads_per_rank": 2}) == said
     assert cell(tmp_path / "b", proof={}) == "yes: bit-identical"
     within = {"bit_identical": False, "max_relative_difference": 1.2e-7, "tolerance": 1e-6}
@@ -73,6 +73,23 @@ def test_whatever_else_was_asked_must_be_the_same(tmp_path, name):
 def test_whatever_was_met_must_be_the_same(tmp_path, name):
     said = cell(tmp_path, proof=LENGTH, met={name: 77})
     assert said in (f"not proved: {name}", f"not proved: {name} met")
+
+
+def test_a_list_of_seeds_is_proved_when_each_is(tmp_path):
+    """Protects SEEDS=2: one group of two seeds, and a proof of one of them is no proof of the other."""
+    runs = {"runs": {"seeds": [0, 1], "seed": 1}}
+    assert cell(tmp_path / "a", proof=LENGTH | {"seed": 0}, **runs) == "not proved: seed"
+    append_rows(
+        tmp_path / "a",
+        "equivalence",
+        [
+            {"run_id": "w", "strategy": "model_parallel", "met": json.dumps(SHAPE)}
+            | OK
+            | {"asked": json.dumps(asked("model_parallel", **LENGTH, seed=1))}
+        ],
+    )
+    (group,) = load_set(tmp_path / "a").groups
+    assert proved(group, load_set(tmp_path / "a").table("equivalence")) == "yes: bit-identical; but for length"
 
 
 def test_without_a_proof_it_says_what_to_do(tmp_path):

@@ -140,7 +140,7 @@ def test_the_baseline_has_the_same_settings(tmp_path):
     """Protects x single: ranks and a strategy's own options may differ, the model may not."""
     for norm in ("batch", "group"):
         add(tmp_path, asked("single", ranks=1, norm=norm), MET | {"world_size": 1, "num_shards": 1})
-    add(tmp_path, asked(norm="group", bucket_cap_mb=5.0), MET | {"num_shards": 2, "precision": "bf16"})
+    add(tmp_path, asked(norm="group", bucket_cap_mb=5.0), MET | {"num_shards": 2})
     add(tmp_path, asked("horovod_ddp"), MET | {"horovod": "0.28.1"})
     add(tmp_path, asked("slurm", seed=3))
     results = load_set(tmp_path)
@@ -296,11 +296,42 @@ def test_a_second_study_in_a_set_leaves_the_first_its_baseline(tmp_path):
     assert [results.baseline_of(group).settings["ranks"] for group in results.timed("ddp")] == [2, 4]
 
 
-def test_a_precision_that_was_asked_for_is_no_speed_up(tmp_path):
-    """Protects x single: tf32 over fp32 is arithmetic; what a strategy made of the same wish is its own."""
-    add(tmp_path, asked("single"))
+def bases(folder):
+    """Label of the baseline of each group with one, by the group's label."""
+    results = load_set(folder)
+    found = {group.label: results.baseline_of(group) for group in results.groups}
+    return {label: base.label for label, base in found.items() if base}
+
+
+def test_a_speed_up_is_over_the_same_precision(tmp_path):
+    """Protects x single: it is of how the work is divided, and never of the arithmetic, whoever asked for it."""
+    for precision in ("fp32", "bf16"):
+        add(tmp_path, asked("single", precision=precision), MET | {"precision": precision})
     add(tmp_path, asked("ddp", precision="tf32"), MET | {"precision": "tf32"})
+    add(tmp_path, asked("ddp_spawn", precision="bf16"), MET | {"precision": "bf16"})
     add(tmp_path, asked("ddp_amp"), MET | {"precision": "bf16"})
-    results = load_set(tmp_path)
-    bases = {group.strategy: results.baseline_of(group) for group in results.groups}
-    assert bases["ddp"] is None and bases["ddp_amp"].strategy == "single"
+    add(tmp_path, asked("slurm"))
+    over_bf16 = dict.fromkeys(("ddp_spawn", "ddp_amp"), "single, precision bf16")
+    assert bases(tmp_path) == over_bf16 | {"slurm": "single, precision fp32"}
+
+
+def test_a_speed_up_in_fp16_is_over_one_rank_of_what_can_train_in_it(tmp_path):
+    """Protects x single on GPUs without bf16: the baseline has no gradient scaler, and its fp32 is another work."""
+    met = MET | {"precision": "fp16"}
+    add(tmp_path, asked("single"))
+    add(tmp_path, asked("ddp_amp", 1), met | {"world_size": 1})
+    add(tmp_path, asked("ddp_amp", 4), met | {"world_size": 4})
+    add(tmp_path, asked("apex_ddp", 4), MET | {"precision": "apex-O1", "world_size": 4})
+    assert bases(tmp_path) == dict.fromkeys(("ddp_amp, ranks 4", "apex_ddp"), "ddp_amp, ranks 1")
+
+
+def test_batches_a_device_are_compared_and_other_batches_are_not(tmp_path):
+    """Protects weak scaling, and that it is the only place where two batches meet in one ratio."""
+    weak = {"global_batch": 0, "batch_per_device": 16}
+    add(tmp_path / "weak", asked("single", **weak), MET | {"global_batch": 16})
+    add(tmp_path / "weak", asked("ddp", **weak), MET | {"global_batch": 32})
+    add(tmp_path / "weak", asked("slurm", **weak | {"batch_per_device": 8}), MET | {"global_batch": 16})
+    assert bases(tmp_path / "weak") == {"ddp": "single"}
+    add(tmp_path / "strong", asked("single", global_batch=16))
+    add(tmp_path / "strong", asked("ddp", global_batch=32))
+    assert bases(tmp_path / "strong") == {}

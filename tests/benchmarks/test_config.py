@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import ROOT
 
-from benchmarks.common.config import AT_LEAST, FIELDS, TYPES, Config, load_config, read_yaml
+from benchmarks.common.config import AT_LEAST, FIELDS, TYPES, Config, load_config, read_yaml, whole_batch
 from benchmarks.common.errors import UserError
+from benchmarks.common.precision import met_precision
 
 
 @pytest.fixture
@@ -179,3 +180,55 @@ def test_random_files_give_a_right_configuration_or_a_users_error(yaml_file, tex
         kind = TYPES[name]
         value = getattr(config, name)
         assert value in typing.get_args(kind) if typing.get_origin(kind) else type(value) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "batches"),
+    [
+        ("", [], (256, 0)),
+        ("batch_per_device: 16", [], (0, 16)),
+        ("batch_per_device: 16", ["--global-batch", "8"], (8, 0)),
+        ("global_batch: 64", ["--batch-per-device=4"], (0, 4)),
+        ("global_batch: 0\nbatch_per_device: 16", [], (0, 16)),  # as a run's own file has it
+    ],
+)
+def test_one_batch_is_asked_for_and_a_flag_beats_the_file(yaml_file, text, flags, batches):
+    """Protects against a batch that is silently another one: the later place wins, and the other option is 0."""
+    config = load_config(["--config", str(yaml_file(text)), *flags])
+    assert (config.global_batch, config.batch_per_device) == batches
+    assert whole_batch(config, 3).global_batch == (batches[0] or 3 * batches[1])
+
+
+@pytest.mark.parametrize("flags", [[], ["--global-batch", "8", "--batch-per-device", "4"]])
+def test_both_batches_in_one_place_are_refused(yaml_file, flags):
+    """Protects the same: nobody guesses which of the two is meant."""
+    path = yaml_file("lr: 1" if flags else "global_batch: 64\nbatch_per_device: 16")
+    with pytest.raises(UserError, match="has both global_batch and batch_per_device; leave one out"):
+        load_config(["--config", str(path), *flags])
+
+
+CPU, VOLTA, AMPERE = None, (7, 0), (8, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "mixed", "on_cpu", "on_volta", "on_ampere"),
+    [
+        ("auto", False, "fp32", "fp32", "bf16"),
+        ("auto", True, "bf16", "fp16", "bf16"),
+        ("fp32", False, "fp32", "fp32", "fp32"),
+        ("fp32", True, "bf16", "fp16", "bf16"),
+        ("tf32", False, "needs a GPU", "needs a GPU of compute capability 8", "tf32"),
+        ("bf16", False, "bf16", "one of 7.0 emulates it", "bf16"),
+        ("fp16", False, "gradient scaler", "gradient scaler", "gradient scaler"),
+        ("fp16", True, "needs a GPU; use bf16", "fp16", "fp16"),
+    ],
+)
+def test_what_a_precision_comes_to(asked, mixed, on_cpu, on_volta, on_ampere):
+    """Protects each row's arithmetic: auto is one rule, and what a device or a script cannot do is refused."""
+    for capability, expected in ((CPU, on_cpu), (VOLTA, on_volta), (AMPERE, on_ampere)):
+        try:
+            met = met_precision(asked, capability, mixed)
+        except UserError as error:
+            assert expected in str(error)
+        else:
+            assert met == expected

@@ -5,14 +5,17 @@
 
 import itertools
 import shutil
+import time
 from collections import Counter
 
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, refusal, save, spoil
 
+from benchmarks.common import machine
 from benchmarks.common.data import GlobalBatches
 from benchmarks.common.errors import UserError
 
@@ -212,3 +215,41 @@ def test_synthetic_batches_need_no_files_and_differ_by_rank():
     assert [len(batches) for batches in ranks] == [3, 3]
     assert ranks[0][0][0].shape == (4, 3, 32, 32) and not torch.equal(ranks[0][0][0], ranks[1][0][0])
     assert list(loaders("/nonexistent", **shapes)[1]) == []
+
+
+def test_workers_auto_is_a_number_that_the_row_holds(tiny_data, monkeypatch):
+    """Protects a rank's own core: none for loading without a GPU, all but one beside one."""
+    train, _ = loaders(tiny_data, workers="auto")
+    assert train.met["workers"] == 0 and "workers" not in loaders(tiny_data, workers=2)[0].met
+    monkeypatch.setenv("THREADS_PER_RANK", "8")
+    assert [machine.num_workers("auto", on_gpu) for on_gpu in (True, False)] == [7, 0]
+    assert machine.num_workers(3, on_gpu=True) == 3
+    monkeypatch.setenv("THREADS_PER_RANK", "1")
+    assert machine.num_workers("auto", on_gpu=True) == 1
+
+
+def test_a_killed_worker_is_named_and_nobody_waits_for_it(tiny_data):
+    """Protects from a hang where the kernel kills a loader worker for lack of memory."""
+    train, _ = loaders(tiny_data, workers=2, global_batch=2)
+    before, batches = psutil.Process().children(), iter(train)
+    next(batches)
+    workers = [child for child in psutil.Process().children() if child not in before]
+    assert len(workers) == 2
+    workers[0].kill()
+    with pytest.raises(UserError, match=r"gave no batch .*lack of memory \(see dmesg\): use fewer --workers"):
+        for _ in batches:
+            pass
+
+
+def test_a_batch_keeps_its_pixels_while_it_is_in_use(tiny_data):
+    """Protects from memory that is used again too early: a Batch lasts until the next but one has been asked for."""
+    for workers in (0, 1, 2):
+        train, _ = loaders(tiny_data, workers=workers, global_batch=2)
+        before, pictures = None, []
+        for images, *_ in train.host_batches:
+            pictures.append(images.clone())
+            if before is not None:
+                time.sleep(0.02)  # time for workers that would write too early
+                assert torch.equal(before, pictures[-2]), workers
+            before = images
+        assert len(pictures) == 20

@@ -12,12 +12,14 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import kstest
 from support import ROOT, environment, loaders, pixels, save
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
 
 from benchmarks.common import decode
 from benchmarks.common.config import Config
-from benchmarks.common.crops import centre_view, finish, random_view
+from benchmarks.common.crops import NUMBERS, centre_view, finish, random_numbers, random_view
 from benchmarks.common.decode import DECODERS, loads, reader, resolved_decoder
 from benchmarks.common.errors import UserError
 from benchmarks.common.photographs import Files, Photographs
@@ -82,16 +84,17 @@ def test_pixels_are_torchvisions(name, hard, size):
     """
     content = HARD[hard]()
     image = Image.open(io.BytesIO(content)).convert("RGB")
-    random = v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()])
-    centre = v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size), v2.PILToTensor()])
+    centre = v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size)])
+
+    def at_random(view):
+        cropped = F.resized_crop(image, view.top, view.left, view.height, view.width, [size, size], antialias=True)
+        return F.hflip(cropped) if view.flip else cropped
+
     read, out = reader(name), torch.empty(size, size, 3, dtype=torch.uint8)
-    views = [(random_view(size, (0, 1, number)), random, number) for number in range(8)] + [
-        (centre_view(size), centre, 0)
-    ]
-    for choose, transform, number in views:
-        torch.manual_seed(int(numpy.random.SeedSequence((0, 1, number)).generate_state(1, numpy.uint64)[0] >> 1))
-        expected = transform(image).permute(1, 2, 0)
+    views = [(random_view(size, numbers), at_random) for numbers in random_numbers(0, 1, 0, 8)]
+    for choose, transform in [*views, (centre_view(size), lambda _: centre(image))]:
         box, view, by_pillow = read(content, choose)
+        expected = F.pil_to_tensor(transform(view)).permute(1, 2, 0)
         finish(box, view, out)
         difference = (out.int() - expected.int()).abs().max()
         assert difference <= (name != "pillow"), f"{difference} of 255"
@@ -99,20 +102,39 @@ def test_pixels_are_torchvisions(name, hard, size):
             assert by_pillow == (hard in BY_PILLOW)
 
 
-def test_boxes_are_torchvisions():
-    """Protects the distribution of crops, and comparisons with older results: the same numbers, drawn alike."""
+def draw_from(patch, of_tries, of_corner) -> None:
+    """Give torchvision these numbers in [0, 1) where it asks torch for random ones."""
+    patch.setattr(torch.Tensor, "uniform_", lambda self, a, b: self.fill_(a + (b - a) * next(of_tries)))
+    patch.setattr(torch, "randint", lambda a, b, size: torch.tensor([a + int(next(of_corner) * (b - a))]))
+
+
+def test_boxes_are_torchvisions(monkeypatch):
+    """Protects the distribution of crops: from the same random numbers, torchvision's class makes the same boxes."""
     transform, rng = v2.RandomResizedCrop(64), numpy.random.default_rng(0)
     sides = [(1, 1), (1, 900), (900, 1), (20, 27), (3, 4), (333, 500), (6000, 8000)]
-    flips = 0
-    for number, (height, width) in enumerate(sides + rng.integers(1, 700, (300, 2)).tolist()):
-        torch.manual_seed(int(numpy.random.SeedSequence((5, 0, number)).generate_state(1, numpy.uint64)[0] >> 1))
-        wanted = transform.make_params([torch.empty(3, height, width)])
-        flip = bool(torch.rand(1) < 0.5)
-        view = random_view(64, (5, 0, number))(height, width)
+    sides += rng.integers(1, 700, (300, 2)).tolist()
+    num_flips = 0
+    for (height, width), numbers in zip(sides, random_numbers(5, 0, 0, len(sides)), strict=True):
+        view, image = random_view(64, numbers)(height, width), torch.empty(3, height, width)
+        with monkeypatch.context() as patch:
+            draw_from(patch, iter(numbers[:20]), iter(numbers[20:22]))
+            wanted = transform.make_params([image])
         assert view[:4] == tuple(wanted[name] for name in ("top", "left", "height", "width"))
-        assert view.flip == flip
-        flips += flip
-    assert 100 < flips < 200
+        num_flips += view.flip
+    assert 100 < num_flips < 200
+
+
+def test_numbers_belong_to_a_position_and_are_fair():
+    """Protects crops from their batch, and training from crops that repeat: neighbours, epochs and seeds differ."""
+    whole = numpy.array(random_numbers(3, 1, 0, 4000))
+    assert whole.shape == (4000, NUMBERS) and whole.min() >= 0 and whole.max() < 1
+    assert whole[37:50].tolist() == random_numbers(3, 1, 37, 13)
+    assert len(numpy.unique(whole)) == whole.size
+    for seed, epoch in ((3, 2), (4, 1), (2**64 - 1, 1)):
+        other = numpy.array(random_numbers(seed, epoch, 0, 4000))
+        assert not numpy.isin(other, whole).any() and abs(numpy.corrcoef(other.ravel(), whole.ravel())[0, 1]) < 0.01
+    assert (kstest(whole, "uniform", axis=0).pvalue > 1e-4).all()
+    assert (abs(numpy.corrcoef(whole.T) - numpy.eye(NUMBERS)) < 0.08).all()
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -167,12 +189,13 @@ from pathlib import Path
 images = Files(Path({str(tiny_data)!r}) / "train")
 name = resolved_decoder(Config())
 one = Photographs(images, functools.partial(reader, name), 32, 0, images.classes)
-print(one[0, 0, 0][0].shape)
+out = torch.empty(1, 32, 32, 3, dtype=torch.uint8)
+print(one.read_into(out, [(0, 0, 0)]))
 print("still heard", file=sys.stderr)
 """
     env = environment(PYTHONPATH=":".join(sys.path))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.stdout == "torch.Size([3, 32, 32])\n" and done.stderr == "still heard\n"
+    assert done.stdout == "([0], [], 0)\n" and done.stderr == "still heard\n"
 
 
 def test_a_class_that_train_lacks_is_refused(tiny_data):

@@ -39,7 +39,7 @@ LOOKS = {
     # GradScaler asks on the host whether a gradient overflowed, and only then leaves the optimizer's step out. SGD's
     # fused step would ask on the GPU, but when its very first step is left out it starts from a momentum that nobody
     # has written (torch.optim.sgd._fused_sgd: empty_like), and fp16 mostly overflows in that step.
-    "fp16 with the plain optimizer": ("ddp_amp", {"amp_dtype": "fp16"}, DataDependentOutputException),
+    "fp16 with the plain optimizer": ("ddp_amp", {"precision": "fp16"}, DataDependentOutputException),
 }
 
 

@@ -26,6 +26,11 @@ SHAPES = {
     "model_parallel": {"num_stages": 2},
     "hybrid_parallel": SHARDS | {"num_stages": 2},
     "pipeline_parallel": {"num_stages": 2, "num_microbatches": 4},
+    "zero1": SHARDS,
+    "fsdp": SHARDS,
+    "ddp_compressed": SHARDS | {"compression": "bf16"},
+    "local_sgd": SHARDS | {"period": 4},
+    "ddp_compile": SHARDS | {"exact": False},
 }
 
 

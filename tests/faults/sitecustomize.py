@@ -4,6 +4,8 @@
 
 It wraps the `step` that every script hands to engine.fit, so that the suite itself has no hook for its tests.
 Without `rank` every rank is hit, without `step` the first step. RUN_DIR/fault-at gets the moment.
+
+COLLECTIVES=folder has each rank note there what it asks of the others, a line each, before it asks.
 """
 
 import contextlib
@@ -12,6 +14,7 @@ import importlib.abc
 import importlib.util
 import io
 import itertools
+import json
 import os
 import select
 import signal
@@ -89,11 +92,48 @@ def tear_save(torch, number: int) -> None:
     torch.save = torn_save
 
 
+def record_collectives(torch) -> None:
+    """Every operation of a torch.distributed group, also those of DDP's C++, passes the dispatcher of this thread."""
+    import torch.distributed as dist
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.namespace == "c10d":
+                tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+                name = function.overloadpacket.__name__.rstrip("_")
+                note_collective(dist.get_rank(), name, tensors, args[2] if name in ("send", "recv") else None)
+            return function(*args, **(kwargs or {}))
+
+    Recorder().__enter__()
+
+
+def record_horovod(mpi_ops) -> None:
+    """Horovod's own, by the functions through which its others go. Its names are part of what must agree."""
+    for kind in ("allreduce", "broadcast", "allgather", "reducescatter"):
+        ask = getattr(mpi_ops, f"_{kind}_async")
+
+        def asked(tensor, *args, ask=ask, kind=kind):
+            name = next((arg for arg in args if isinstance(arg, str)), None)
+            note_collective(int(os.environ["HOROVOD_RANK"]), f"{kind} {name}", [tensor])
+            return ask(tensor, *args)
+
+        setattr(mpi_ops, f"_{kind}_async", asked)
+
+
+def note_collective(rank: int, name: str, tensors: list, peer: int | None = None) -> None:
+    shapes = [[str(tensor.dtype), list(tensor.shape)] for tensor in tensors]
+    with open(Path(os.environ["COLLECTIVES"], f"{rank}.jsonl"), "a") as file:
+        file.write(json.dumps([name, shapes, peer]) + "\n")
+
+
 BEFORE = {
     "raise": raise_here,
     "hang": hang_here,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "slow": lambda: time.sleep(float(os.environ.get("SLOW_S", "0.2"))),
     "exit": lambda: os._exit(0),
     "clock": set_clock_back,
@@ -102,10 +142,14 @@ BEFORE = {
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls plant(module) once benchmarks.common.engine has been imported."""
+    """Calls plant(module) once a module has been imported."""
+
+    def __init__(self, name: str, plant):
+        self.name, self.plant = name, plant
+        sys.meta_path.insert(0, self)
 
     def find_spec(self, name, path, target=None):
-        if name != "benchmarks.common.engine":
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -113,13 +157,22 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             run_module(module)
-            plant(module)
+            self.plant(module)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
+def after_engine(engine) -> None:
+    if "FAULT" in os.environ:
+        plant(engine)
+    if "COLLECTIVES" in os.environ:
+        record_collectives(engine.torch)
+
+
 if "FAKETIME_TIMESTAMP_FILE" in os.environ:  # libfaketime 0.9.10 refuses the sleeps that Python 3.11 asks for
     time.sleep = lambda seconds: select.select([], [], [], seconds)
-if "FAULT" in os.environ:
-    sys.meta_path.insert(0, AfterImport())
+if "FAULT" in os.environ or "COLLECTIVES" in os.environ:
+    AfterImport("benchmarks.common.engine", after_engine)
+if "COLLECTIVES" in os.environ:
+    AfterImport("horovod.torch.mpi_ops", record_horovod)

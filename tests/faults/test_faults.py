@@ -331,18 +331,19 @@ def test_too_few_gpus_are_refused_and_too_few_cores_flagged(matrix, results):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", ["32k", "1m"])
-def test_a_small_dev_shm_is_explained(matrix, results, tiny_data, size):
-    """At 32 kB the workers cannot start; at 1 MB a worker drops its batch, and nobody would ever hear of it."""
+@pytest.mark.parametrize("size, status", [("32k", "failed"), ("1m", "ok")])
+def test_a_small_dev_shm_is_explained_or_enough(matrix, results, tiny_data, size, status):
+    """At 32 kB the workers cannot start; Docker's 64 MB, and even 1 MB, are enough, for batches are not in there."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         matrix.skip(19, "/dev/shm is too small", "a mount namespace needs root")
     small = ["unshare", "-m", "bash", "-c", f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"', "-"]
     args = "--loader folder --workers 1 --image-size 224 --global-batch 16 --timeout-s 5"
     process = start([*small, ROOT / "launchers" / "single.sh"], results, DATA=tiny_data, ARGS=args)
     ended = finish(process, results)
-    assert (ended.code, ended.row["status"]) == (1, "failed")
-    assert "/dev/shm may be full" in ended.row["reason"] and "--workers 0" in ended.row["reason"]
-    matrix.add(19, f"/dev/shm has {size}", "failed; says so; --workers 0", ended.row["wall_s"])
+    assert (ended.code, ended.row["status"]) == (int(status == "failed"), status)
+    if status == "failed":
+        assert "/dev/shm may be full" in ended.row["reason"] and "--workers 0" in ended.row["reason"]
+    matrix.add(19, f"/dev/shm has {size}", f"{status}; where it failed, it says so", ended.row["wall_s"])
 
 
 # ---- numbers and data that are no good -------------------------------------------------------------------------

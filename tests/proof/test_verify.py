@@ -207,16 +207,8 @@ def test_three_ranks_agree_within_measured_rounding(strategy, checkout, tiny_dat
     assert 0 < rows[strategy]["max_relative_difference"] <= rows[strategy]["tolerance"]
 
 
-SHORT = "the smallest 1 % of each gradient zero", "ddp"
-
-
-@pytest.mark.parametrize(
-    "mistake, strategy",
-    [
-        pytest.param(*pair, marks=[] if pair == SHORT else pytest.mark.slow)
-        for pair in itertools.product(MISTAKES, ("ddp", "horovod_ddp"))
-    ],
-)
+@pytest.mark.slow  # the short form is in test_teeth.py
+@pytest.mark.parametrize(("mistake", "strategy"), [*itertools.product(MISTAKES, ("ddp", "horovod_ddp"))])
 def test_a_small_mistake_is_found_beside_rounding(mistake, strategy, checkout, tiny_data, tiny_config, tmp_path):
     """Protects the claim that the proof has teeth on three ranks, and on three ranks whose gradients are fp16."""
     told = three_ranks(strategy)

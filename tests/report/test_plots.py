@@ -7,6 +7,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import numpy
+import pandas
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,8 +16,9 @@ from support import recorded
 
 from benchmarks.common.results import TABLES, append_rows
 from scripts.analysis.sets import load_set
-from scripts.report import charts
+from scripts.report import bars, charts
 from scripts.report import plot as plot_results
+from scripts.report.learning import learning_chart
 from scripts.report.plot import Options, command, draw, main, summary_table
 
 ROOT = Path(__file__).parents[2]
@@ -154,6 +156,45 @@ def test_an_epoch_that_is_no_whole_imagenet_is_not_called_measured(tmp_path, col
         ],
     )
     assert "worked out" in charts._epoch_bar(load_set(folder), load_set(folder).groups[0], 0).cells[2]
+
+
+def test_other_sizes_of_image_share_no_axis(tmp_path):
+    """Protects a reader who compares lengths: 48 px, 224 px and the published figures have scales of their own."""
+    one = write_set(tmp_path / "one", {"single": 90, "ddp": 170}, image_size=48, num_epochs=0)
+    two = write_set(tmp_path / "two", {"ddp": 20}, image_size=224, num_epochs=0)
+    for sets, num_panels in (([one], 1), ([one, two], 2)):
+        loaded = [load_set(path) for path in sets]
+        throughput, epoch = (chart(loaded) for chart in (charts.throughput_chart, charts.epoch_chart))
+        assert len(throughput.axes) == num_panels + 1  # and the legend's place
+        ours, published = epoch.axes[:num_panels], epoch.axes[num_panels]
+        assert [len(axes.get_yticks()) for axes in ours] == [2, 1][:num_panels]
+        assert "224 px" in published.get_xlabel() and "48 px" in ours[0].get_xlabel()
+        assert published.get_xlim()[1] != ours[0].get_xlim()[1]
+
+
+def test_speedups_are_sorted_and_have_the_ideal(tmp_path):
+    """The fastest first; a mark at as many times `single` as there are ranks, and none where nothing is divided."""
+    folder = write_set(tmp_path, {"single": 100, "dataparallel": 98, "pipeline": 120, "ddp": 170})
+    rows = pandas.read_csv(folder / "runs.csv", dtype=str, keep_default_na=False)
+    rows.loc[rows.strategy == "single", "world_size"] = "1"
+    rows.to_csv(folder / "runs.csv", index=False)
+    axes = charts.speedup_chart([load_set(folder)]).axes[0]
+    names = [label.get_text().split("\n")[0] for label in axes.get_yticklabels()]
+    assert names == ["ddp", "pipeline", "dataparallel"]
+    ideal = {line.get_ydata().mean(): line.get_xdata()[0] for line in axes.lines if line.get_color() == bars.IDEAL}
+    assert ideal == {0: 2, 1: 2} and 2 < axes.get_xlim()[1] < 2.2
+
+
+def test_equal_curves_are_one_line_and_named(tmp_path):
+    """Two strategies that learn the same are one line by epoch, and two by seconds."""
+    folder = write_set(tmp_path, {"single": 100, "ddp": 170, "other": 90})
+    table = (folder / "epochs.csv").read_text()
+    (folder / "epochs.csv").write_text(re.sub(r"(?m)^(\d-other,.*),10,", r"\1,11,", table))
+    figure = learning_chart([load_set(folder)])
+    curves = [[line for line in axes.lines if line.get_marker() not in ("_", "None")] for axes in figure.axes[:4]]
+    assert [len(lines) for lines in curves] == [2, 2, 2, 3]
+    assert "the same: single = ddp." in figure.texts[-1].get_text()
+    assert "single (n = 1 of 3 runs)" in [text.get_text() for text in figure.axes[4].get_legend().get_texts()]
 
 
 def test_several_sets_are_drawn_side_by_side(tmp_path, capsys):

@@ -97,7 +97,7 @@ def test_a_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data, 
         ("STRATEGY=ddp KEY=bucket_cap VALUES=1", ["bucket_cap", "did you mean bucket_cap_mb"]),
         ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=1,-1", ["-1", "at least 0"]),
         ("STRATEGY=ddp KEY=workers VALUES=1,1.5", ["'1.5'", "whole number"]),
-        ("STRATEGY=ddp_amp KEY=amp_dtype VALUES=bf16,fp15", ["fp15", "did you mean fp16"]),
+        ("STRATEGY=ddp_amp KEY=precision VALUES=bf16,fp15", ["fp15", "did you mean fp16"]),
         ("STRATEGY=ddp KEY=global_batch VALUES=8,9", ["9", "2 ranks", "--global-batch 8"]),
         ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=", ["VALUES", "make sweep"]),
         ("STRATEGY= KEY=workers VALUES=1", ["STRATEGY", "make sweep"]),
@@ -303,6 +303,25 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     assert got == pytest.approx([expected.value, expected.low, expected.high], rel=1e-6)
     text = text_of(tmp_path / "charts" / "sweep_ddp_bucket_cap_mb.svg")
     assert text.count("n = 3") == 3 and "95 % interval" in text and "single" not in text
+
+
+@pytest.mark.parametrize(("key", "values"), [("workers", (1, 2)), ("amp_dtype", ("bf16", "fp16"))])
+def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, key, values):
+    # A line joins numbers and no categories; the baseline is that of the set, else of the set around it.
+    around = tmp_path / "set"
+    inside = around / "sweeps"
+    for number, value in enumerate(values):
+        add_runs(inside, "ddp", 100 + number, asked={key: value})
+    results = load_set(inside)
+    bare = plot_sweep.sweep_chart(results, "ddp", key, sweep_points(results, "ddp", key))
+    assert "without single" in bare.texts[-1].get_text()
+    add_runs(around, "single", 60, asked={key: values[0]}, world_size=1)
+    figure = plot_sweep.sweep_chart(results, "ddp", key, sweep_points(results, "ddp", key))
+    axes, told = figure.axes[0], figure.texts[-1].get_text()
+    joined = [line for line in axes.lines if line.get_linestyle() == "-" and line.get_marker() == "None"]
+    assert axes.get_ylim()[0] == 0 and len(joined) == (key == "workers")
+    if key == "amp_dtype":
+        assert "dashed: single of the set around this one" in told and "2 ranks" in figure.get_suptitle()
 
 
 def test_a_sweep_is_the_runs_that_are_alike_in_all_else(tmp_path):

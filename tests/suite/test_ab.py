@@ -224,7 +224,7 @@ def test_rounds_in_random_order_leave_rows_and_a_last_line_that_says_which(untra
 def test_a_budget_ends_a_sitting(untrained):
     """Protects BUDGET; the interval holds whenever one stops."""
     done = untrained.run(A="flags:", B="flags:", REPEATS=20, BUDGET="0.1s")
-    assert done.returncode == 0 and "BUDGET=0.1s: another round" in done.stdout and "; 0 rounds, " in done.stdout
+    assert done.returncode == 0 and "BUDGET=0.1s: another round" in done.stdout and "no round was done" in done.stdout
 
 
 def test_a_side_that_fails_is_named_with_its_log(untrained):
@@ -256,7 +256,8 @@ def test_a_signal_leaves_no_process_and_no_worktree(untrained, signum, code):
     untrained.until_one_runs(process)
     assert len(untrained.left_over()) == 2
     process.send_signal(signum)
-    process.wait(60)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(60)
     hold.unlink()
     assert process.returncode == code
     (results,) = (untrained.folder / "results").iterdir()
@@ -264,6 +265,7 @@ def test_a_signal_leaves_no_process_and_no_worktree(untrained, signum, code):
     if signum == signal.SIGKILL:
         assert untrained.run(A="HEAD", B="flags:", REPEATS=1).returncode == 0
     else:
+        # Mutant: a loop over both sides that the signal does not end waits for the other's run.
         assert sorted(status for each in rows for status in each.status) == ["interrupted", WARM_UP, WARM_UP]
     assert untrained.left_over() == [] and of_folder(untrained.folder.parent) == []
 

@@ -20,15 +20,15 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.results import read_table
 from benchmarks.common.split import Split
 from scripts.suite.forecast import forecast
-from scripts.suite.room import RESERVED_BYTES, largest_batch, reasons, refusal, roomiest_cut, shm_bytes, tell_of
+from scripts.suite.room import RESERVED_BYTES, largest_batch, loader_bytes, reasons, refusal, roomiest_cut, tell_of
 
 SMALL = Config(arch="resnet18", image_size=64, global_batch=32)
 V100_16GB, V100_32GB = 16.9e9, 34.1e9
 
 
-def refused(strategy: str, config: Config, memory_bytes: float, shm_free_bytes: float = 8e9) -> str:
+def refused(strategy: str, config: Config, memory_bytes: float, free_bytes: float = 1e12) -> str:
     """The sentence for a strategy on four GPUs."""
-    return refusal(config, tell_of(strategy), 4, memory_bytes, shm_free_bytes)
+    return refusal(config, tell_of(strategy), 4, memory_bytes, free_bytes)
 
 
 def real_peak(config: Config) -> int:
@@ -143,15 +143,17 @@ def test_another_cut_is_named_where_it_fits():
     assert min(peaks, key=peaks.get) == cut
 
 
-def test_loaders_need_shared_memory():
-    """2 batches ready in each worker of each rank: 4 ranks x 8 workers x 2 x 800 images x 3 x 224 x 224 bytes."""
+def test_loaders_need_memory():
+    """Each rank: 2 batches ready in each of 8 workers, and 2 more; 4 ranks x 18 x 800 images x 3 x 224 x 224 bytes."""
     config = load_config(["--config", "configs/v100x4.yaml"])
     ddp = tell_of("ddp")(config, 4)
-    assert shm_bytes(config, ddp) == 4 * 8 * 2 * 800 * 3 * 224 * 224
-    assert shm_bytes(config, tell_of("dataparallel")(config, 4)) == 4 * shm_bytes(config, ddp)  # in one process
-    said = refused("ddp", config, V100_32GB, shm_free_bytes := 64e6)
-    assert f"{shm_free_bytes / 1e9:.1f}" in said and "--shm-size" in said and "--workers 0" in said
-    assert shm_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0
+    assert loader_bytes(config, ddp) == 4 * (8 * 2 + 2) * 800 * 3 * 224 * 224
+    assert (
+        loader_bytes(config, tell_of("dataparallel")(config, 4)) == (32 * 2 + 2) * 3200 * 3 * 224 * 224
+    )  # in one process
+    said = refused("ddp", config, V100_32GB, free_bytes := 64e6)
+    assert f"{free_bytes / 1e9:.1f} are free" in said and "--workers 0" in said
+    assert loader_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0
 
 
 def test_where_no_batch_fits_the_sentence_says_so():

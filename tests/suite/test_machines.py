@@ -14,7 +14,7 @@ import subprocess
 import pytest
 import torch
 from fake_gpus import NOT_USABLE, STEPS, see_gpus, train_on_nothing
-from support import ONE_PROCESS, ROOT, STRATEGIES, environment
+from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment
 
 from benchmarks.common.agreement import identities
 from benchmarks.common.config import Config
@@ -26,6 +26,7 @@ SIZES = [2, *(pytest.param(num_gpus, marks=pytest.mark.slow) for num_gpus in (1,
 # A rank a GPU, but for these: GPUs of a rank, and the most that one drives.
 GPUS_OF_A_RANK = {"hybrid_parallel": 2}
 DRIVES = {"single": 1, "model_parallel": 2, "dataparallel": 8}
+OVER = {"horovod_ddp": "horovod-gloo"}
 ONE_IS_TOO_FEW = {"hybrid_parallel"}
 TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows its answer
     "benchmarks/common/gpus.py": {"is_available", "device_count"},
@@ -84,7 +85,6 @@ def test_a_launcher_starts_a_rank_a_gpu(see, recorder, tmp_path, num_gpus):
             continue
         assert "--skip" not in words, words
         assert (env["NPROC"], env["NUM_GPUS"]) == (str(ranks), str(num_gpus)), run.strategy
-        assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # else energy is that of other GPUs, where there are two kinds
         said = [after(words, flag) for flag in ("--nproc-per-node", "-np", "--ntasks-per-node")]
         assert set(said) <= {None, str(ranks)}, run.strategy
         if run.strategy in ONE_PROCESS:
@@ -120,6 +120,15 @@ def test_the_ranks_divide_the_gpus_and_the_row_says_whether_there_was_something_
     whole = {number for devices in (first, last) for number in identities(devices, worker)}
     assert (len(whole) > 1) == (num_gpus > 1 and name != "single")
     assert ("parallel" in columns) == (name == "single")
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if "GPU" not in REMEDY_WITHOUT.get(name, "")])
+def test_where_gpus_are_hidden_no_row_says_nccl(see, monkeypatch, name):
+    """Protects `backend`: what ranks on CPUs talk through, whatever their libraries were built for."""
+    see(0)
+    backends = []
+    train_on_nothing(monkeypatch, name, SMALL, 1, fit=lambda config, worker, **parts: backends.append(worker.backend))
+    assert backends == [OVER.get(name, "none" if name in ONE_PROCESS else "gloo")]
 
 
 @pytest.mark.parametrize("num_gpus", [1, 2, 8])

@@ -14,6 +14,7 @@ from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
 from scripts.suite import plan, source
+from scripts.suite.preflight import CORE, all_strategies
 
 # --- done already -------------------------------------------------------------------------------------------------
 
@@ -109,6 +110,38 @@ def test_a_set_that_does_not_say_what_its_runs_were_asked(given, tmp_path, capsy
     said = capsys.readouterr().err
     assert f"does not say what {num_rows} of its {num_rows} runs were asked, such as single-1" in said
     assert len(read_table(results, "runs")) == num_rows
+
+
+# --- which strategies, and over what ------------------------------------------------------------------------------
+
+
+def test_bench_all_runs_the_core_and_all_of_them_where_that_is_said(given):
+    """Protects the time of a first run: what came later than the first eleven strategies is asked for."""
+    assert {run.strategy for run in plan.bench(given(STRATEGIES="", REPEATS=1))} == set(CORE) < set(all_strategies())
+    named = [run.strategy for run in plan.bench(given(STRATEGIES="all", REPEATS=1))]
+    assert set(named) == set(all_strategies())
+
+
+@pytest.mark.parametrize(
+    ("args", "capability", "more"),
+    [
+        ("", None, [("single", "bf16", 2)]),
+        ("", (8, 0), [("single", "bf16", 2)]),
+        ("", (7, 0), [("ddp_amp", "fp32", 1)]),  # it runs auto's choice, fp16, on one rank
+        ("--precision auto", None, [("single", "bf16", 2)]),
+        ("--precision auto", (8, 0), []),
+        ("--precision bf16", None, []),
+        ("--precision fp16", (8, 0), [("ddp_amp", "fp16", 1)]),
+    ],
+)
+def test_the_baseline_is_timed_in_every_precision_that_is_used(given, monkeypatch, args, capability, more):
+    """Protects x single: without a baseline in its own precision, a mixed one has none."""
+    monkeypatch.setattr(machine, "capability", lambda: capability)
+    chosen = given(STRATEGIES="single ddp ddp_amp", REPEATS=1, ARGS=args)
+    found = [(run.strategy, run.config.precision, run.asked["ranks"]) for run in plan.bench(chosen)]
+    asked = args.removeprefix("--precision ") or "fp32"
+    assert sorted(found) == sorted([*((name, asked, 2) for name in ("single", "ddp", "ddp_amp")), *more])
+    assert len(plan.bench(given(STRATEGIES="ddp ddp_amp", REPEATS=1, ARGS=args))) == 2
 
 
 # --- the plan in words --------------------------------------------------------------------------------------------

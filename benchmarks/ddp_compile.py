@@ -1,0 +1,87 @@
+"""torch.compile and DistributedDataParallel: the model's own operations fused, its graph split at DDP's buckets.
+
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --config configs/smoke.yaml
+"""
+
+import os
+import shutil
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.common.account import no_exchange
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, group_options, start_worker, synchronize
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import Unavailable
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import find_place, rank_first
+from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
+
+
+def main(config: Config, fit=fit) -> None:
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
+        raise Unavailable("torch.compile needs a C++ compiler, and there is none; install g++, or name one in CXX")
+    config, worker = start_worker(config, find_place("torchrun"))
+    dist.init_process_group(**group_options(config, worker))
+    with rank_first(worker.rank, dist.barrier):
+        train, val = build_loaders(config, worker)
+    net = build_model(config, len(train.classes), worker.device)
+    net.compile()  # ddp_compile: the module itself, so that its tensors keep their names
+    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb or None)
+    optimizer = build_optimizer(config, net)
+
+    def step(images, target):
+        optimizer.zero_grad()
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    def compile_s():
+        """Seconds of one step on no images, which compiles forward and backward; the model stays as it was."""
+        before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+        images = torch.zeros(config.global_batch // worker.world_size, 3, config.image_size, config.image_size)
+        images = images.to(worker.device, memory_format=train.memory_format)
+        began = time.perf_counter()
+        cross_entropy(model(images), torch.zeros(len(images), dtype=torch.long, device=worker.device)).backward()
+        synchronize(worker.device)
+        for name, buffer in net.named_buffers():
+            buffer.data.copy_(before[name])
+        return time.perf_counter() - began
+
+    fit(
+        config,
+        worker,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_shards=worker.world_size, exact=False),
+        reduce=all_reduce_sum,
+        without_exchange=lambda: no_exchange(model),
+        predict=net.forward,  # ddp_compile: validation has batches of other sizes, each of which would be compiled
+        columns={
+            "bucket_cap_mb": model.bucket_bytes_cap / 2**20,
+            "compile_s": compile_s(),  # ddp_compile: before the first step, so that none of them holds it
+            "optimize_ddp": str(torch._dynamo.config.optimize_ddp),  # ddp_compile: the graph is split at the buckets
+        },
+    )
+    dist.destroy_process_group()
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_shards=num_devices, copies=1)
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

@@ -1,0 +1,75 @@
+"""DistributedDataParallel whose gradients travel as bf16, fp16 or PowerSGD's factors: a communication hook.
+
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compressed --comm-hook bf16
+"""
+
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.common.account import no_exchange
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import find_place, rank_first
+from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
+
+
+def main(config: Config, fit=fit) -> None:
+    config, worker = start_worker(config, find_place("torchrun"))
+    if config.comm_hook == "powersgd" and worker.backend != "nccl":
+        raise UserError(f"PowerSGD runs over NCCL, and on {worker.backend} it aborts; use --comm-hook bf16 or fp16")
+    dist.init_process_group(**group_options(config, worker))
+    with rank_first(worker.rank, dist.barrier):
+        train, val = build_loaders(config, worker)
+    net = build_model(config, len(train.classes), worker.device)
+    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb or None)
+    model.register_comm_hook(*hook_of(config))  # ddp_compressed: what a full bucket goes through, in place of a sum
+    optimizer = build_optimizer(config, net)
+
+    def step(images, target):
+        optimizer.zero_grad()
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    fit(
+        config,
+        worker,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        # ddp_compressed: fp16 rounds halves of small gradients, which the hook makes before the sum
+        shape=Shape(num_shards=worker.world_size, compression=config.comm_hook, exact=config.comm_hook == "bf16"),
+        reduce=all_reduce_sum,
+        without_exchange=lambda: no_exchange(model),
+        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
+    )
+    dist.destroy_process_group()
+
+
+def hook_of(config: Config) -> tuple[object, object]:
+    """The hook and its state, which is the process group (None: all ranks), or PowerSGD's own."""
+    if config.comm_hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=config.powersgd_rank)
+        return state, powerSGD_hook.powerSGD_hook
+    return None, getattr(default_hooks, f"{config.comm_hook}_compress_hook")
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_shards=num_devices, copies=1)
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

@@ -1,0 +1,100 @@
+"""Local SGD: ranks train by themselves and average their weights every few steps; in groups, as DDP does.
+
+torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --local-period 8 --local-group 2
+"""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.common.checkpoint import load_whole_state
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, fill, flatten, group_options, share_buffers, start_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import find_place, rank_first
+from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
+
+
+def main(config: Config, fit=fit) -> None:
+    config, worker = start_worker(config, find_place("torchrun"))
+    if worker.world_size % config.local_group:
+        raise UserError(f"local_group {config.local_group} does not divide {worker.world_size} ranks; change one")
+    dist.init_process_group(**group_options(config, worker))
+    with rank_first(worker.rank, dist.barrier):
+        train, val = build_loaders(config, worker)
+    net = build_model(config, len(train.classes), worker.device)
+    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    group, _ = dist.new_subgroups(config.local_group)  # local_sgd: by default of one rank, which hears nobody
+    model = DistributedDataParallel(net, device_ids, process_group=group)
+    average, done = copy.deepcopy(net).eval(), {"steps": 0}  # local_sgd: evaluated and saved in place of net
+    optimizer = build_optimizer(config, net)
+
+    def step(images, target):
+        optimizer.zero_grad()
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        done["steps"] += 1
+        if (
+            done["steps"] % config.local_period == 0
+        ):  # local_sgd: weights, and not momentum, which stays each rank's own
+            average_into(net)
+        return loss.detach(), output.detach()
+
+    def average_into(model):
+        flat = flatten([*net.parameters()], worker.device)
+        fill([*model.parameters()], all_reduce_sum(flat) / worker.world_size)
+
+    def share():  # local_sgd: training goes on from each rank's own weights
+        average_into(average)
+        fill([*average.buffers()], flatten([*net.buffers()], worker.device))
+        share_buffers(average, worker, all_reduce_sum)
+
+    def own():  # local_sgd: what ranks hold differently
+        return [*net.parameters(), *net.buffers(), *(each["momentum_buffer"] for each in optimizer.state.values())]
+
+    def state():
+        flat = flatten(own(), worker.device)
+        ranks = [torch.empty_like(flat) for _ in range(worker.world_size)] if worker.rank == 0 else None
+        dist.gather(flat, ranks)
+        return {"model": average.state_dict(), "optimizer": optimizer.state_dict(), "ranks": ranks} | done
+
+    def load(saved):
+        load_whole_state(net, optimizer, saved)
+        if len(ranks := saved.get("ranks", [])) == worker.world_size:  # local_sgd: inside a period, each rank its own
+            fill(own(), ranks[worker.rank].to(worker.device))
+        done["steps"] = saved.get("steps", 0)
+
+    fit(
+        config,
+        worker,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(worker.world_size, period=config.local_period, exact=config.local_group == 1),
+        reduce=all_reduce_sum,
+        predict=average,
+        share=share,
+        state=state,
+        load=load,
+    )
+    dist.destroy_process_group()
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_shards=num_devices, copies=1)
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

@@ -1,0 +1,69 @@
+"""DistributedDataParallel and ZeRO's first stage: each rank keeps the momentum of its share of the weights only.
+
+torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.common.account import no_exchange
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.data import build_loaders
+from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
+from benchmarks.common.engine import fit
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import guarded
+from benchmarks.common.ranks import find_place, rank_first
+from benchmarks.common.settings import Shape
+from benchmarks.common.split import Split
+
+
+def main(config: Config, fit=fit) -> None:
+    config, worker = start_worker(config, find_place("torchrun"))
+    dist.init_process_group(**group_options(config, worker))
+    with rank_first(worker.rank, dist.barrier):
+        train, val = build_loaders(config, worker)
+    net = build_model(config, len(train.classes), worker.device)
+    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb or None)
+    plain = build_optimizer(config, net)
+    optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, **plain.defaults)  # zero1: updates its share
+
+    def step(images, target):
+        optimizer.zero_grad()
+        output = model(images)
+        loss = cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), output.detach()
+
+    def state():  # zero1: every rank sends what it keeps to rank 0, which alone has the whole then, and writes it
+        optimizer.consolidate_state_dict(to=0)
+        return {"model": net.state_dict(), "optimizer": optimizer.state_dict() if worker.rank == 0 else {}}
+
+    fit(
+        config,
+        worker,
+        model=net,
+        optimizer=optimizer,
+        train=train,
+        val=val,
+        step=step,
+        shape=Shape(num_shards=worker.world_size),
+        reduce=all_reduce_sum,
+        state=state,
+        without_exchange=lambda: no_exchange(model),
+        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
+    )
+    dist.destroy_process_group()
+
+
+def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+    return Split(num_shards=num_devices, copies=1)
+
+
+if __name__ == "__main__":
+    guarded(lambda: main(load_config(description=__doc__)))

@@ -1,0 +1,144 @@
+"""How many cores a device needs for loading: the curve over 1, 2, 4, ... workers, and what would need fewer.
+
+    python -m scripts.probe.workers --results results/latest
+    python -m scripts.probe.workers --images-per-s 3000 --config configs/imagenet-bench.yaml
+
+The second half of `make loader`, whose loader.csv says what the device trains. Every other flag is a configuration
+field; without such flags Make's variables count. Packed pixels are measured on a sample of images, packed in a
+temporary folder, from memory: a disk that gives less is the limit then.
+"""
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import tyro
+from tqdm import tqdm
+
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.decode import DECODERS, loads, resolved_decoder
+from benchmarks.common.errors import UserError
+from benchmarks.common.listing import list_images
+from benchmarks.common.results import read_table
+from scripts.analysis.loader import TRAINING
+from scripts.analysis.stats import Estimate, run_interval
+from scripts.analysis.words import count, digits
+from scripts.probe.loader_ways import ours
+from scripts.probe.loaders import window
+from scripts.setup import pack
+from scripts.suite import plan
+
+ROUNDS, WINDOW_S = 3, 1.0
+SAMPLE = 256  # images that are packed to see what packing gives
+
+Curve = dict[int, Estimate]
+"""By the number of workers, each with a core of its own: images/s of them together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    results: Path = Path("results/latest")
+    """Result set whose loader.csv has the rate of training alone."""
+    images_per_s: float = 0.0
+    """What one device trains, instead. Every other flag is a configuration field."""
+
+
+def main(options: Options, config: Config) -> None:
+    print("\n".join(advice(config, options.images_per_s or trained(options.results))))
+
+
+def trained(results: Path) -> float:
+    """images/s of training alone. Raises UserError where nobody has measured it."""
+    rows = read_table(results, "loader")
+    alone = rows[rows.what == TRAINING]
+    if alone.empty:
+        raise UserError(f"{results} does not say what a device trains; run make loader, or give --images-per-s")
+    return float(alone.images.sum() / alone.seconds.sum())
+
+
+def advice(config: Config, images_per_s: float) -> list[str]:
+    """Lines for a person: the curve, the cores that a device at images_per_s needs, and what else would do."""
+    cores = sorted(os.sched_getaffinity(0))
+    numbers = sorted({min(2**power, len(cores)) for power in range(len(cores).bit_length() + 1)})
+    with tempfile.TemporaryDirectory() as temporary:
+        mine, others = cases(config, Path(temporary))
+        jobs = [("", mine, number) for number in numbers] + [(name, other, 1) for name, other in others.items()]
+        taken = {(name, number): [] for name, _, number in jobs}
+        with tqdm(total=ROUNDS * len(jobs), desc="workers", disable=None, leave=False) as bar:
+            for _ in range(ROUNDS):
+                for name, batches, number in jobs:
+                    taken[name, number].append(window(batches, config, cores[:number], WINDOW_S))
+                    bar.update()
+    curve = {number: run_interval(taken["", number]) for number in numbers}
+    lines = [f"{count(number, 'core')}: {_rate(estimate)}" for number, estimate in curve.items()]
+    lines.append(need(curve, images_per_s))
+    one_core = curve[1].value
+    for name in others:
+        estimate = run_interval(taken[name, 1])
+        cores_needed = math.ceil(cores_for(curve, images_per_s * one_core / estimate.value))
+        times = estimate.value / one_core
+        lines.append(f"{name}: {_rate(estimate)} a core, {times:.2f} times as fast: {count(cores_needed, 'core')}")
+    return lines
+
+
+def cases(config: Config, temporary: Path) -> tuple[Callable, dict[str, Callable]]:
+    """The loader of `config`, and by name what could take its place: other decoders, and packed pixels."""
+    if config.loader == "packed":
+        return ours(), {}
+    decoder = resolved_decoder(config)
+    others = {f"decoder {name}": ours(decoder=name) for name in DECODERS if name != decoder and not loads(name)}
+    data = sample(config, temporary)
+    with contextlib.redirect_stdout(io.StringIO()):
+        pack.main(pack.Options(str(data)))
+    os.environ["PACKED"] = str(data / "packed")
+    others["packed, full size (make pack)"] = ours(loader="packed", pack="full", data=str(data))
+    return ours(decoder=decoder), others
+
+
+def sample(config: Config, temporary: Path) -> Path:
+    """A data folder with links to SAMPLE images of train/, evenly spaced, and to one of them as val/."""
+    data, images = temporary / "sample", list_images(Path(config.data) / "train")
+    step = max(1, len(images) // SAMPLE)
+    for part, numbers in (("train", range(0, len(images), step)), ("val", range(1))):
+        (data / part / "images").mkdir(parents=True)
+        for number in numbers:
+            path = Path(images.path(number)).resolve()
+            (data / part / "images" / f"{number}{path.suffix}").symlink_to(path)
+    return data
+
+
+def cores_for(curve: Curve, images_per_s: float) -> float:
+    """Cores that load images_per_s: between two measured numbers in a straight line, beyond the last in proportion."""
+    points = [(0, 0.0), *((number, estimate.value) for number, estimate in curve.items())]
+    for (before, slower), (number, faster) in itertools.pairwise(points):
+        if images_per_s <= faster:
+            return before + (number - before) * (images_per_s - slower) / (faster - slower)
+    return points[-1][0] * images_per_s / points[-1][1]
+
+
+def need(curve: Curve, images_per_s: float) -> str:
+    """One sentence: how many cores a device at images_per_s needs, and whether so many were measured."""
+    cores, most = math.ceil(cores_for(curve, images_per_s)), max(curve)
+    beyond = f"; beyond the {most} measured here, in proportion" if cores > most else ""
+    return f"a device that trains {digits(images_per_s)} images/s needs {count(cores, 'core')} to load for it{beyond}"
+
+
+def _rate(estimate: Estimate) -> str:
+    within = f" [{digits(estimate.low)}, {digits(estimate.high)}]" if estimate.low is not None else ""
+    return f"{digits(estimate.value)}{within} images/s (n = {count(estimate.num_windows, 'window')})"
+
+
+if __name__ == "__main__":
+    try:
+        options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+        main(options, load_config(flags or plan.read_variables().flags))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

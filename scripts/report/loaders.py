@@ -1,0 +1,129 @@
+"""Draw what make bench-loaders measured: images/s of every loader, and what ours spends on an image, by cause.
+
+    python -m scripts.report.loaders --results results/loaders
+
+Reads loaders.csv and costs.csv of the folder and writes loaders.png and .svg beside them. Needs no torch.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pandas
+import tyro
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks.common.errors import UserError
+from scripts.analysis.words import digits
+from scripts.report.figures import COLORS, footnote, save_chart
+
+KINDS = {"ours": (COLORS[0], ""), "bare": ("white", ""), "": (COLORS[1], "///")}  # by a name's first word
+CAUSE_HATCHES = ("", "///", "...", "xxx", "---")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Draw what make bench-loaders measured."""
+
+    results: Path = Path("results/loaders")
+    """Folder with loaders.csv and costs.csv."""
+
+
+def loaders_chart(rates: pandas.DataFrame, costs: pandas.DataFrame) -> Figure:
+    """Bars of images/s, a panel a number of cores, and below them the CPU time of an image by cause.
+
+    rates, costs: as scripts.probe.loaders writes them.
+    """
+    by_cores = [*rates.groupby("cores", sort=True)]
+    heights = [0.4 + 0.24 * len(of_cores) for _, of_cores in by_cores] + [0.7 + 0.3 * costs.loader.nunique()]
+    figure = Figure(figsize=(7.5, sum(heights) + 0.7 * len(heights)), layout="constrained")
+    FigureCanvasAgg(figure)
+    size, machine = rates.image_size.iloc[0], rates.machine.iloc[0]
+    figure.suptitle(f"Loaders at {size} px, without training\n{machine}", x=0.01, ha="left", fontsize=9)
+    panels = figure.subplots(len(heights), height_ratios=heights)
+    for axes, (cores, of_cores) in zip(panels, by_cores, strict=False):
+        _draw_rates(axes, of_cores)
+        axes.set_title(f"{cores} {'core' if cores == 1 else 'cores'}", loc="left", fontsize=8)
+    _draw_costs(panels[-1], costs)
+    notes = [
+        "Blue: this suite. White: bare loops, with crops drawn beforehand and no batches. Hatched: "
+        "other projects. Bars: images over seconds of all windows; lines: 95 % intervals over windows; n: windows.",
+        f"CPU time: medians of {costs.n.min()} turns; 95 % intervals of each cause are in costs.csv.",
+    ]
+    footnote(figure, notes)
+    return figure
+
+
+def _draw_rates(axes: Axes, rates: pandas.DataFrame) -> None:
+    for place, row in enumerate(rates.itertuples()):
+        color, hatch = KINDS.get(row.loader.split()[0].strip(","), KINDS[""])
+        axes.barh(place, row.images_per_s, height=0.72, color=color, hatch=hatch, edgecolor="black", linewidth=0.8)
+        end = row.images_per_s
+        if pandas.notna(row.low):
+            axes.plot([row.low, row.high], [place, place], color="black", linewidth=1.5, marker="|", markersize=6)
+            end = max(end, row.high)
+        times = f", {row.times_plain:.2f}x" if pandas.notna(row.times_plain) else ""
+        text = f"{digits(row.images_per_s)}{times}  (n = {row.n})"
+        axes.annotate(
+            text,
+            (end, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+            annotation_clip=False,
+        )
+    axes.set_yticks(range(len(rates)), rates.loader, fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.3 * rates[["images_per_s", "high"]].max().max())
+    axes.set_xlabel("images/s   (x: times torchvision's plain pipeline with Pillow)", fontsize=7)
+
+
+def _draw_costs(axes: Axes, costs: pandas.DataFrame) -> None:
+    """A stacked bar a loader. A cause that came out below zero is noise, and drawn as nothing."""
+    names, causes = list(dict.fromkeys(costs.loader)), list(dict.fromkeys(costs.cause))
+    ends = dict.fromkeys(names, 0.0)
+    for number, cause in enumerate(causes):
+        for row in costs[costs.cause == cause].itertuples():
+            width, place = max(0.0, row.us_per_image), names.index(row.loader)
+            axes.barh(
+                place,
+                width,
+                left=ends[row.loader],
+                height=0.6,
+                color="white" if not number else COLORS[(number - 1) % len(COLORS)],
+                hatch=CAUSE_HATCHES[number % len(CAUSE_HATCHES)],
+                edgecolor="black",
+                linewidth=0.6,
+                label=cause if row.loader == names[0] else None,
+            )
+            ends[row.loader] += width
+    for place, name in enumerate(names):
+        share = costs[costs.loader == name].bare_share.iloc[-1]
+        axes.annotate(
+            f"bare loop: {share:.0%}", (ends[name], place), xytext=(4, 0), textcoords="offset points", va="center",
+            fontsize=7,
+        )  # fmt: skip
+    axes.set_yticks(range(len(names)), [f"ours, {name}" for name in names], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.25 * max(ends.values()))
+    axes.set_xlabel("CPU microseconds an image, by cause", fontsize=7)
+    axes.legend(ncols=len(causes), fontsize=6.5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+
+
+def main(options: Options) -> None:
+    try:
+        rates, costs = (pandas.read_csv(options.results / f"{name}.csv") for name in ("loaders", "costs"))
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename}: {error.strerror}; run make bench-loaders first") from None
+    print("written:", *save_chart(loaders_chart(rates, costs), options.results, "loaders"), sep="\n  ")
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Options))
+    except UserError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,76 @@
+"""What the strategies that came after the first eleven refuse, and that checkpoints go from one to another.
+
+.venv/bin/python -m pytest tests/benchmarks/test_newer_strategies.py
+"""
+
+import pytest
+import torch
+from support import run_strategy
+
+from benchmarks import ddp_compile, ddp_compressed, fsdp, local_sgd
+from benchmarks.common.config import Config
+from benchmarks.common.errors import Unavailable, UserError
+
+SMALL = {"arch": "resnet18", "image_size": 32, "global_batch": 8, "loader": "synthetic"}
+
+
+@pytest.fixture
+def second_of_two(monkeypatch):
+    """This process as torchrun's rank 1 of 2, which nothing here gets far enough to need."""
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("main", "options", "sentence"),
+    [
+        (ddp_compressed.main, {"comm_hook": "powersgd"}, "PowerSGD runs over NCCL, and on gloo it aborts; use --comm"),
+        (fsdp.main, {"shard_ranks": 3}, "shard_ranks 3 does not divide 2 ranks; change one of them"),
+        (local_sgd.main, {"local_group": 3}, "local_group 3 does not divide 2 ranks; change one"),
+        (fsdp.main, {"precision": "fp16"}, "precision fp16 needs a gradient scaler"),
+        (local_sgd.main, {"precision": "tf32"}, "precision tf32 needs a GPU"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_ranks_meet(second_of_two, main, options, sentence):
+    """Protects users of new options: a sentence with the remedy, and no abort of a library, or silence."""
+    with pytest.raises(UserError, match=sentence):
+        main(Config(**SMALL | options))
+
+
+def test_without_a_compiler_nothing_is_compiled(second_of_two, tmp_path):
+    """Protects machines without g++: a skipped row with the remedy, in place of a library's stack."""
+    second_of_two.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable, match="needs a C\\+\\+ compiler, and there is none; install g"):
+        ddp_compile.main(Config(**SMALL))
+
+
+def weights(folder, name="last"):
+    return torch.load(folder / f"{name}.pt", weights_only=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zero1", "fsdp", "local_sgd"])
+def test_a_checkpoint_goes_to_ddp_and_back(tmp_path, tiny_data, tiny_config, name):
+    """Protects long trainings: weights and momentum are written whole, whoever kept which part of them."""
+    folder, own = tmp_path / "checkpoints", {"DATA": tiny_data, "CONFIG": tiny_config, "NPROC": 2}
+    for epochs, strategy in enumerate((name, "ddp", name), 1):
+        args = f"--no-augment --epochs {epochs} --resume --checkpoint-dir {folder}"
+        row = run_strategy(strategy, tmp_path / "set", args, **own)
+        assert row["status"] == "ok", row["reason"]
+        assert weights(folder)["epoch"] == epochs
+        assert len(weights(folder)["optimizer"]["state"]) == 62
+
+
+@pytest.mark.slow
+def test_ranks_differ_between_two_averages_and_agree_after_one(tmp_path, tiny_data, tiny_config):
+    """Protects local SGD from being plain DDP: what ranks hold inside a period is their own."""
+    found = {}
+    for period in (3, 5):  # of 2 epochs x 5 steps: the 10th step is inside a period of 3, and ends one of 5
+        args = f"--no-augment --local-period {period} --checkpoint-dir {tmp_path / str(period)}"
+        row = run_strategy("local_sgd", tmp_path / "set", args, DATA=tiny_data, CONFIG=tiny_config, NPROC=2)
+        assert row["status"] == "ok", row["reason"]
+        num_weights = 11_178_564  # of ResNet-18 with 4 classes; buffers and momentum come after them
+        one, other = (rank[:num_weights] for rank in weights(tmp_path / str(period))["ranks"])
+        found[period] = torch.equal(one, other)
+    assert found == {3: False, 5: True}

@@ -1,0 +1,88 @@
+"""The judge tells small mistakes from rounding, on three shards and on three shards whose gradients travel in fp16.
+
+The short form of what tests/proof/test_verify.py plants in real runs: here a step of the reference with a mistake in it
+stands for the run, and adds the shards in another order.
+
+    .venv/bin/python -m pytest tests/proof/test_teeth.py
+"""
+
+import dataclasses
+
+import pytest
+import torch
+
+from benchmarks.common.config import Config
+from benchmarks.common.settings import Shape
+from scripts.proof.differences import SPREAD, TYPICAL
+from scripts.proof.judge import gone_on, step_by_step, verdict
+from scripts.proof.reference import MOMENTUM, one_by_one
+from scripts.proof.states import Kept, Training, initial
+
+LAYER = "layer2.0.conv1.weight"
+
+
+@pytest.fixture(scope="module", params=["none", "fp16"])
+def before(request, tiny_data) -> tuple[Training, Kept]:
+    """A training, and the state of its run after a step, from which the next is judged."""
+    config = Config(data=str(tiny_data), arch="resnet18", image_size=48, global_batch=24, steps=3, epochs=2)
+    config = dataclasses.replace(config, decoder="pillow")
+    training = Training(config, Shape(3, compression=request.param), "fp32", "cpu")
+    return training, Kept(1, gone_on(training, initial(training), 1, backwards))
+
+
+def backwards(gradients: list[torch.Tensor]) -> torch.Tensor:
+    return one_by_one(gradients[::-1])
+
+
+def smallest_zero(gradient: torch.Tensor) -> torch.Tensor:
+    """The smallest 1 % of a gradient set to zero."""
+    size = gradient.float().abs()
+    return (
+        gradient * (size > size.flatten().kthvalue(gradient.numel() // 100).values) if size.numel() > 99 else gradient
+    )
+
+
+def step(training: Training, kept: Kept, exchange=backwards, **config) -> dict:
+    changed = dataclasses.replace(training, config=dataclasses.replace(training.config, **config))
+    return gone_on(changed, kept, kept.step + 1, exchange)
+
+
+def without_layer(training: Training, kept: Kept) -> dict:
+    return step(training, kept) | {LAYER: kept.state[LAYER], MOMENTUM + LAYER: kept.state[MOMENTUM + LAYER]}
+
+
+MISTAKES = {
+    "no weight decay": lambda *start: step(*start, weight_decay=0.0),
+    "no last step": lambda training, kept: kept.state,
+    "one layer out of the optimizer": without_layer,
+    "gradients x 1.03": lambda *start: step(*start, exchange=lambda shards: 1.03 * backwards(shards)),
+    "the smallest 1 % of each gradient zero": lambda *start: step(
+        *start, exchange=lambda shards: backwards([*map(smallest_zero, shards)])
+    ),
+    "convolutions' gradients of rank 0 only": lambda *start: step(
+        *start, exchange=lambda shards: shards[0] if shards[0].dim() == 4 else backwards(shards)
+    ),
+}
+
+
+def judged(training: Training, kept: Kept, state: dict) -> dict:
+    return verdict(training, step_by_step(training, [kept, Kept(kept.step + 1, state)]), "")
+
+
+def test_another_order_of_the_sums_is_no_mistake(before):
+    """Protects the tolerance from being too tight: without this, the mistakes could be found by anything."""
+    found = judged(*before, step(*before))
+    assert found["verdict"] == "ok" and not found["bit_identical"]
+    assert 0 < found["max_relative_difference"] < found["tolerance"]
+
+
+SMALLEST = "the smallest 1 % of each gradient zero"
+
+
+@pytest.mark.parametrize(
+    "mistake", [name if name == SMALLEST else pytest.param(name, marks=pytest.mark.slow) for name in MISTAKES]
+)
+def test_a_mistake_is_told_from_rounding(before, mistake):
+    found = judged(*before, MISTAKES[mistake](*before))
+    assert found["verdict"] == "failed" and found["max_relative_difference"] > found["tolerance"]
+    assert found["rounding"] * TYPICAL < SPREAD

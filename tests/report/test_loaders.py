@@ -1,0 +1,53 @@
+"""The chart of make bench-loaders: every loader with its rate, n and interval, every cause with its share.
+
+.venv/bin/python -m pytest tests/report/test_loaders.py
+"""
+
+import pandas
+import pytest
+
+from benchmarks.common.errors import UserError
+from scripts.report.loaders import Options, loaders_chart, main
+
+RATES = pandas.DataFrame(
+    [
+        (1, "torchvision, Pillow", 5, 600.0, 580.0, 620.0, 1.0),
+        (1, "ours, nvimgcodec", 5, 1100.0, 1050.0, 1150.0, 1.83),
+        (1, "bare nvimgcodec loop", 5, 1130.0, 1100.0, 1160.0, 1.88),
+        (1, "DALI, CPU", 2, 650.0, None, None, None),
+        (2, "torchvision, Pillow", 5, 1200.0, 1100.0, 1300.0, 1.0),
+        (2, "ours, packed full", 5, 9000.0, 8800.0, 9200.0, 7.5),
+    ],
+    columns=["cores", "loader", "n", "images_per_s", "low", "high", "times_plain"],
+).assign(image_size=224, machine="AMD EPYC, 2 cores, Linux")
+COSTS = pandas.DataFrame(
+    [
+        (name, cause, spent * scale, 0.97 - 0.02 * number, 20)
+        for name, scale in (("folder, nvimgcodec", 5), ("packed, full", 1))
+        for number, (cause, spent) in enumerate(
+            [("bare loop", 180.0), ("seeding", 2.0), ("crop parameters", 5.0), ("collate", 12.0), ("queue", -1.0)]
+        )
+    ],
+    columns=["loader", "cause", "us_per_image", "bare_share", "n"],
+)
+
+
+def test_the_chart_has_every_rate_with_n_and_starts_at_zero():
+    figure = loaders_chart(RATES, COSTS)
+    one, two, causes = figure.axes
+    words = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert "1,100, 1.83x  (n = 5)" in words and "650.0  (n = 2)" in words
+    assert [len(one.patches), len(two.patches)] == [4, 2]
+    assert all(axes.get_xlim()[0] == 0 for axes in figure.axes)
+    assert "AMD EPYC, 2 cores" in figure.get_suptitle() and "224 px" in figure.get_suptitle()
+    assert [text.get_text() for text in causes.get_legend().get_texts()] == list(COSTS.cause.unique())
+    assert min(patch.get_width() for patch in causes.patches) == 0  # below zero is noise, not a bar to the left
+
+
+def test_it_is_drawn_again_from_its_files(tmp_path):
+    with pytest.raises(UserError, match="run make bench-loaders first"):
+        main(Options(tmp_path))
+    RATES.to_csv(tmp_path / "loaders.csv", index=False)
+    COSTS.to_csv(tmp_path / "costs.csv", index=False)
+    main(Options(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} >= {"loaders.png", "loaders.svg"}
