@@ -45,7 +45,7 @@ help: ## this text
 #: THREADS_PER_RANK                        default: cores / ranks
 #: TESTS       what make test runs, such as tests/benchmarks/test_data.py
 #: PYTHON      interpreter; with SETUP=no it is used as it is
-#: GPU_MEMORY_GB    of the smallest GPU, for the memory forecast; default: what the GPUs here have
+#: NUM_GPUS, GPU_MEMORY_GB   how many, and of the smallest, for the memory forecast; default: the GPUs here
 #: SETUP       no: install nothing
 #: TORCH       setup: this version of torch; default: the newest that runs on the GPUs and driver here
 #: LOCK        setup: no: the newest of everything, instead of the lock file's versions
