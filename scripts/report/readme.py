@@ -19,7 +19,7 @@ import tyro
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table, write_whole
 from scripts.analysis.accuracy import about_top1, top1
-from scripts.analysis.sets import Group, ResultSet, load_set
+from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.step_account import Mean, exposed
 from scripts.analysis.words import digits
@@ -111,7 +111,7 @@ def _strategy_row(group: Group, over: RatioEstimate | None, exchange: Mean | Non
         f"`{group.label}`" + ("" if group.parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
-        "1" if over is None else f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]",
+        f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]" if over else "1" if group.strategy == BASELINE else "",
         "" if exchange is None else exchange.text(),
         accuracy.text if accuracy else "",
     )
