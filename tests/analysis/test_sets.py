@@ -53,7 +53,7 @@ def another(name):
     wanted, default = TYPES[name], getattr(Config(), name)
     if wanted is bool:
         return not default
-    if wanted in (int, float):
+    if type(default) in (int, float):
         return default + 1
     choices = getattr(wanted, "__args__", (f"{default}x",))
     return next(choice for choice in choices if choice != default)

@@ -101,11 +101,12 @@ def plain_loop(data) -> dict:
     mean, std = (torch.tensor(numbers).view(1, 3, 1, 1) for numbers in (MEAN, STD))
     loss, top1, num_images = 0.0, 0, len(images)
     for index in range(num_images):
-        image, target, _ = images[0, 0, index]
+        pixels = torch.empty(1, config.image_size, config.image_size, 3, dtype=torch.uint8)
+        targets, _, _ = images.read_into(pixels, [(0, 0, index)])
         with torch.no_grad():
-            scores = model((image[None] / 255 - mean) / std)
-        loss += cross_entropy(scores, torch.tensor([target])).item()
-        top1 += int(scores.argmax() == target)
+            scores = model((pixels.permute(0, 3, 1, 2) / 255 - mean) / std)
+        loss += cross_entropy(scores, torch.tensor(targets)).item()
+        top1 += int(scores.argmax() == targets[0])
     assert 0 < top1 < num_images  # else a wrong accuracy could be right by chance
     return {"images": num_images, "loss": loss / num_images, "acc1": 100 * top1 / num_images}
 
