@@ -118,6 +118,14 @@ BARE = {
 }
 
 
+NO_STAND_IN = {
+    "fsdp": "fully_shard reads its tensors (DataDependentOutputException: aten._local_scalar_dense)",
+    "local_sgd": "new_subgroups ends the process under torch's fake group (segmentation fault)",
+    "ddp_compile": "the compiler asks for a real GPU (BackendCompilerFailed)",
+}
+"""What no machine without GPUs can be made to run on fake ones, and the error that it gives."""
+
+
 def put_bare(patch, script) -> None:
     """Put the stand-ins into a script's names, also where it has them in a table of its own, and among imports."""
     patch.setattr(nn, "DataParallel", BARE[nn.DataParallel])

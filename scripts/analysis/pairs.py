@@ -16,7 +16,7 @@ from scripts.analysis.days import DaySpread, between, day_spread
 from scripts.analysis.families import Sample, against, over_fastest
 from scripts.analysis.identity import Identity, differing, unlike
 from scripts.analysis.recorded import by_columns
-from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set
+from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.words import parse_percent, show
 
@@ -70,11 +70,12 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
         chosen = _find(strategy, groups, results)
         found = {(chosen, other): over.inverse() for other, over in against(chosen, samples).items()}
     else:
-        singles = [label for label, group in groups.items() if group.strategy == BASELINE]
-        found = {(of, single): over for single in singles for of, over in against(single, samples).items()}
+        bases = {label: results.baseline_of(group) for label, group in groups.items()}
+        singles = {base.label for base in bases.values() if base}
+        found = {(of, bases[of].label): over for of, over in results.over_baseline.items()}
         fastest, over_it = over_fastest(samples)
         # a pair with the baseline is in its family, and has one interval
-        found |= {(of, fastest): over for of, over in over_it.items() if not {of, fastest} & {*singles}}
+        found |= {(of, fastest): over for of, over in over_it.items() if not {of, fastest} & singles}
     for of, to in found:
         one, other = _identities(groups[to], groups[of])
         _refuse(f"{to} and {of}", one, other, unlike(one, other), anyway)

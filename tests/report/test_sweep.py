@@ -302,10 +302,10 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     got = [float(rows[1][name]) for name in ("images_per_s", "ci_low", "ci_high")]
     assert got == pytest.approx([expected.value, expected.low, expected.high], rel=1e-6)
     text = text_of(tmp_path / "charts" / "sweep_ddp_bucket_cap_mb.svg")
-    assert text.count("n = 3") == 3 and "95 % interval" in text and "single" not in text
+    assert text.count("n = 3") == 4 and "95 % interval" in text and "dashed: single: 50" in text
 
 
-@pytest.mark.parametrize(("key", "values"), [("workers", (1, 2)), ("amp_dtype", ("bf16", "fp16"))])
+@pytest.mark.parametrize(("key", "values"), [("workers", (1, 2)), ("compression", ("none", "fp16"))])
 def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, key, values):
     # A line joins numbers and no categories; the baseline is that of the set, else of the set around it.
     around = tmp_path / "set"
@@ -320,7 +320,7 @@ def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, key, values):
     axes, told = figure.axes[0], figure.texts[-1].get_text()
     joined = [line for line in axes.lines if line.get_linestyle() == "-" and line.get_marker() == "None"]
     assert axes.get_ylim()[0] == 0 and len(joined) == (key == "workers")
-    if key == "amp_dtype":
+    if key == "compression":
         assert "dashed: single of the set around this one" in told and "2 ranks" in figure.get_suptitle()
 
 
