@@ -436,7 +436,8 @@ def test_a_hostile_data_set_trains_and_its_names_do_no_harm(matrix, results, own
     ended = run("all", results, DATA=own_data, ARGS="--loader folder --steps 10", STRATEGIES="single", REPEATS=1)
     assert ended.row["status"] == "failed" and "<script>.JPEG" in ended.row["reason"]
     lines = (results / "runs.csv").read_text().splitlines()
-    assert len(lines) == 3 and not any(cell.startswith(("=", "+", "@")) for line in lines for cell in line.split(","))
+    assert (read_table(results, "runs").repeat > 0).sum() == 2  # beside those that warmed up
+    assert not any(cell.startswith(("=", "+", "@")) for line in lines for cell in line.split(","))
     if find_spec("scripts.report.page"):
         reporting = [sys.executable, "-m", "scripts.report.page", "--results", results]
         done = subprocess.run(reporting, cwd=ROOT, env=environment(), capture_output=True, text=True)
