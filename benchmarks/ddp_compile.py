@@ -5,7 +5,9 @@ torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --config conf
 
 import os
 import shutil
+import sysconfig
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -28,6 +30,8 @@ from benchmarks.common.split import Split
 def main(config: Config, fit=fit) -> None:
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
         raise Unavailable("torch.compile needs a C++ compiler, and there is none; install g++, or name one in CXX")
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        raise Unavailable("torch.compile needs Python's headers, and there are none; install python3-dev")
     config, worker = start_worker(config, find_place("torchrun"))
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):

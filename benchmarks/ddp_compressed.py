@@ -3,6 +3,7 @@
 torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compressed --comm-hook bf16
 """
 
+import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.functional import cross_entropy
@@ -13,7 +14,7 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
-from benchmarks.common.errors import UserError
+from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
@@ -25,6 +26,10 @@ def main(config: Config, fit=fit) -> None:
     config, worker = start_worker(config, find_place("torchrun"))
     if config.comm_hook == "powersgd" and worker.backend != "nccl":
         raise UserError(f"PowerSGD runs over NCCL, and on {worker.backend} it aborts; use --comm-hook bf16 or fp16")
+    if config.comm_hook == "powersgd" and config.warmup_steps < 2:
+        raise UserError("PowerSGD begins with the third step; use --warmup-steps 2 or more")
+    if config.comm_hook == "bf16" and torch.version.cuda is None:
+        raise Unavailable("DDP takes the bf16 hook in a CUDA build of torch only; use --comm-hook fp16")
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
         train, val = build_loaders(config, worker)
@@ -62,7 +67,8 @@ def main(config: Config, fit=fit) -> None:
 def hook_of(config: Config) -> tuple[object, object]:
     """The hook and its state, which is the process group (None: all ranks), or PowerSGD's own."""
     if config.comm_hook == "powersgd":
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=config.powersgd_rank)
+        # ddp_compressed: from the first step that can; by default the first 1000 would go uncompressed
+        state = powerSGD_hook.PowerSGDState(None, config.powersgd_rank, start_powerSGD_iter=2)
         return state, powerSGD_hook.powerSGD_hook
     return None, getattr(default_hooks, f"{config.comm_hook}_compress_hook")
 

@@ -93,7 +93,7 @@ def main(config: Config, fit=fit) -> None:
 
 
 def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    return Split(num_shards=num_devices, copies=1)
+    return Split(num_shards=num_devices, copies=2)  # and the average
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 source "$(dirname "$0")/lib.sh"
 [ "$NUM_GPUS" != 1 ] ||
   skip "a rank needs two GPUs, and there is one; model_parallel runs on one"
-[ "$NUM_GPUS" = 0 ] || NPROC=$((NPROC > 1 ? NPROC / 2 : 1))
+[ "$NUM_GPUS" = 0 ] || [ $((NPROC % 2)) = 0 ] ||
+  skip "a rank needs two GPUs, and NPROC is $NPROC; give an even NPROC"
+[ "$NUM_GPUS" = 0 ] || NPROC=$((NPROC / 2))
 words_of_torchrun
 attempt "${TORCHRUN[@]}" -m benchmarks.hybrid_parallel "${OPTIONS[@]}"

@@ -130,7 +130,7 @@ def exchange_of(model: DistributedDataParallel) -> Exchange:
     """DDP's own exchange: its buckets, in its order and by its hooks, and its broadcast of buffers, around a module
     that computes nothing."""
     parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
-    zeros = [torch.zeros_like(parameter) for parameter in parameters]
+    zeros: list[torch.Tensor] = []
 
     class Nothing(torch.nn.Module):
         def __init__(self, whole: torch.nn.Module):
@@ -141,9 +141,11 @@ def exchange_of(model: DistributedDataParallel) -> Exchange:
             return _Gradients.apply(zeros, *parameters)
 
     def exchange() -> None:
+        if not zeros:  # not before the account: the run's peak memory would have a copy of the weights more
+            zeros.extend(map(torch.zeros_like, parameters))
         whole, model.module = model.module, Nothing(model.module)
         try:
-            model(zeros[0]).backward()
+            model(parameters[0]).backward()
         finally:
             model.module = whole
         for parameter in parameters:

@@ -203,5 +203,6 @@ def _remedy(seen: Seen) -> str:
     except UserError as error:
         return str(error)
     return (
-        f"{build.versions} fits: make setup chooses it, or install it into PYTHON; or CUDA_VISIBLE_DEVICES= for the CPU"
+        f"{build.versions} fits: rm .venv/.ready, then make setup here chooses it, or install it into PYTHON; "
+        "or CUDA_VISIBLE_DEVICES= for the CPU"
     )

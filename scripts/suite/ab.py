@@ -99,7 +99,7 @@ def main() -> int:
 def run_of(side: Side, strategy: str, given: plan.Given) -> plan.Run:
     """The timed part of what the side asks for, as a run of round 1."""
     whole = plan.make_run(given, strategy, 1, side.config, flags=side.flags)
-    short = timed_part(whole.config, whole.asked["fingerprint"])
+    short = timed_part(whole.config, whole.asked["fingerprint"], whole.asked["ranks"])
     (run,) = plan.fitted([dataclasses.replace(whole, config=short, asked=whole.asked | dataclasses.asdict(short))])
     return run
 

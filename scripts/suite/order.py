@@ -14,9 +14,10 @@ import dataclasses
 import math
 import random
 
-from benchmarks.common.config import Config
+from benchmarks.common.config import Config, whole_batch
 
 SEED = 0
+IMAGENET_TRAIN_IMAGES = 1_281_167  # of an epoch of synthetic ones
 GOLDEN = (3 - math.sqrt(5)) / 2
 
 
@@ -31,14 +32,15 @@ def places(num_runs: int, number: int) -> list[int]:
     return row[::-1] if backwards else row
 
 
-def timed_part(config: Config, fingerprint: str) -> Config:
+def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
     """The configuration without what comes after its timed windows: more epochs, accounted steps, checkpoints.
 
-    fingerprint: of the images, which says how many there are; '' for synthetic ones. A window's worth of steps stays
+    fingerprint: of the images, which says how many there are; '' for synthetic ones, as many as ImageNet's. ranks: that
+    were asked, which say what a batch a device comes to. A window's worth of steps stays
     behind the last one, so that loaders prefetch in it as in the others.
     """
-    num_train = int(fingerprint.split("-")[1]) if fingerprint else 0  # classes, training images, ...
-    steps = config.steps or num_train // config.global_batch
+    num_train = int(fingerprint.split("-")[1]) if fingerprint else IMAGENET_TRAIN_IMAGES  # classes, training images
+    steps = config.steps or num_train // whole_batch(config, ranks).global_batch
     needed = 1 + config.warmup_steps + (config.windows + 1) * config.window_steps
     epochs = config.epochs
     if 0 < needed <= steps:

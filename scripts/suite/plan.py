@@ -107,7 +107,9 @@ def bench(given: Given) -> list[Run]:
     points = [(name, config, given.ranks_here, given.args) for name in strategies]
     for name, precision, ranks in preflight.other_baselines(config, strategies):
         own, text = dataclasses.replace(config, precision=precision), f"{given.args} --precision {precision}".strip()
-        points.append((name, own, ranks or given.ranks_here, text))
+        point = (name, own, ranks or given.ranks_here, text)
+        if point[:3] not in [each[:3] for each in points]:  # on one GPU it may be there already
+            points.append(point)
     alike = {"threads": machine.threads_per_rank(given.ranks_here), "num_seeds": given.num_seeds}
 
     def of_round(number: int) -> list[Run]:

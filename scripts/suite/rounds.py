@@ -99,7 +99,7 @@ def warm_ups(left: Sequence[Run]) -> list[Run]:
 
 
 def _warm_up(run: Run) -> Run:
-    config = timed_part(run.config, run.asked["fingerprint"])
+    config = timed_part(run.config, run.asked["fingerprint"], run.asked["ranks"])
     return dataclasses.replace(run, round=0, position=0, config=config, asked=run.asked | dataclasses.asdict(config))
 
 
@@ -107,7 +107,8 @@ def _warming(left: Sequence[Run], results: Path) -> Iterator[list[Run]]:
     for run in warm_ups(left):
         yield [run]
         rows = read_table(results, "runs")
-        if not len(rows) or not rows.iloc[-1].reason.startswith("skipped"):
+        own = rows[(rows.repeat == 0) & (rows.strategy == run.strategy)]
+        if own.empty or not own.iloc[-1].reason.startswith("skipped"):  # empty: another node has its row
             return
 
 

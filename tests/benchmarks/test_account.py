@@ -56,6 +56,9 @@ STARTERS = {
     ],
 }
 without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/setup/install_horovod.sh has not run")
+DDP = pytest.param(
+    "ddp", marks=[pytest.mark.slow]
+)  # sleeps against a machine's noise: not where others build beside it
 HOROVOD = pytest.param("horovod_ddp", marks=[without_horovod, pytest.mark.slow])
 # ResNet-18 with 4 classes: parameters that are sent and received, and running statistics that rank 0 sends
 GRADIENT_BYTES, BUFFER_BYTES = 2 * 4 * 11_178_564, 4 * 9_600
@@ -87,7 +90,7 @@ def planted(tiny_data, tiny_config):
 
 CASES = [
     *(("single", place) for place in PLACES if place != "exchange"),
-    *((name, place) for name in ("ddp", HOROVOD) for place in ("loader", "forward", "exchange")),
+    *((name, place) for name in (DDP, HOROVOD) for place in ("loader", "forward", "exchange")),
 ]
 
 

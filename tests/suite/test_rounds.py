@@ -62,7 +62,13 @@ def test_the_order_is_the_rounds_own_and_is_recorded(given, tmp_path):
         ({"epochs": 9, "steps": 15, "warmup_steps": 5, "windows": 5, "window_steps": 4}, 480, (2, 15)),
         ({"epochs": 90, "global_batch": 256, "warmup_steps": 50, "windows": 10, "window_steps": 20}, 10**6, (1, 271)),
         ({"epochs": 3, "warmup_steps": 5, "windows": 99, "window_steps": 1, "global_batch": 8}, 40, (3, 5)),
-        ({"epochs": 4, "warmup_steps": 5}, 0, (4, 0)),
+        ({"epochs": 4, "warmup_steps": 5}, 0, (1, 116)),  # synthetic: an epoch of ImageNet's length
+        (
+            {"epochs": 4, "steps": 9, "batch_per_device": 8, "global_batch": 0, "windows": 1, "window_steps": 2},
+            480,
+            (2, 9),
+        ),
+        ({"epochs": 4, "batch_per_device": 8, "global_batch": 0, "windows": 1}, 480, (1, 30)),
     ],
 )
 def test_the_timed_part_holds_all_windows_and_little_else(fields, num_train, expected):
@@ -70,6 +76,7 @@ def test_the_timed_part_holds_all_windows_and_little_else(fields, num_train, exp
     short = timed_part(
         Config(**fields, account_steps=7, checkpoint_dir="x", checkpoint_steps=3),
         f"4-{num_train}-9-x" if num_train else "",
+        2,
     )
     assert (short.epochs, short.steps, short.account_steps, short.checkpoint_dir) == (*expected, 0, "")
 
