@@ -112,7 +112,7 @@ def test_a_planted_delay_lands_in_its_part_and_nowhere_else(planted, name, place
     assert max(grown.values()) < 0.5 * DELAYS_MS[name]
 
 
-@pytest.mark.parametrize("name", ["single", "ddp", HOROVOD])
+@pytest.mark.parametrize("name", ["single", DDP, HOROVOD])
 def test_the_parts_sum_to_the_step(planted, name):
     """Protects the closed account: parts are added up from their own marks, the step from its first and last."""
     report = planted(name)
@@ -124,7 +124,7 @@ def test_the_parts_sum_to_the_step(planted, name):
     assert median(row["other_ms"] for row in report[""]) < 0.1 * median(row["step_ms"] for row in report[""])
 
 
-@pytest.mark.parametrize("name", ["ddp", HOROVOD])
+@pytest.mark.parametrize("name", [DDP, HOROVOD])
 def test_the_step_without_exchange_exchanges_nothing(planted, name):
     """Protects the subtraction: a twin that still sent gradients, or buffers, would make communication look cheap.
 

@@ -120,6 +120,7 @@ def test_a_stopped_rank_is_named_when_the_others_stop_waiting(matrix, results, r
     matrix.add(3, title, "timeout; rank 1 was stopped and did not answer", ended.seconds)
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_answers_is_a_timeout(matrix, results):
     """Alive, but stuck: the others wait timeout_s for it, the row says so, and the log where it is stuck.
 
@@ -134,6 +135,7 @@ def test_a_rank_that_never_answers_is_a_timeout(matrix, results):
     matrix.add(3, title, "timeout; rank 1 gave no sign, its stack is in the log", ended.seconds)
 
 
+@pytest.mark.slow
 def test_what_nccl_says_of_a_rank_that_hangs():
     """NCCL's watchdog aborts the ranks that waited: they leave no note, and their signal 6 is not the cause."""
     said = (
@@ -182,6 +184,7 @@ def test_workers_end_when_their_launcher_is_killed(matrix, results, request, str
     matrix.add(5, title, "failed; no worker left", ended.ended_at - began)
 
 
+@pytest.mark.slow
 def test_a_killed_single_process_says_the_same(matrix, results):
     """There is no launcher of ranks that could be meant: the one process was the rank."""
     ended = run("single", results, "kill step=3")
@@ -190,6 +193,7 @@ def test_a_killed_single_process_says_the_same(matrix, results):
     matrix.add(2, "a rank is SIGKILLed (single)", f"failed; {reason}", ended.seconds)
 
 
+@pytest.mark.slow
 def test_ranks_end_when_even_the_supervisor_is_killed(matrix, results):
     """SIGKILL to scripts/suite/attempt.py: its run must not go on beside the next one; the loop writes its row."""
     suite = [ROOT / "launchers" / "all.sh"]
@@ -206,6 +210,7 @@ def test_ranks_end_when_even_the_supervisor_is_killed(matrix, results):
     matrix.add(5, "scripts/suite/attempt.py is SIGKILLed", "failed; the loop writes its row; no process left", seconds)
 
 
+@pytest.mark.slow
 def test_success_without_metrics_is_a_failure(matrix, results):
     ended = run("single", results, "exit step=3")
     assert (ended.code, ended.row["status"], ended.row["exit_code"]) == (1, "failed", 0)
@@ -295,6 +300,7 @@ def test_a_taken_port_is_named(matrix, results):
     matrix.add(7, "the port of RDZV_ENDPOINT is taken", "refused, names it", ended.ended_at - began)
 
 
+@pytest.mark.slow
 def test_missing_tools_are_skipped_with_the_remedy(matrix, results, tmp_path):
     """A real interpreter without Horovod and Apex, and a PATH without Slurm."""
     venv = tmp_path / "venv"
@@ -321,6 +327,7 @@ def test_missing_tools_are_skipped_with_the_remedy(matrix, results, tmp_path):
     matrix.add(8, "Horovod, Slurm, Apex are missing", "skipped with the remedy")
 
 
+@pytest.mark.slow
 def test_too_few_gpus_are_refused_and_too_few_cores_flagged(matrix, results):
     ended = run("all", results, NUM_GPUS=1, NPROC=2, STRATEGIES="ddp")
     assert ended.code == 2 and "only 1 GPUs can be seen; lower NPROC" in ended.output and not results.exists()
@@ -507,6 +514,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", folder], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_the_results_keeps_the_earlier_rows(matrix, results, small_disk):
     if not small_disk:
         matrix.skip(15, "disk full in results", "mount needs root")
@@ -520,6 +528,7 @@ def test_a_full_disk_under_the_results_keeps_the_earlier_rows(matrix, results, s
     matrix.add(15, "disk full in results", "clear error; earlier rows intact", ended.seconds)
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_the_checkpoints_is_said(matrix, results, small_disk):
     if not small_disk:
         matrix.skip(15, "disk full in checkpoints", "mount needs root")
@@ -531,6 +540,7 @@ def test_a_full_disk_under_the_checkpoints_is_said(matrix, results, small_disk):
     matrix.add(15, "disk full in checkpoints", f"failed; {ended.row['reason']}")
 
 
+@pytest.mark.slow
 def test_a_half_written_line_costs_only_itself(matrix, results, capsys):
     results.mkdir()
     for table, columns in TABLES.items():
@@ -665,6 +675,7 @@ def test_a_job_at_its_time_limit_resumes_or_says_so(matrix, results, request):
     matrix.add(20, f"{title}, with --checkpoint-dir", "requeued, resumed, ok", ended.ended_at - began)
 
 
+@pytest.mark.slow
 def test_a_clock_set_back_changes_no_duration(matrix, results, tmp_path):
     libraries = [*Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")]
     if not libraries:
