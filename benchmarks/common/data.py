@@ -21,9 +21,10 @@ from benchmarks.common.devices import Reduce, Worker
 from benchmarks.common.errors import UserError
 from benchmarks.common.host_batches import HostBatches
 from benchmarks.common.photographs import NEIGHBOURS_TRIED, Files, Photographs
+from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set, as torchvision documents
-IMAGENET_TRAIN_IMAGES, IMAGENET_CLASSES = 1_281_167, 1000
+IMAGENET_CLASSES = 1000
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 

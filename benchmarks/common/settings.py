@@ -17,6 +17,7 @@ SCHEMA = 1
 HASH_DIGITS = 12
 
 # A new field counts by default. These do not, and this is the only such list.
+IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012; of an epoch of synthetic ones, too
 NOT_COUNTED = {
     "config": "a name; the values in the file count one by one",
     "data": "a path; the fingerprint of what lies there counts",

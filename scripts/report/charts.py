@@ -7,12 +7,12 @@ the sets hold nothing to draw. Needs no torch.
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
 from scripts.analysis.sets import BASELINE, PLAUSIBLE, Group, ResultSet
 from scripts.analysis.stats import strategy_throughput
 from scripts.analysis.words import digits, interval, show
 from scripts.report.bars import Bar, draw_bars, finish, make_bar_figure
 
-IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012 training set
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
 # github.com/tczhangzhi/pytorch-distributed. ResNet-18, global batch 3200; Apex 6400.
 PUBLISHED_EPOCH_S = (

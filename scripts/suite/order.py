@@ -15,9 +15,9 @@ import math
 import random
 
 from benchmarks.common.config import Config, whole_batch
+from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
 
 SEED = 0
-IMAGENET_TRAIN_IMAGES = 1_281_167  # of an epoch of synthetic ones
 GOLDEN = (3 - math.sqrt(5)) / 2
 
 
