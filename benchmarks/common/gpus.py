@@ -118,7 +118,7 @@ def fitting_build(seen: Seen) -> tuple[Build, str]:
     raise UserError(
         f"no torch on PyPI that this suite knows runs here: {_misfit(BUILDS[-1], seen)}. Update the driver; for a GPU "
         "older than Volta give TORCH= and PIP_ARGS= of a build with its kernels, such as TORCH=2.14.1+cu126 "
-        'PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cu126"'
+        'PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cu126"; or CUDA_VISIBLE_DEVICES= for the CPU'
     )
 
 

@@ -118,6 +118,7 @@ def test_where_none_fits_nothing_is_installed(machine, tmp_path, script, why):
     machine(script)
     said, commands = installed(tmp_path)
     assert re.search(why, said) and "Traceback" not in said and "TORCH=" in said and commands == []
+    assert said.rstrip().endswith("or CUDA_VISIBLE_DEVICES= for the CPU")
 
 
 def test_users_choose_with_torch_lock_and_pip_args(machine, tmp_path):
