@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy
 import pandas
 import tyro
 from tqdm import tqdm
@@ -169,7 +170,7 @@ def times(name: str, prefix: str, windows: list, others: list | None) -> dict[st
     """The ratio of images a second and its interval, as columns; none without the others."""
     if others is None:
         return {}
-    found = ratio([[one] for one in windows], [[one] for one in others], paired=True)
+    found = ratio([numpy.array([one]) for one in windows], [numpy.array([one]) for one in others], paired=True)
     return {name: found.value, f"{prefix}_low": found.low, f"{prefix}_high": found.high}
 
 
