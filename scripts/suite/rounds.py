@@ -1,4 +1,4 @@
-"""How many rounds: REPEATS, and with UNTIL or BUDGET as many more as these say; before the first of several a run that warms up.
+"""How many rounds: REPEATS, and with UNTIL or BUDGET as many more as these say; before several a run that warms up.
 
     for runs in rounds(left, more_of, given, results): ...
 
