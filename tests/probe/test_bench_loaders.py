@@ -1,6 +1,6 @@
 """make bench-loaders: every way measured, its ratios to what it stands beside, its files written.
 
-.venv/bin/python -m pytest tests/probe/test_loaders.py
+.venv/bin/python -m pytest tests/probe/test_bench_loaders.py
 """
 
 import pandas
