@@ -66,6 +66,10 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     note, having = [ABOUT_N], [results for results in sets if results.timed(BASELINE)]
     if any(bar.ideal for bar in _all(works)):
         note.append(f"thick mark: ideal, as many times {BASELINE} as there are ranks.")
+    bases: dict[str, list[str]] = {}
+    for of, to in (pair for results in having for pair in results.baselines.items() if pair[1] != BASELINE):
+        bases.setdefault(to, []).append(of)
+    note += [f"{', '.join(dict.fromkeys(of))}: over {to}." for to, of in bases.items()]
     if without := [results.name for results in sets if results not in having]:
         note.append(f"without ok runs of {BASELINE}, so not shown: {', '.join(without)}")
     others = [group for results in having for group in results.groups if group.samples and group.strategy != BASELINE]

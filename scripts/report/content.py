@@ -42,7 +42,10 @@ EXPLAIN = (
         "images/s",
         "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs",
     ),
-    ("x single", "throughput over that of one process; the 95 % intervals of all strategies hold together"),
+    (
+        "x single",
+        "throughput over that of one process in the same precision; the 95 % intervals of all strategies hold together",
+    ),
     ("efficiency", "with a batch a device, which is weak scaling: x single over the number of devices"),
     ("step p50, p95", "median and 95th percentile of a step, each the mean over runs, with its interval"),
     (
