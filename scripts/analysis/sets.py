@@ -132,6 +132,14 @@ class ResultSet:
         return next((some[0] for some in (nearest, found) if len(some) == 1), None)
 
     @functools.cached_property
+    def ranked(self) -> list[Group]:
+        """The timed groups that may be called faster or slower than each other: those that compute in the precision
+        that most compute in. What another arithmetic gains is not the strategy's."""
+        timed = [group for group in self.groups if group.samples]
+        kinds = [computes_in(group.identity) for group in timed]
+        return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
+
+    @functools.cached_property
     def baselines(self) -> dict[str, str]:
         """The label of its baseline, by that of each timed group that has one."""
         bases = {group.label: self.baseline_of(group) for group in self.groups if group.samples}
