@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.account import no_exchange
+from benchmarks.common.account import exchange_of, no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker, synchronize
@@ -73,6 +73,7 @@ def main(config: Config, fit=fit) -> None:
         shape=Shape(num_shards=worker.world_size, exact=False),
         reduce=all_reduce_sum,
         without_exchange=lambda: no_exchange(model),
+        exchange=exchange_of(model),
         predict=net.forward,  # ddp_compile: validation has batches of other sizes, each of which would be compiled
         columns={
             "bucket_cap_mb": model.bucket_bytes_cap / 2**20,

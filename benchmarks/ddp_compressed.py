@@ -9,7 +9,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.account import no_exchange
+from benchmarks.common.account import exchange_of, no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
@@ -59,6 +59,7 @@ def main(config: Config, fit=fit) -> None:
         shape=Shape(num_shards=worker.world_size, compression=config.comm_hook, exact=config.comm_hook == "bf16"),
         reduce=all_reduce_sum,
         without_exchange=lambda: no_exchange(model),
+        exchange=exchange_of(model),
         columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
     )
     dist.destroy_process_group()

@@ -44,9 +44,7 @@ def main(config: Config, fit=fit) -> None:
         loss.backward()
         optimizer.step()
         done["steps"] += 1
-        if (
-            done["steps"] % config.local_period == 0
-        ):  # local_sgd: weights, and not momentum, which stays each rank's own
+        if done["steps"] % config.local_period == 0:  # local_sgd: weights, and not momentum, which stays a rank's own
             average_into(net)
         return loss.detach(), output.detach()
 
@@ -84,6 +82,7 @@ def main(config: Config, fit=fit) -> None:
         step=step,
         shape=Shape(worker.world_size, period=config.local_period, exact=config.local_group == 1),
         reduce=all_reduce_sum,
+        exchange=lambda: average_into(average),  # local_sgd: one average, which comes once a period
         predict=average,
         share=share,
         state=state,

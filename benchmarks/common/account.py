@@ -56,7 +56,7 @@ def take_apart(
     """Take config.account_steps steps apart: (rows for steps.csv, columns for runs.csv).
 
     advance: takes one step on the next batch with a learning rate. Without `without_exchange`, exposed
-    communication is 0 on one device, which has nobody to talk to, and unknown on several. Without `exchange`, what it
+    communication is 0 on one device, which has nobody to talk to, and unknown on several. Without `exchange`, what one
     takes by itself is unknown.
     """
     told_apart = without_exchange is not None and num_devices > 1
@@ -80,7 +80,7 @@ def take_apart(
             step()
 
     works = {"step": step} | ({"twin": twin} if told_apart else {})
-    works |= {"exchange": exchange} if told_apart and exchange else {}
+    works |= {"exchange": exchange} if num_devices > 1 and exchange else {}
     orders = itertools.cycle(itertools.permutations(works))  # so that no work is always after the same one
     taken: dict[str, list[Marks]] = {name: [] for name in works}
     with _marked(marks, clock.now, train, optimizer, waits):
@@ -91,14 +91,15 @@ def take_apart(
                 taken[name].append(together(works[name]))
     synchronize(worker.device)
     phases = {name: [_phases_ms(clock, one) for one in many] for name, many in taken.items()}
+    alone = [one["step"] for one in phases.get("exchange", [])]
     if waits:
-        return _of_all_ranks(phases["step"], worker, reduce), {}
+        return _of_all_ranks(phases["step"], worker, reduce), {"comm_ms": statistics.fmean(alone)} if alone else {}
     if not told_apart:
         summary = {"exposed_comm_ms": 0.0} if num_devices == 1 else {}
         return [_row(one, one, summary.get("exposed_comm_ms")) for one in phases["step"]], summary
     pairs = zip(phases["step"], phases["twin"], strict=True)
     rows = [_row(one, other, _compute_ms(one) - _compute_ms(other)) for one, other in pairs]
-    return rows, _summary(rows, [one["step"] for one in phases.get("exchange", [])])
+    return rows, _summary(rows, alone)
 
 
 @contextlib.contextmanager

@@ -18,13 +18,22 @@ so that the fastest may be picked after looking, Tukey and Kramer's. Both work o
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy
 from scipy.special import chdtrc
 
 from scripts.analysis import critical
-from scripts.analysis.stats import CONSTANT, NO_REPEAT, RatioEstimate, Windows, judged, log_throughput, welch
+from scripts.analysis.stats import (
+    CONFIDENCE,
+    CONSTANT,
+    NO_REPEAT,
+    RatioEstimate,
+    Windows,
+    judged,
+    log_throughput,
+    welch,
+)
 
 MIN_BLOCK_DF = 6
 SUSPICION = 0.05  # Bartlett's p below which variances are not pooled
@@ -61,15 +70,21 @@ def sample(runs: Sequence[Windows], rounds: Sequence[float]) -> Sample:
 
 def against(baseline: str, samples: Mapping[str, Sample]) -> dict[str, RatioEstimate]:
     """Each other strategy's throughput over the baseline's, their intervals right together. Raises KeyError."""
-    return {
-        of: estimate for (of, _), estimate in _family(samples, [(of, baseline) for of in samples if of != baseline])
-    }
+    return over_own(samples, {of: baseline for of in samples if of != baseline})
+
+
+def over_own(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> dict[str, RatioEstimate]:
+    """Each strategy's throughput over that of its own baseline; all intervals right together. Raises KeyError.
+
+    baselines: strategy -> baseline. Of several, each has its share of the 5 %, by the number of its strategies.
+    """
+    return {of: estimate for (of, _), estimate in _family(samples, [*baselines.items()], _dunnett_limits)}
 
 
 def all_pairs(samples: Mapping[str, Sample]) -> dict[tuple[str, str], RatioEstimate]:
     """Throughput of the faster of each pair over the slower's, the fastest of all first; intervals right together."""
     by_speed = sorted(samples, key=lambda name: -samples[name].logs.mean())
-    return dict(_family(samples, [*itertools.combinations(by_speed, 2)]))
+    return dict(_family(samples, [*itertools.combinations(by_speed, 2)], _tukey_limits))
 
 
 def over_fastest(samples: Mapping[str, Sample]) -> tuple[str, dict[str, RatioEstimate]]:
@@ -94,33 +109,43 @@ def find_spread(samples: Sequence[Sample]) -> Spread:
     return Spread(float(sum((each**2).sum() for each in residuals) / df), df, blocked)
 
 
-def _family(samples: Mapping[str, Sample], pairs: list[tuple[str, str]]) -> list[tuple[tuple[str, str], RatioEstimate]]:
+def _family(
+    samples: Mapping[str, Sample], pairs: list[tuple[str, str]], find_limits: Callable
+) -> list[tuple[tuple[str, str], RatioEstimate]]:
+    """find_limits(samples, pairs, df): the critical values of a pooled variance, by the second of a pair."""
     repeated = {name: each for name, each in samples.items() if len(each.logs) > 1}
     usable = [pair for pair in pairs if repeated.keys() >= set(pair)]
     spread = find_spread([*repeated.values()]) if usable else None
-    limit = _pooled_limit(repeated, usable, spread.df) if usable and spread.variance is not None else None
+    limits = find_limits(repeated, usable, spread.df) if usable and spread.variance is not None else None
     found = []
     for of, to in pairs:
         first, second = samples[of].logs, samples[to].logs
         difference = first.mean() - second.mean()
         if (of, to) not in usable:
             estimate = judged(difference, 0.0, 1.0, 0.0, why=NO_REPEAT)
-        elif limit is None:
+        elif limits is None:
             error, df = welch(first, second)
             estimate = judged(difference, error, df, critical.sidak(len(usable), df))
         else:
             error = numpy.sqrt(spread.variance * (1 / len(first) + 1 / len(second)))
-            estimate = judged(difference, error, spread.df, limit, spread.blocked)
+            estimate = judged(difference, error, spread.df, limits[to], spread.blocked)
         found.append(((of, to), estimate))
     return found
 
 
-def _pooled_limit(samples: Mapping[str, Sample], pairs: list[tuple[str, str]], df: int) -> float:
-    """Dunnett's critical value where all pairs have one baseline, else Tukey's."""
-    baselines = {to for _, to in pairs}
-    if len(baselines) > 1:
-        return critical.tukey(len(samples), df)
-    return critical.dunnett(len(samples[baselines.pop()].logs), tuple(len(samples[of].logs) for of, _ in pairs), df)
+def _tukey_limits(samples: Mapping[str, Sample], pairs: list[tuple[str, str]], df: int) -> dict[str, float]:
+    return dict.fromkeys((to for _, to in pairs), critical.tukey(len(samples), df))
+
+
+def _dunnett_limits(samples: Mapping[str, Sample], pairs: list[tuple[str, str]], df: int) -> dict[str, float]:
+    """Dunnett's, at levels whose product is CONFIDENCE: with one estimate of the variance for all, intervals over
+    several baselines hold together at least that often (Kimball 1951)."""
+    found = {}
+    for baseline in dict.fromkeys(to for _, to in pairs):
+        runs = tuple(len(samples[of].logs) for of, to in pairs if to == baseline)
+        level = CONFIDENCE ** (len(runs) / len(pairs))
+        found[baseline] = critical.dunnett(len(samples[baseline].logs), runs, df, level)
+    return found
 
 
 def _same_rounds(samples: Sequence[Sample]) -> bool:

@@ -18,14 +18,20 @@ from scripts.analysis.words import show
 MET = " met"  # ends the name of a met field that was also asked: `precision` was asked, `precision met` came of it
 # On one machine these follow from what was asked, so that they tell no two runs apart that nothing else does.
 FOLLOWS = {"world_size", "backend", *(field.name for field in dataclasses.fields(Shape))} - FIELDS.keys()
+# Of some strategies; the others, the baseline among them, do not look at them.
+OWN_OPTIONS = (
+    *("opt_level", "compression", "bucket_cap_mb", "comm_hook", "powersgd_rank", "shard_ranks", "local_period"),
+    *("local_group", "cut", "split_size", "copy_stream", "microbatches", "pipeline_schedule"),
+)
 # What a strategy is: groups of one set that differ in these, and in nothing else, are what the suite compares.
 OF_THE_STRATEGY = {
     **dict.fromkeys(("strategy", "ranks", "nodes", "threads_per_rank"), "how it divides the machine"),
     **dict.fromkeys(FOLLOWS, "follows from that"),
-    **dict.fromkeys(("precision", "opt_level", "compression"), "what it computes and sends in"),
-    **dict.fromkeys(("bucket_cap_mb", "cut", "split_size", "copy_stream"), "an option that other strategies lack"),
-    **dict.fromkeys(("microbatches", "pipeline_schedule"), "the same"),
+    "precision": "what it computes in",
+    **dict.fromkeys(OWN_OPTIONS, "an option that other strategies lack"),
 }
+# In these bench-all adds runs of the baseline that differ from all other runs; see scripts/suite/plan.py.
+SECOND_BASELINE = ("precision", "threads_per_rank")
 # Met only where images a device were asked: weak scaling, in which batches grow with the devices.
 WHOLE_BATCH = f"global_batch{MET}"
 
@@ -86,11 +92,22 @@ def _text(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def labels(strategy: str, identities: list[Identity]) -> list[str]:
+def in_common(identities: list[Identity]) -> dict[str, object]:
+    """Precision and threads of a rank as asked of all of these, where they were asked the same."""
+    values = {name: [each.fields.get(name) for each in identities] for name in SECOND_BASELINE}
+    return {name: found[0] for name, found in values.items() if found and len({_text(each) for each in found}) == 1}
+
+
+def labels(
+    strategy: str, identities: list[Identity], others: list[Identity] = (), num_cores: int | None = None
+) -> list[str]:
     """A name for each group of a strategy: the fields in which these differ.
 
-    What only follows from other fields is named where nothing else tells the groups apart.
+    What only follows from other fields is named where nothing else tells the groups apart. A second baseline says what
+    it is, and the first, which was asked what all `others` were, of the set's other strategies, has the plain name.
+    num_cores: of the machine; so many threads are all cores.
     """
+    plain = in_common(list(others))
     names = differing(identities)
     own = [name for name in names if name not in FOLLOWS and not name.endswith(MET)]
     if len({without(each, each.fields.keys() - own) for each in identities}) == len(identities):
@@ -98,10 +115,18 @@ def labels(strategy: str, identities: list[Identity]) -> list[str]:
     mixed = len({each.recorded for each in identities}) > 1
     found = []
     for each in identities:
-        words = [f"{name} {show(each.fields.get(name))}" for name in names if each in _telling(name, identities)]
+        told = [name for name in names if each in _telling(name, identities)]
+        told = [name for name in told if name not in plain or plain[name] != each.fields.get(name)]
+        words = [_in_words(name, each.fields.get(name), num_cores) for name in told]
         words += ["settings not recorded"] if mixed and not each.recorded else []
         found.append(", ".join([strategy or "(no name)", *words]))
     return found
+
+
+def _in_words(name: str, value: object, num_cores: int | None) -> str:
+    if name == "threads_per_rank" and value == num_cores:
+        return "all cores"
+    return f"{name} {show(value)}"
 
 
 def unlike(one: Identity, other: Identity) -> list[str]:
@@ -134,6 +159,13 @@ def same_work(one: Identity, other: Identity) -> bool:
     precision, whichever was asked."""
     alike = one.recorded == other.recorded and computes_in(one) == computes_in(other)
     return alike and set(unlike(one, other)) <= {"precision"}
+
+
+def same_share(one: Identity, other: Identity) -> bool:
+    """Whether a rank has the same of the machine in both: on CPUs, where it stands for a device, as many threads."""
+    if {one.met.get("device"), other.met.get("device")} != {"cpu"}:
+        return True
+    return one.asked.get("threads_per_rank") == other.asked.get("threads_per_rank")
 
 
 def computes_in(identity: Identity) -> str | None:

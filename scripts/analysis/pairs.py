@@ -14,7 +14,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.settings import SOURCE
 from scripts.analysis.days import DaySpread, between, day_spread
 from scripts.analysis.families import Sample, against, over_fastest
-from scripts.analysis.identity import Identity, differing, unlike
+from scripts.analysis.identity import Identity, differing, same_work, unlike
 from scripts.analysis.recorded import by_columns
 from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
@@ -61,7 +61,8 @@ def between_sets(
 
 
 def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparison]:
-    """The strategies of a set over `single` and over the fastest, or `strategy` over each other one."""
+    """The strategies of a set over `single` and, where they compute in the precision that most do, over the fastest; or
+    `strategy` over each other one."""
     groups = timed_groups(results)
     if len(groups) < 2:
         raise UserError(f"{results.path} has one timed strategy only ({', '.join(groups)}); give another set as --b")
@@ -73,12 +74,12 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
         bases = {label: results.baseline_of(group) for label, group in groups.items()}
         singles = {base.label for base in bases.values() if base}
         found = {(of, bases[of].label): over for of, over in results.over_baseline.items()}
-        fastest, over_it = over_fastest(samples)
+        fastest, over_it = over_fastest({group.label: group.sample for group in results.ranked})
         # a pair with the baseline is in its family, and has one interval
         found |= {(of, fastest): over for of, over in over_it.items() if not {of, fastest} & singles}
     for of, to in found:
         one, other = _identities(groups[to], groups[of])
-        _refuse(f"{to} and {of}", one, other, unlike(one, other), anyway)
+        _refuse(f"{to} and {of}", one, other, [] if same_work(one, other) else unlike(one, other), anyway)
     return [Comparison(f"{of} / {to}", groups[of], groups[to], over) for (of, to), over in found.items()]
 
 

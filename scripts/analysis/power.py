@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
 from scripts.analysis import critical
-from scripts.analysis.families import MIN_BLOCK_DF, Sample, against, all_pairs, find_spread, sample
+from scripts.analysis.families import MIN_BLOCK_DF, Sample, all_pairs, find_spread, over_own, sample
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.analysis.stats import POWER
 
@@ -78,17 +78,17 @@ def run_spread(samples: Mapping[str, Sample]) -> tuple[float, float, int]:
     return math.sqrt(variance), math.sqrt(variance * df / chdtri(df, 0.9)), df
 
 
-def half_width(samples: Mapping[str, Sample], baseline: str) -> float | None:
-    """The widest of the family's intervals, from the ratio up, as a fraction: over the baseline, if it is there.
+def half_width(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> float | None:
+    """The widest of the family's intervals, from the ratio up, as a fraction: each over its own baseline.
 
-    Without it that of all pairs. None where an interval is missing.
+    Where there is none, those of all pairs. None where an interval is missing.
     """
-    family = against(baseline, samples) if baseline in samples else all_pairs(samples)
+    family = over_own(samples, baselines) if baselines else all_pairs(samples)
     widths = [each.half_width for each in family.values()]
     return None if not widths or None in widths else max(widths)
 
 
-def enough(samples: Mapping[str, Sample], baseline: str, width: float) -> bool:
+def enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
     """The rule of UNTIL: whether the family's intervals are as narrow as that, and were a round before.
 
     A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree:
@@ -97,7 +97,7 @@ def enough(samples: Mapping[str, Sample], baseline: str, width: float) -> bool:
     """
     latest = max((max(each.rounds) for each in samples.values()), default=0)
     before = {name: _without(each, latest) for name, each in samples.items()}
-    return _narrow(samples, baseline, width) and _narrow(before, baseline, width)
+    return _narrow(samples, baselines, width) and _narrow(before, baselines, width)
 
 
 def _without(one: Sample, latest: float) -> Sample:
@@ -105,11 +105,11 @@ def _without(one: Sample, latest: float) -> Sample:
     return Sample(one.logs[kept], numpy.asarray(one.rounds)[kept].tolist())
 
 
-def _narrow(samples: Mapping[str, Sample], baseline: str, width: float) -> bool:
+def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
     counts = [len(each.logs) for each in samples.values()]
     if min(counts, default=0) < FIRST_LOOK_ROUNDS or sum(counts) - len(counts) < FIRST_LOOK_DF:
         return False
-    found = half_width(samples, baseline)
+    found = half_width(samples, baselines)
     return found is not None and found <= width
 
 

@@ -1,13 +1,55 @@
-"""How sure an accuracy is: so many of n validation images right.
+"""How sure an accuracy is: so many of n validation images right, by one training or by several with seeds of their own.
 
-    from scripts.analysis.proportions import wilson, differ
+    from scripts.analysis.proportions import wilson, over_seeds, differ
 
-Repeats with one seed are one run, bit for bit: n is the number of images, and not that of repeats.
+Repeats with one seed are one run, bit for bit: n is the number of images, and not that of repeats. With several seeds
+there are two sources of chance (Bouthillier et al. 2021): the seed, s^2 / n, and the images, p (1 - p) / N, which all
+seeds share, so that more seeds do not lessen it. Their sum is too much rather than too little: s holds some of the
+images' part.
 """
 
+import math
+from collections.abc import Sequence
+
+import numpy
+from scipy.special import stdtr, stdtrit
 from scipy.stats import binomtest, fisher_exact
 
 from scripts.analysis.stats import CONFIDENCE
+
+
+def over_seeds(fractions: Sequence[float], num_images: int) -> tuple[float, float]:
+    """95 % interval of the mean of two or more trainings' fractions of the same images.
+
+    Wilson's form, with the number of images that would vary as much as both sources do (Kott, Andersson and Nerman
+    2001), and Student's t, whose degrees of freedom are Satterthwaite's (1946): those of the seeds where these matter,
+    many where the images do.
+    """
+    mean = float(numpy.mean(fractions))
+    variance, df = _variance(fractions, num_images)
+    effective = mean * (1 - mean) / variance if variance else float(num_images)
+    limit = float(stdtrit(df, (1 + CONFIDENCE) / 2))
+    spread = limit**2 / effective
+    half = math.sqrt(spread * (mean * (1 - mean) + spread / 4))
+    return max(0.0, (mean + spread / 2 - half) / (1 + spread)), min(1.0, (mean + spread / 2 + half) / (1 + spread))
+
+
+def differ_over_seeds(first: Sequence[float], second: Sequence[float], num_images: int) -> float:
+    """p-value that the means of two groups of trainings are one, by Welch's t of their variances as in over_seeds."""
+    (one, df), (other, other_df) = (_variance(fractions, num_images) for fractions in (first, second))
+    if not one + other:
+        return float(numpy.mean(first) == numpy.mean(second))
+    parts = sum(part**2 / own for part, own in ((one, df), (other, other_df)) if math.isfinite(own))
+    joint = (one + other) ** 2 / parts if parts else math.inf
+    return float(2 * stdtr(min(joint, 1e9), -abs(numpy.mean(first) - numpy.mean(second)) / math.sqrt(one + other)))
+
+
+def _variance(fractions: Sequence[float], num_images: int) -> tuple[float, float]:
+    """Of the mean over seeds and images, and its degrees of freedom."""
+    mean, num = float(numpy.mean(fractions)), len(fractions)
+    of_seeds, of_images = float(numpy.var(fractions, ddof=1)) / num, mean * (1 - mean) / num_images
+    whole = of_seeds + of_images
+    return whole, min(1e9, (num - 1) * (whole / of_seeds) ** 2) if of_seeds else 1e9
 
 
 def wilson(num_correct: int, num_images: int) -> tuple[float, float]:

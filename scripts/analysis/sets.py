@@ -18,8 +18,8 @@ import pandas
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import STATUSES, TABLES, WARM_UP, read_table
 from benchmarks.common.settings import settings_hash
-from scripts.analysis.families import Sample, against, sample
-from scripts.analysis.identity import Identity, asked_the_same, computes_in, labels, same_asked, same_work
+from scripts.analysis.families import Sample, over_own, sample
+from scripts.analysis.identity import Identity, asked_the_same, computes_in, labels, same_asked, same_share, same_work
 from scripts.analysis.recorded import halves, identities, read_halves
 from scripts.analysis.stats import Estimate, RatioEstimate, Windows, strategy_throughput
 from scripts.analysis.words import clean
@@ -112,35 +112,52 @@ class ResultSet:
         return [group for group in self.groups if group.strategy == strategy and group.samples]
 
     def baseline_of(self, group: Group) -> Group | None:
-        """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy, and
-        computed in the same precision; of several, those that were asked the same. In fp16, which needs a gradient
-        scaler, one rank of a strategy that has one stands for them.
+        """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy,
+        computed in the same precision, and had what one rank has of the machine; of several, those that were asked the
+        same. In fp16, which needs a gradient scaler, one rank of a strategy that has one stands for them.
 
         None for these themselves, and where there are none, or several.
         """
         bases = self.timed(BASELINE)
         if computes_in(group.identity) == "fp16":
             bases = [other for other in self.groups if other.samples and other.identity.asked.get("ranks") == 1]
-        found = [other for other in bases if same_work(other.identity, group.identity)]
+        found = [
+            other
+            for other in bases
+            if same_work(other.identity, group.identity) and same_share(other.identity, group.identity)
+        ]
         if group in found:
             return None
         nearest = [other for other in found if asked_the_same(other.identity, group.identity)]
         return next((some[0] for some in (nearest, found) if len(some) == 1), None)
 
     @functools.cached_property
+    def ranked(self) -> list[Group]:
+        """The timed groups that may be called faster or slower than each other: those that compute in the precision
+        that most compute in. What another arithmetic gains is not the strategy's."""
+        timed = [group for group in self.groups if group.samples]
+        kinds = [computes_in(group.identity) for group in timed]
+        return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
+
+    @functools.cached_property
+    def baselines(self) -> dict[str, str]:
+        """The label of its baseline, by that of each timed group that has one."""
+        bases = {group.label: self.baseline_of(group) for group in self.groups if group.samples}
+        return {label: base.label for label, base in bases.items() if base}
+
+    @functools.cached_property
+    def compared(self) -> list[Group]:
+        """The timed groups that have a baseline, or are one."""
+        labels = {*self.baselines, *self.baselines.values()}
+        return [group for group in self.groups if group.label in labels]
+
+    @functools.cached_property
     def over_baseline(self) -> dict[str, RatioEstimate]:
-        """Speed-up of each timed group that has a baseline, by label; all intervals over one baseline hold together.
+        """Speed-up of each timed group that has a baseline, by label; all these intervals hold together.
 
         Every table, chart and sentence takes it from here, so that a pair has one interval.
         """
-        compared: dict[Group, list[Group]] = {}
-        for group in self.groups:
-            if group.samples and (base := self.baseline_of(group)):
-                compared.setdefault(base, [base]).append(group)
-        found = {}
-        for base, groups in compared.items():
-            found |= against(base.label, {group.label: group.sample for group in groups})
-        return found
+        return over_own({group.label: group.sample for group in self.compared}, self.baselines)
 
 
 def load_set(path: Path) -> ResultSet:
@@ -162,7 +179,9 @@ def load_set(path: Path) -> ResultSet:
     groups = []
     for strategy, rows in runs.groupby("strategy", sort=False):
         parts = _parts(rows, [found[place] for place in rows.index])
-        names = labels(str(strategy), [identity for identity, _ in parts])
+        others = [found[place] for place in runs.index.difference(rows.index)]
+        num_cores = _read_environment(path / "environment.json").get("num_cores") if len(parts) > 1 else None
+        names = labels(str(strategy), [identity for identity, _ in parts], others, num_cores)
         for name, (identity, part) in zip(names, parts, strict=True):
             samples = {index: _samples(row, timed) for index, row in part[part.status == "ok"].iterrows()}
             kept = [index for index, sample in samples.items() if sample is not None]

@@ -76,7 +76,7 @@ def bubbles(group: Group, steps: pandas.DataFrame) -> list[Bubble]:
     Ideal: (p - 1) / (m + p - 1) for p equal stages and m micro-batches (GPipe, arXiv:1811.06965, section 2.3).
     """
     num_stages, num_parts = (group.settings.get(name) for name in ("num_stages", "num_microbatches"))
-    if not num_stages or not (steps[steps.run_id.isin(group.ok.run_id)].wait_ms > 0).any():
+    if not num_stages or num_stages < 2 or not (steps[steps.run_id.isin(group.ok.run_id)].wait_ms > 0).any():
         return []
     found = []
     for rank in ranks(group, steps):

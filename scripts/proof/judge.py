@@ -20,11 +20,20 @@ mistake could hide in it, nothing is proved, and nothing called wrong.
 
 import functools
 import itertools
+import math
 
 import torch
 
 from scripts.proof.differences import FINEST, TYPICAL, Finding, compare, displacement, same_bits
-from scripts.proof.reference import Exchange, State, evaluate_reference, one_by_one, train_reference, without_rounding
+from scripts.proof.reference import (
+    MOMENTUM,
+    Exchange,
+    State,
+    evaluate_reference,
+    one_by_one,
+    train_reference,
+    without_rounding,
+)
 from scripts.proof.states import Kept, Training, disturbed
 
 LARGEST = 7e-4  # where rounding hides more, a mistake as small as the smallest that is planted could hide in it
@@ -79,7 +88,14 @@ def reference(training: Training) -> State:
 
 
 def step_by_step(training: Training, kept: list[Kept]) -> list[Finding]:
-    """Two findings, the median over tensors and the worst of them, for every state that a run left but the first."""
+    """Two findings, the median over tensors and the worst of them, for every state that a run left but the first.
+
+    One that is infinite where the run's optimizer holds other tensors than the model has.
+    """
+    for state in (each.state for each in kept):
+        moved = [name for name in state if name.startswith(MOMENTUM)]
+        if strange := [name for name in moved if name.removeprefix(MOMENTUM) not in state]:
+            return [Finding(math.inf, FINEST, what=strange[0])]
     findings = []
     for before, after in itertools.pairwise(kept):
         plain, exact = (

@@ -53,7 +53,7 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
         work: [bar for number, group in found if (bar := _speedup_bar(sets[number], group, number))]
         for work, found in by_work(sets).items()
     }
-    works = {work: bars for work, bars in works.items() if bars}
+    works = {work: _fastest_first(bars) for work, bars in works.items() if bars}
     if not works:
         return None
     title = f"Speed-up over one process ({BASELINE})"
@@ -66,6 +66,10 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     note, having = [ABOUT_N], [results for results in sets if results.timed(BASELINE)]
     if any(bar.ideal for bar in _all(works)):
         note.append(f"thick mark: ideal, as many times {BASELINE} as there are ranks.")
+    bases: dict[str, list[str]] = {}
+    for of, to in (pair for results in having for pair in results.baselines.items() if pair[1] != BASELINE):
+        bases.setdefault(to, []).append(of)
+    note += [f"{', '.join(dict.fromkeys(of))}: over {to}." for to, of in bases.items()]
     if without := [results.name for results in sets if results not in having]:
         note.append(f"without ok runs of {BASELINE}, so not shown: {', '.join(without)}")
     others = [group for results in having for group in results.groups if group.samples and group.strategy != BASELINE]
@@ -172,6 +176,14 @@ def by_work(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:
             best[group.label] = max(group.throughput.value, best.get(group.label, 0.0))
         pairs.sort(key=lambda pair: (-best[pair[1].label], pair[1].label, pair[0]))
     return found
+
+
+def _fastest_first(bars: list[Bar]) -> list[Bar]:
+    """By their own values, which are over several baselines; the same strategy of all sets together."""
+    best: dict[str, float] = {}
+    for bar in bars:
+        best[bar.label] = max(bar.value, best.get(bar.label, 0.0))
+    return sorted(bars, key=lambda bar: (-best[bar.label], bar.label, bar.set_number))
 
 
 def _bar_panels(

@@ -42,7 +42,10 @@ EXPLAIN = (
         "images/s",
         "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs",
     ),
-    ("x single", "throughput over that of one process; the 95 % intervals of all strategies hold together"),
+    (
+        "x single",
+        "throughput over that of one process in the same precision; the 95 % intervals of all strategies hold together",
+    ),
     ("efficiency", "with a batch a device, which is weak scaling: x single over the number of devices"),
     ("step p50, p95", "median and 95th percentile of a step, each the mean over runs, with its interval"),
     (
@@ -74,7 +77,8 @@ def headline(results: ResultSet) -> list[str]:
     timed = [group for group in results.groups if group.samples]
     if not timed:
         return ["No run has a throughput."]
-    alike = max(([group for group in timed if comparable(group.identity, of.identity)] for of in timed), key=len)
+    ranked = results.ranked
+    alike = max(([group for group in ranked if comparable(group.identity, of.identity)] for of in ranked), key=len)
     name, over_best = over_fastest({group.label: group.sample for group in alike})
     best = next(group for group in alike if group.label == name)
     single = results.baseline_of(best)
@@ -96,8 +100,9 @@ def headline(results: ResultSet) -> list[str]:
         sentences.append(
             "One repeat says nothing about the spread between runs, so these are figures without a verdict."
         )
-    if len(alike) < len(timed):
-        others = [group.label for group in timed if group not in alike]
+    sentences += _not_ranked(results, [group for group in timed if group not in ranked])
+    if len(alike) < len(ranked):
+        others = [group.label for group in ranked if group not in alike]
         sentences.append(f"Not compared, since they ran on other settings: {_and(others)}.")
     if any(over.low is not None for over in (over_best | results.over_baseline).values()):
         sentences.append(
@@ -105,6 +110,15 @@ def headline(results: ResultSet) -> list[str]:
             "fastest, which was picked after looking (Tukey and Kramer)."
         )
     return sentences
+
+
+def _not_ranked(results: ResultSet, others: list[Group]) -> list[str]:
+    """What computed in another precision: each over its own baseline, or that it was not compared."""
+    bases, over = results.baselines, results.over_baseline
+    told = [f"{each.label} is {_times(over[each.label])} {bases[each.label]}" for each in others if each.label in bases]
+    alone = [each.label for each in others if each.label not in {*bases, *bases.values()}]
+    found = [f"In another precision: {'; '.join(told)}."] if told else []
+    return found + ([f"Not compared, since they computed in another precision: {_and(alone)}."] if alone else [])
 
 
 def _first_sentence(results: ResultSet, best: Group) -> str:
@@ -129,7 +143,7 @@ def _first_sentence(results: ResultSet, best: Group) -> str:
 
 
 def _times(over: RatioEstimate) -> str:
-    return f"{over.value:.2f}x [{over.low:.2f}, {over.high:.2f}]"
+    return f"{over.value:.2f}x" + _bounds(over.low, over.high, "{:.2f}".format)
 
 
 def _finds(fraction: float) -> str:

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from scripts.analysis.sets import Group, ResultSet
-from scripts.analysis.step_account import PHASES, Bubble, Mean, bubbles, exposed, step_parts
+from scripts.analysis.step_account import PHASES, Bubble, Mean, bubbles, exposed, mean_of, step_parts
 from scripts.analysis.words import clean, count, digits
 from scripts.report.figures import COLORS, LINES, MARKERS, footnote, make_figure
 
 NAMES = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}
-NAMES |= {"wait": "waiting for other stages"}
+NAMES |= {"wait": "waiting for other ranks"}
 COLORS_OF = ("#E69F00", "#F0E442", "#0072B2", "#56B4E9", "#D55E00", "#CC79A7", "#009E73", "#BBBBBB")
 PHASE_COLORS = dict(zip(PHASES, COLORS_OF, strict=True))
 HATCHES_OF = ("....", "----", "", "////", "xxxx", "oo", "\\\\\\\\", "")
@@ -51,7 +51,8 @@ class Bar:
     @property
     def words(self) -> str:
         """What stands behind the bar: its length, the interval of what it shows, n."""
-        text = f"{digits(self.means.sum())} ms"
+        names = [f"{phase}_ms" for phase in PHASES]
+        text = f"{mean_of([run[names].sum(axis=1).to_numpy() for _, run in self.parts.groupby('run_id')]).text()} ms"
         if self.bubble:
             waits = self.bubble.waited.text(scale=100)
             text += f"; waits {waits} %, ideal {100 * self.bubble.ideal:.0f} %"
@@ -138,7 +139,10 @@ def _draw_bar(axes: Axes, place: int, bar: Bar, longest: float) -> float:
 
 
 def _step_notes(bars: list[Bar]) -> list[str]:
-    notes = ["accounted steps come after the timed windows, with marks between the parts; the parts sum to the step."]
+    notes = [
+        "accounted steps come after the timed windows, with marks between the parts; the parts sum to the step, "
+        "which has a 95 % interval."
+    ]
     if any(bar.exposed and bar.exposed.low is not None for bar in bars):
         notes.append(
             "exposed communication: what forward and backward take longer with the exchange of gradients than without "
@@ -152,7 +156,7 @@ def _step_notes(bars: list[Bar]) -> list[str]:
     if any(not bar.group.parallel for bar in bars):
         notes.append("pale: not parallel, it had nothing to divide the work over.")
     if any(bar.parts.exposed_comm_ms.isna().all() and not bar.bubble for bar in bars):
-        notes.append("without a red part: the exchange cannot be left out there, and is within forward and backward.")
+        notes.append("without a red part: the exchange cannot be left out there, and is within the others.")
     return notes
 
 

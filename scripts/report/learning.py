@@ -88,7 +88,7 @@ def learning_chart(sets: list[ResultSet]) -> Figure | None:
 NOTES = (
     "n: results that differ, of so many runs; repeats of one seed are bit-identical, so that they count once and "
     "have no interval. Thin: each result.",
-    "upright line at the last epoch: Wilson's 95 % interval of top-1 for the validation images.",
+    "upright line at the last epoch: 95 % interval of top-1, for the validation images, and over seeds where n > 1.",
     "seconds: training and evaluation passes, one after the other, mean over runs; start-up is not in them.",
 )
 

@@ -1,6 +1,7 @@
 """Measures what a whole report of a set still lacks: is the loader the limit? do the strategies compute the same
 update? how does STRATEGY scale? Each part is a command of another room, in a process of its own."""
 
+import collections
 import os
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def measure(results: Path) -> int:
 
 
 def missing_parts(results: Path) -> list[tuple[list, dict[str, str]]]:
-    """(command, its own variables) of each part that the set may lack, at the settings of the set's first ok run.
+    """(command, its own variables) of each part that the set may lack, at the settings of most of the set's runs.
 
     What is not proved yet, verify knows; which runs of a scaling study are left, its plan.
     """
@@ -58,8 +59,13 @@ def ranks_to_scale_to(results: Path) -> list[int]:
 
 
 def settings_of(results: Path) -> dict[str, str]:
-    """CONFIG of the first ok run whose folder is still there; nothing where none is."""
+    """CONFIG that most ok runs have whose folder is still there, since a baseline in another precision has its own;
+    nothing where none is."""
     runs = read_table(results, "runs")
     folders = (RunFolder(results / "logs" / run_id) for run_id in runs[runs.status == "ok"].run_id)
-    found = next((folder.config for folder in folders if folder.config.exists()), None)
-    return {"CONFIG": str(found.resolve()), "ARGS": "", "DATA": ""} if found else {}
+    texts = {folder.config: folder.config.read_text(encoding="utf-8") for folder in folders if folder.config.exists()}
+    if not texts:
+        return {}
+    most = collections.Counter(texts.values()).most_common(1)[0][0]
+    found = next(config for config, text in texts.items() if text == most)
+    return {"CONFIG": str(found.resolve()), "ARGS": "", "DATA": ""}

@@ -19,7 +19,7 @@ import tyro
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table, write_whole
 from scripts.analysis.accuracy import about_top1, top1
-from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set
+from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.step_account import Mean, exposed
 from scripts.analysis.words import digits
@@ -90,7 +90,8 @@ def of_runs(results: ResultSet) -> dict[str, str]:
     shown = {group: exposed(group, results.table("steps")) for group in timed}  # as step_account.png has it
     exchange = "exposed comm., ms/step ±95%"
     header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", exchange, "top-1 % [95 %]")
-    rows = [_strategy_row(group, over.get(group.label), shown[group]) for group in timed]
+    bases = {*results.baselines.values()}
+    rows = [_strategy_row(group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
     least = pandas.Series([each.smallest_difference for each in over.values()]).median()
     return {
@@ -100,18 +101,19 @@ def of_runs(results: ResultSet) -> dict[str, str]:
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": f"{100 * least:.0f} %",
         "minutes": f"{results.table('runs').wall_s.sum() / 60:.0f} minutes",
-        **{f"images_per_s.{group.strategy}": f"{group.throughput.value:,.0f}" for group in timed},
-        **{f"exposed_comm_ms.{group.strategy}": f"{mean.value:.0f} ms" for group, mean in shown.items() if mean},
+        **{f"images_per_s.{group.label}": f"{group.throughput.value:,.0f}" for group in timed},
+        **{f"exposed_comm_ms.{group.label}": f"{mean.value:.0f} ms" for group, mean in shown.items() if mean},
     }
 
 
-def _strategy_row(group: Group, over: RatioEstimate | None, exchange: Mean | None) -> tuple[str, ...]:
+def _strategy_row(group: Group, over: RatioEstimate | None, base: bool, exchange: Mean | None) -> tuple[str, ...]:
+    """base: whether it is a baseline."""
     speed, accuracy = group.throughput, top1(group)
     return (
         f"`{group.label}`" + ("" if group.parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
-        f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]" if over else "1" if group.strategy == BASELINE else "",
+        f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]" if over else "1" if base else "",
         "" if exchange is None else exchange.text(),
         accuracy.text if accuracy else "",
     )
@@ -121,7 +123,8 @@ def _hardware(results: ResultSet) -> str:
     environment = results.environment
     torch = "/".join(sorted({version.split("+")[0] for version in results.ok.torch}))
     backends = ", ".join(sorted({*results.ok.backend} - {"none"}))
-    threads = "/".join(f"{value:.0f}" for value in sorted({*results.ok.threads_per_rank}))
+    compared = results.ok[results.ok.run_id.isin([name for group in results.compared for name in group.ok.run_id])]
+    threads = "/".join(f"{value:.0f}" for value in sorted({*compared.threads_per_rank}))
     cores = f"{environment['num_cores']} cores, {threads} to a rank"
     timed = max((group.throughput for group in results.groups if group.throughput), key=lambda speed: speed.num_windows)
     length = f"{timed.num_runs} runs of {timed.num_windows // timed.num_runs} windows"

@@ -79,11 +79,13 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
 
 
 def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> tuple[float, str]:
-    """A dashed line at the one baseline that all points have, and its interval as a band; returns its images/s (0.0
-    without one) and what it is.
+    """A dashed line at the one baseline that all points have, and its interval as a band, or a mark at each point for
+    its own; returns the highest images/s (0.0 without one) and what it is.
 
     It is of the same set, else of the set in whose folder this one is.
     """
+    if len({results.baseline_of(group) for group in points.values()}) > 1:
+        return _mark_baselines(axes, results, points)
     name, found = BASELINE, _common_baseline(results, points)
     around = results.path.resolve().parent
     if found is None and (around / "runs.csv").exists():
@@ -100,6 +102,19 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> 
         axes.axhspan(estimate.low, estimate.high, color="black", alpha=0.08, linewidth=0, zorder=0)
         words += "; band: its 95 % interval"
     return estimate.value, f"{words}."
+
+
+def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, Group]) -> tuple[float, str]:
+    """A black dash, with its 95 % interval, at each point that has a baseline in its own settings."""
+    highest = 0.0
+    for place, group in zip(_places(list(points))[0], points.values(), strict=True):
+        if base := results.baseline_of(group):
+            estimate = base.throughput
+            axes.plot([place], [estimate.value], color="black", marker="_", markersize=22, linestyle="none", zorder=1)
+            if estimate.low is not None:
+                axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=5, alpha=0.2)
+            highest = max(highest, estimate.value)
+    return highest, f"long dash: {BASELINE} with the same value; its shade: 95 % interval."
 
 
 def _common_baseline(results: ResultSet, points: dict[str, Group]) -> Group | None:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tyro
@@ -23,11 +23,14 @@ from benchmarks.common.listing import known_fingerprint
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED, ask, settings_hash
+from scripts.analysis.identity import OWN_OPTIONS
 from scripts.suite import preflight, room
 from scripts.suite.options import value_flags
 from scripts.suite.order import places
 from scripts.suite.variables import Given, read_variables
 
+Point = tuple[str, Config, int, str, int]
+"""A run of every round: strategy, configuration, ranks on this machine, flags as typed, threads a rank."""
 OF_A_CLUSTER = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION")
 
 
@@ -101,28 +104,46 @@ def _fingerprint(data: str) -> str:
 
 def bench(given: Given) -> list[Run]:
     """STRATEGIES (the core, where none is named), and the baseline in every precision that these compute in, REPEATS
-    times."""
+    times. On CPUs the core and `all` have a reference row besides: the baseline's one process with all cores."""
     config, strategies = load_config(given.flags), preflight.chosen(given.strategies or " ".join(preflight.CORE))
     preflight.check_ranks([config], [given.ranks_here])
-    points = [(name, config, given.ranks_here, given.args) for name in strategies]
-    for name, precision, ranks in preflight.other_baselines(config, strategies):
-        own, text = dataclasses.replace(config, precision=precision), f"{given.args} --precision {precision}".strip()
-        point = (name, own, ranks or given.ranks_here, text)
-        if point[:3] not in [each[:3] for each in points]:  # on one GPU it may be there already
-            points.append(point)
-    alike = {"threads": machine.threads_per_rank(given.ranks_here), "num_seeds": given.num_seeds}
+    share, cores = machine.threads_per_rank(given.ranks_here), machine.num_cores()
+    points = [(name, config, given.ranks_here, given.args, share) for name in strategies]
+    # on one GPU it may be there already
+    points += [each for each in _others(given, config, strategies) if each[:3] not in [one[:3] for one in points]]
+    if given.strategies in ("", "all") and not machine.num_gpus() and share != cores:
+        points.append((preflight.CORE[0], config, given.ranks_here, given.args, cores))
+    return _of_points(given, points)
 
-    def of_round(number: int) -> list[Run]:
-        return [
-            make_run(given, name, number, own, ranks_here=ranks, flags=text, **alike)
-            for name, own, ranks, text in points
-        ]
 
-    return _rounds(given, of_round)
+def _others(given: Given, config: Config, strategies: Sequence[str]) -> list[Point]:
+    """The baselines in other precisions, which mixed ones among the strategies are measured by."""
+    share = machine.threads_per_rank(given.ranks_here)
+    return [
+        (
+            name,
+            dataclasses.replace(config, precision=precision),
+            ranks or given.ranks_here,
+            f"{given.args} --precision {precision}".strip(),
+            share,
+        )
+        for name, precision, ranks in preflight.other_baselines(config, strategies)
+    ]
+
+
+def _of_points(given: Given, points: Sequence[Point]) -> list[Run]:
+    return _rounds(
+        given,
+        lambda number: [
+            make_run(given, name, number, own, ranks_here=ranks, flags=text, threads=threads, num_seeds=given.num_seeds)
+            for name, own, ranks, text, threads in points
+        ],
+    )
 
 
 def sweep(given: Given) -> list[Run]:
-    """STRATEGY with each of VALUES of the field KEY. Raises UserError for any value that is none."""
+    """STRATEGY with each of VALUES of the field KEY, beside the baseline: once where KEY is an option of strategies,
+    else with each value. Raises UserError for any value that is none."""
     for name in ("strategy", "key", "values"):
         if not getattr(given, name):
             example = 'STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
@@ -131,14 +152,15 @@ def sweep(given: Given) -> list[Run]:
     if key in NOT_COUNTED:
         raise UserError(f"KEY={key} cannot change what is measured ({NOT_COUNTED[key]}); sweep another option")
     own = [value_flags(key, text) for text in dict.fromkeys(given.values.split())]
-    points = [(load_config([*given.flags, *flags]), " ".join([given.args, *flags]).strip()) for flags in own]
-    preflight.check_ranks([config for config, _ in points], [given.ranks_here])
-    return _rounds(
-        given,
-        lambda number: [
-            make_run(given, strategy, number, config, flags=text, num_seeds=given.num_seeds) for config, text in points
-        ],
-    )
+    configs = [(load_config([*given.flags, *flags]), " ".join([given.args, *flags]).strip()) for flags in own]
+    preflight.check_ranks([config for config, _ in configs], [given.ranks_here])
+    place, share, first = given.ranks_here, machine.threads_per_rank(given.ranks_here), preflight.CORE[0]
+    points = [(strategy, config, place, text, share) for config, text in configs]
+    if strategy != first:
+        plain, once = load_config(given.flags), key in OWN_OPTIONS
+        alone = [(first, plain, place, given.args, share)] if once else [(first, *each[1:]) for each in points]
+        points += (_others(given, plain, [first, strategy]) if once else []) or alone
+    return _of_points(given, points)
 
 
 def _rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:

@@ -20,7 +20,7 @@ from benchmarks.common.results import read_table
 from benchmarks.common.settings import settings_hash
 from scripts.analysis.families import Sample
 from scripts.analysis.power import enough, half_width
-from scripts.analysis.sets import BASELINE, load_set
+from scripts.analysis.sets import load_set
 from scripts.suite.order import timed_part
 from scripts.suite.plan import Given, Run, last_statuses
 
@@ -128,13 +128,13 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
 def _ended(runs: Sequence[Run], given: Given, results: Path, began: float, round_s: float) -> bool:
     """Whether the round of these runs is not added, which is said then."""
     done, until = runs[0].round - 1, f"UNTIL={percent(given.until or 0)}"
-    samples, baseline = samples_of(runs, results)
-    width = half_width(samples, baseline) if len(samples) > 1 else None
+    samples, baselines = samples_of(runs, results)
+    width = half_width(samples, baselines) if len(samples) > 1 else None
     known = "no half-width is known" if width is None else f"the family-wise half-width is {percent(width)}"
     known += f" after {done} rounds"
     left_s = math.inf if given.budget_s is None else given.budget_s - (time.monotonic() - began)
     why = ""
-    if given.until is not None and len(samples) > 1 and enough(samples, baseline, given.until):
+    if given.until is not None and len(samples) > 1 and enough(samples, baselines, given.until):
         print(f"{until} is reached: {known}")
         return True
     if not any(done in each.rounds for each in samples.values()):
@@ -160,14 +160,17 @@ def needs(width: float | None, until: float, done: int) -> str:
     return f", and would be after about {max(about, done + 1)}"
 
 
-def samples_of(runs: Sequence[Run], results: Path) -> tuple[dict[str, Sample], str]:
-    """The timed runs of the plan's groups in the set, by label, and the baseline among them, '' where there is none."""
-    asked = {run.key[0] for run in runs}
-    groups = [
-        group for group in load_set(results).groups if group.samples and settings_hash(group.identity.asked) in asked
-    ]
-    baseline = next((group.label for group in groups if group.strategy == BASELINE), "")
-    return {group.label: group.sample for group in groups}, baseline
+def samples_of(runs: Sequence[Run], results: Path) -> tuple[dict[str, Sample], dict[str, str]]:
+    """The timed runs of the plan's groups in the set, by label, and the label of each one's baseline.
+
+    Where there are baselines, of what is compared with one; all groups where there are none.
+    """
+    asked, found = {run.key[0] for run in runs}, load_set(results)
+    groups = [group for group in found.groups if group.samples and settings_hash(group.identity.asked) in asked]
+    labels = {group.label for group in groups}
+    baselines = {of: to for of, to in found.baselines.items() if {of, to} <= labels}
+    compared = {*baselines, *baselines.values()} or labels
+    return {group.label: group.sample for group in groups if group.label in compared}, baselines
 
 
 def percent(fraction: float) -> str:

@@ -134,10 +134,11 @@ def until_stops(noise: Noise, strategies: int, width: float, num: int, most: int
     """Fraction of sets whose family covers when UNTIL has stopped it, and its rounds on average."""
     rng = numpy.random.default_rng(2)
     covered, used = [], []
+    over_first = {str(number): "0" for number in range(1, strategies)}
     for _ in range(num):
         logs = noise(rng, strategies, most)
         rounds = 2
-        while rounds < most and not power.enough(samples_of(logs[:, :rounds]), "0", width):
+        while rounds < most and not power.enough(samples_of(logs[:, :rounds]), over_first, width):
             rounds += 1
         family = families.against("0", samples_of(logs[:, :rounds]))
         covered.append(all(holds(each, 0.0) for each in family.values()))

@@ -30,6 +30,23 @@ def test_bit_identical_repeats_are_one_result(tmp_path):
     assert single.text == f"45.5 [{low:.1f}, {high:.1f}]" and high - low == pytest.approx(16.8, abs=0.2)
 
 
+def test_several_seeds_widen_the_interval_and_the_sentence_says_so(tmp_path):
+    """Mutant: Wilson's interval of the mean, which seeds far apart leave as it is."""
+    add_runs(tmp_path, "single", [(50, 2.0), (70, 2.1), (90, 2.2), (50, 2.0)])  # the fourth round has the first's seed
+    add_runs(tmp_path, "ddp", [(60, 2.0), (80, 2.1), (100, 2.2)])
+    groups = load_set(tmp_path).groups
+    single = top1(groups[0])
+    assert single.percent == pytest.approx(100 * 70 / 132) and single.num_different == 3
+    low, high = wilson(70, 132)
+    assert single.high - single.low > 1.5 * 100 * (high - low)
+    assert "for the images and the spread over seeds" in about_top1(groups) and "(Welch)" in about_top1(groups)
+    add_runs(tmp_path, "slurm", [(60, 2.0)])
+    text = about_top1(load_set(tmp_path).groups)
+    assert (
+        "Wilson's 95 % interval for the images; of several results 95 % interval for" in text and "furthest" not in text
+    )
+
+
 def test_the_sentence_says_n_and_whether_the_furthest_differ(tmp_path):
     add_runs(tmp_path, "single", 3 * [(60, 2.0)])
     add_runs(tmp_path, "ddp", 3 * [(71, 2.0)])

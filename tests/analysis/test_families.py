@@ -8,7 +8,7 @@ import scipy.stats
 from scipy.special import stdtrit
 
 from scripts.analysis import critical
-from scripts.analysis.families import Sample, against, all_pairs, bartlett, find_spread, over_fastest
+from scripts.analysis.families import Sample, against, all_pairs, bartlett, find_spread, over_fastest, over_own
 
 
 def samples(rng, counts=(3, 3, 3, 3), sd=0.05, rounds=True) -> dict[str, Sample]:
@@ -31,6 +31,17 @@ def test_intervals_over_a_baseline_are_scipys_dunnett(counts):
     theirs = scipy.stats.dunnett(*others, control=control, rng=2).confidence_interval(0.95)
     assert [logs(each)[0] for each in ours.values()] == pytest.approx(theirs.low, abs=1e-3)
     assert [logs(each)[2] for each in ours.values()] == pytest.approx(theirs.high, abs=1e-3)
+
+
+def test_strategies_over_two_baselines_are_one_family():
+    """Mutants: each baseline at the whole 95 %, which covers 0.91; Tukey's limits, which cover 0.99."""
+    rng = numpy.random.default_rng(2)
+    baselines = {"ddp": "single", "slurm": "single", "more": "amp", "fsdp": "amp"}
+    found = [over_own(samples(rng, (4,) * 6, rounds=False), baselines) for _ in range(3000)]
+    covered = numpy.mean([all(each.low <= 1 <= each.high for each in family.values()) for family in found])
+    assert 0.945 <= covered <= 0.975
+    alone = over_own(samples(rng, (4,) * 6), dict.fromkeys(("ddp", "slurm"), "single"))
+    assert [*alone] == ["ddp", "slurm"]
 
 
 @pytest.mark.parametrize("counts", [(3, 3, 3, 3), (5, 4, 4, 3)])

@@ -12,6 +12,8 @@ from scripts.analysis import power
 from scripts.analysis.families import against
 from scripts.analysis.sets import load_set
 
+OVER_FIRST = {"1": "0", "2": "0", "3": "0"}
+
 
 def test_two_strategies_are_a_t_test():
     # R's power.t.test(n = 5, sd = 1, power = 0.8) says delta = 2.024
@@ -54,15 +56,16 @@ def test_a_set_without_a_spread_is_a_users_error(tmp_path):
 
 def test_until_waits_for_a_second_look():
     logs = 0.001 * numpy.random.default_rng(2).normal(size=(4, 8))
-    looks = [power.enough(samples_of(logs[:, :rounds]), "0", 0.05) for rounds in range(1, 9)]
+    looks = [power.enough(samples_of(logs[:, :rounds]), OVER_FIRST, 0.05) for rounds in range(1, 9)]
     # 4 strategies have 12 degrees of freedom from 4 rounds on: the second look that will do is the fifth
     assert looks == [False] * 4 + [True] * 4
-    assert not power.enough(samples_of(logs * 100), "0", 0.05)
+    assert not power.enough(samples_of(logs * 100), OVER_FIRST, 0.05)
     wild = logs * numpy.where(numpy.arange(8) == 7, 1000, 1)  # all was narrow until the last round
-    assert power.enough(samples_of(wild[:, :7]), "0", 0.05) and not power.enough(samples_of(wild), "0", 0.05)
-    assert power.enough(samples_of(logs), "no baseline", 0.05)
+    assert power.enough(samples_of(wild[:, :7]), OVER_FIRST, 0.05)
+    assert not power.enough(samples_of(wild), OVER_FIRST, 0.05)
+    assert power.enough(samples_of(logs), {}, 0.05)
     constant = samples_of(numpy.zeros((4, 8)))
-    assert not power.enough(constant, "0", 0.05) and power.half_width(constant, "0") is None
+    assert not power.enough(constant, OVER_FIRST, 0.05) and power.half_width(constant, OVER_FIRST) is None
 
 
 def test_the_runs_spread_is_pooled_and_has_an_upper_end():

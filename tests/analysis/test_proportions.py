@@ -1,8 +1,9 @@
 """Accuracies: of how many images, and whether two differ by more than chance."""
 
+import numpy
 import pytest
 
-from scripts.analysis.proportions import differ, wilson
+from scripts.analysis.proportions import differ, differ_over_seeds, over_seeds, wilson
 
 
 def test_wilsons_interval_of_132_images():
@@ -18,3 +19,30 @@ def test_53_8_against_45_5_percent_may_be_chance():
     assert differ((71, 132), (60, 132)) == pytest.approx(0.22, abs=0.005)
     assert differ((120, 132), (60, 132)) < 1e-12
     assert differ((5, 132), (5, 132)) == pytest.approx(1)
+
+
+def test_several_seeds_have_two_sources_of_chance():
+    # By hand, at 0.4, 0.5, 0.6 of 100 images: s^2 / n = 1/300, p (1 - p) / N = 1/400, 2 x (1.75)^2 = 6.125 degrees of
+    # freedom, t = 2.434, 42.86 effective images: the middle stays 0.5, half the width is 0.1740
+    assert over_seeds([0.4, 0.5, 0.6], 100) == pytest.approx((0.3260, 0.6740), abs=5e-4)
+    same = over_seeds([0.5, 0.5, 0.5], 132)
+    assert same == pytest.approx(wilson(66, 132), abs=1e-3), "more seeds see no other images"
+    assert over_seeds([0.0, 0.0], 50)[0] == 0 and over_seeds([0.0, 0.0], 50)[1] > 0.05
+    assert differ_over_seeds([0.5, 0.5], [0.5, 0.5], 132) == pytest.approx(1)
+    assert differ_over_seeds([0.90, 0.91], [0.40, 0.41], 132) < 1e-6
+    assert differ_over_seeds([0.9, 0.3], [0.2, 0.6], 132) > 0.3
+
+
+@pytest.mark.parametrize("seed_sd", [0.0, 0.3, 1.0])
+def test_the_interval_over_seeds_covers(seed_sd):
+    """Images are shared by the seeds, some easy and some hard. Mutants: images alone, which cover
+    58 % where seeds are far apart; seeds alone, 92 % where they agree."""
+    rng, covered = numpy.random.default_rng(1), []
+    easiness = rng.normal(size=200_000)
+    truth = (1 / (1 + numpy.exp(-(easiness + seed_sd * rng.normal(size=200_000))))).mean()
+    for _ in range(1000):
+        logit = rng.choice(easiness, 132) + seed_sd * rng.normal(size=(3, 1))
+        right = (rng.random((3, 132)) < 1 / (1 + numpy.exp(-logit))).mean(axis=1)
+        low, high = over_seeds(right, 132)
+        covered.append(low <= truth <= high)
+    assert numpy.mean(covered) >= 0.93

@@ -315,6 +315,22 @@ def test_a_speed_up_is_over_the_same_precision(tmp_path):
     assert bases(tmp_path) == over_bf16 | {"slurm": "single, precision fp32"}
 
 
+def test_the_plain_baseline_keeps_its_name_and_no_other_is_one(tmp_path):
+    """Protects tables of bench-all, which adds the baseline in bf16 and on all cores. Mutants: labels without `others`;
+    a baseline with any number of threads."""
+    add(tmp_path, asked("single"))
+    add(tmp_path, asked("single", precision="bf16"), MET | {"precision": "bf16"})
+    add(tmp_path, asked("single") | {"threads_per_rank": 2})
+    add(tmp_path, asked("ddp"))
+    add(tmp_path, asked("ddp_amp"), MET | {"precision": "bf16"})
+    (tmp_path / "environment.json").write_text('{"num_cores": 2}')
+    assert [*labels(tmp_path)] == ["single", "single, precision bf16", "single, all cores", "ddp", "ddp_amp"]
+    assert bases(tmp_path) == {"ddp": "single", "ddp_amp": "single, precision bf16"}
+    add(tmp_path / "alone", asked("single") | {"threads_per_rank": 2})
+    add(tmp_path / "alone", asked("ddp"))
+    assert bases(tmp_path / "alone") == {}, "all cores are no baseline of one rank's share"
+
+
 def test_a_speed_up_in_fp16_is_over_one_rank_of_what_can_train_in_it(tmp_path):
     """Protects x single on GPUs without bf16: the baseline has no gradient scaler, and its fp32 is another work."""
     met = MET | {"precision": "fp16"}

@@ -69,6 +69,15 @@ def test_a_pipeline_shows_how_long_each_rank_waited(tmp_path):
     assert exposed(group, results.table("steps")) is None
 
 
+def test_a_wait_without_stages_is_no_pipelines_bubble(tmp_path):
+    """Protects strategies whose exchange cannot be left out, and which have no stages: one bar, no ideal of 0 %."""
+    accounted(tmp_path, PIPELINE | {"num_stages": 1}, [{"forward": 30, "wait": 20}, {"forward": 20, "wait": 60}])
+    results = load_set(tmp_path)
+    (bar,) = step_bars([results])
+    assert bubbles(bar.group, results.table("steps")) == [] and "ideal" not in bar.words
+    assert bar.words.startswith("50±") and bar.means.wait_ms == pytest.approx(20, rel=0.01)
+
+
 def test_the_report_and_the_chart_have_the_same_figure(tmp_path):
     accounted(tmp_path, MET, [{"forward": 30, "backward": 50, "exposed_comm": 30}])
     results = load_set(tmp_path)

@@ -65,6 +65,15 @@ MISTAKES = {
 }
 
 
+def test_an_optimizer_of_other_tensors_is_no_traceback(before):
+    """Protects the verdict on a script that left a layer out of its optimizer: its checkpoint numbers the rest anew."""
+    training, kept = before
+    state = {name: tensor for name, tensor in kept.state.items() if not name.startswith(MOMENTUM)}
+    state[f"{MOMENTUM}an optimizer of 61 tensors, number 0"] = torch.zeros(1)
+    found = judged(training, kept, state)
+    assert found["verdict"] == "failed" and "an optimizer of 61 tensors" in found["reason"]
+
+
 def judged(training: Training, kept: Kept, state: dict) -> dict:
     return verdict(training, step_by_step(training, [kept, Kept(kept.step + 1, state)]), "")
 

@@ -185,6 +185,13 @@ def test_speedups_are_sorted_and_have_the_ideal(tmp_path):
     assert ideal == {0: 2, 1: 2} and 2 < axes.get_xlim()[1] < 2.2
 
 
+def test_speedups_are_sorted_by_themselves():
+    """Mutant: the order of throughput, in which what is over a faster baseline comes first."""
+    values = {"over bf16": 0.9, "ddp": 1.2, "pipeline": 1.1}
+    made = [bars.Bar(name, value, None, None, [], ("", "", ""), True, 0) for name, value in values.items()]
+    assert [bar.label for bar in charts._fastest_first(made)] == ["ddp", "pipeline", "over bf16"]
+
+
 def test_equal_curves_are_one_line_and_named(tmp_path):
     """Two strategies that learn the same are one line by epoch, and two by seconds."""
     folder = write_set(tmp_path, {"single": 100, "ddp": 170, "other": 90})

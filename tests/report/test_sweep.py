@@ -122,7 +122,8 @@ def test_a_mistake_is_named_with_what_to_do(monkeypatch, tmp_path, variables, wo
 
 
 def test_a_sweep_is_interleaved_and_does_only_what_is_missing(checkout, recorder, tmp_path, tiny_data, tiny_config):
-    # Round 1 of all values, then round 2; the user's own flags come along; a second call runs what has no ok row.
+    # Round 1 of all values and the baseline, then round 2; the user's own flags come along; a second call runs what has
+    # no ok row.
     variables = {
         "RESULTS": tmp_path / "a set",
         "DATA": tiny_data,
@@ -137,15 +138,17 @@ def test_a_sweep_is_interleaved_and_does_only_what_is_missing(checkout, recorder
     done = launch(checkout, "sweep", **variables | recorder.variables | {"PASSED_ON": OURS})
     assert done.returncode == 0, done.stderr
     rows = read_table(tmp_path / "a set", "runs").query("repeat > 0")
-    assert [*zip(rows.repeat, rows.options, strict=True)] == [
-        (repeat, f"--seed 3 --bucket-cap-mb {value}") for repeat, value in ((1, 25), (1, 1), (2, 1), (2, 25))
-    ]
+    given = ["--seed 3", "--seed 3 --bucket-cap-mb 1", "--seed 3 --bucket-cap-mb 25"]
+    assert list(rows.repeat) == [1, 1, 1, 2, 2, 2] and sorted(rows.options[:3]) == sorted(rows.options[3:]) == given
+    assert list(rows.options[:3]) != list(rows.options[3:]) and set(rows[rows.options == given[0]].strategy) == {
+        "single"
+    }
     started = [load_config(call["words"][-2:]) for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
-    assert [(config.seed, config.bucket_cap_mb) for config in started[:2]] == [(3, 25), (3, 1)]
+    assert {(config.seed, config.bucket_cap_mb) for config in started} == {(3, 25), (3, 1)}
     again = variables | recorder.variables | {"PASSED_ON": OURS, "VALUES": "25 5 1", "REPEATS": 2}
     assert launch(checkout, "sweep", **again).returncode == 0
     rows = read_table(tmp_path / "a set", "runs").query("repeat > 0")
-    assert list(rows.options[4:]) == ["--seed 3 --bucket-cap-mb 5"] * 2
+    assert list(rows.options[6:]) == ["--seed 3 --bucket-cap-mb 5"] * 2
     points = read_csv(tmp_path / "a set" / "sweep.csv")
     assert [(row["key"], row["value"], row["num_runs"]) for row in points] == [
         ("bucket_cap_mb", value, "2") for value in ("1", "5", "25")

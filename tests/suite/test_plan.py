@@ -91,7 +91,40 @@ def test_a_bench_and_a_sweep_of_the_same_settings_share_their_runs(given, tmp_pa
     results = tmp_path / "a set"
     finish(plan.bench(given(ARGS="--bucket-cap-mb 25", STRATEGIES="ddp")), results)
     left = plan.left_to_do(plan.sweep(given(STRATEGY="ddp", KEY="bucket_cap_mb", VALUES="1 25")), results)
-    assert [(run.round, run.config.bucket_cap_mb) for run in left] == [(1, 1), (2, 1)]
+    assert [(run.round, run.config.bucket_cap_mb) for run in left if run.strategy == "ddp"] == [(1, 1), (2, 1)]
+
+
+def names_of(runs) -> list[tuple]:
+    """(strategy, precision, threads a rank) of each run of a round."""
+    return sorted((run.strategy, run.config.precision, run.asked["threads_per_rank"]) for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        (
+            {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"},
+            1 * [("single", "fp32")] + 2 * [("ddp", "fp32")],
+        ),
+        ({"STRATEGY": "ddp", "KEY": "lr", "VALUES": "1 2"}, 2 * [("single", "fp32")] + 2 * [("ddp", "fp32")]),
+        ({"STRATEGY": "ddp_amp", "KEY": "bucket_cap_mb", "VALUES": "1"}, [("single", "bf16"), ("ddp_amp", "fp32")]),
+        ({"STRATEGY": "single", "KEY": "lr", "VALUES": "1 2"}, 2 * [("single", "fp32")]),
+    ],
+)
+def test_a_sweep_times_its_baseline_in_each_round(given, variables, wanted):
+    """Protects x single of a sweep from another day: once for an option that single lacks, else with each value."""
+    runs = plan.sweep(given(REPEATS=1, **variables))
+    assert [each[:2] for each in names_of(runs)] == sorted(wanted)
+
+
+@pytest.mark.parametrize("variables", [{}, {"NPROC": 1}, {"NUM_GPUS": 2, "NPROC": 2}, {"STRATEGIES": "single ddp"}])
+def test_one_process_on_all_cores_is_a_reference_on_cpus(given, monkeypatch, variables):
+    """Protects CPU results from looking faster than plain threads: a run more, where it differs from single's."""
+    monkeypatch.setattr(machine, "num_cores", lambda: 4)
+    monkeypatch.setattr(plan, "_fingerprint", lambda data: "")
+    runs = [each for each in names_of(plan.bench(given(**{"STRATEGIES": "", "REPEATS": 1} | variables)))]
+    plain = [each[2] for each in runs if each[:2] == ("single", "fp32")]
+    assert plain == ([2, 4] if not variables else [4] if "NPROC" in variables and len(variables) == 1 else [2])
 
 
 @pytest.mark.parametrize("lost", ["settings.csv", "the hash"])
@@ -155,10 +188,12 @@ def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_confi
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     first, warm, *runs, _ = done.stdout.splitlines()
-    assert warm.split()[:2] == ["warm-up", "ddp"]
-    assert first.startswith("4 of 4 runs, in ") and not (tmp_path / "new").exists()
+    assert warm.split()[:2] in (["warm-up", "ddp"], ["warm-up", "single"])
+    assert first.startswith("6 of 6 runs, in ") and not (tmp_path / "new").exists()
     assert sorted(line.split() for line in runs) == [
-        ["round", str(number), "ddp", "bucket_cap_mb", value] for number in (1, 2) for value in ("1.0", "25.0")
+        ["round", str(number), strategy, "bucket_cap_mb", value]
+        for number in (1, 2)
+        for strategy, value in (("ddp", "1.0"), ("ddp", "25.0"), ("single", "0.0"))
     ]
 
 
