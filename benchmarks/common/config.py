@@ -5,18 +5,16 @@
 Needs no torch, so that launchers and plots can read a configuration in a blink.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import sys
 import typing
-from pathlib import Path
 from typing import Literal
 
 import tyro
-import yaml
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.yaml_file import read_values
 
 Arch = Literal[
     "resnet18",
@@ -205,16 +203,7 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
 
 def read_yaml(path: str) -> dict:
     """The differences a YAML file holds, checked against Config's names and types. Raises UserError."""
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the configuration {path}: {error}") from None
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        # PyYAML lets the last three escape: from `!!int ""`, `!!bool x`, `!!timestamp x`, and deep nesting.
-        raise UserError(f"{path} is not plain YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} must hold `name: value` lines, but holds a {type(values).__name__}")
-    return {str(name): _checked(path, str(name), value) for name, value in values.items()}
+    return read_values(path, {name: wanted for name, wanted in TYPES.items() if name != "config"})
 
 
 def whole_batch(config: Config, num_devices: int) -> Config:
@@ -249,33 +238,3 @@ def _flag(args: list[str], name: str) -> str:
         if flag in flags:
             value = text if given else "".join(args[position + 1 : position + 2])
     return value
-
-
-def _checked(path: str, name: str, value: object) -> object:
-    if name not in FIELDS or name == "config":
-        near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
-        hint = f"did you mean `{near[0]}`?" if near else "`make help` and --help list the fields"
-        raise UserError(f"{path}: unknown key {name!r}; {hint}")
-    wanted = TYPES[name]
-    if typing.get_origin(wanted) is typing.Union:
-        if value == "auto":
-            return value
-        wanted = typing.get_args(wanted)[0]
-    if typing.get_origin(wanted) is Literal:
-        choices = typing.get_args(wanted)
-        if value in choices:
-            return value
-        near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"{path}: {name} is {_shown(value)}; {hint}It takes {', '.join(choices)}")
-    if wanted is float and type(value) in (int, str):  # YAML 1.1 reads 1e-4 as text
-        with contextlib.suppress(ValueError, OverflowError):
-            return float(value)
-    if type(value) is not wanted:
-        raise UserError(f"{path}: {name} is {_shown(value)}, but must be of type {wanted.__name__}")
-    return value
-
-
-def _shown(value: object) -> str:
-    """A value for a message: not what is in a list, since a few YAML aliases can describe gigabytes."""
-    return f"a {type(value).__name__}" if isinstance(value, (list, dict, set, tuple)) else repr(value)[:60]
