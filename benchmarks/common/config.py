@@ -62,6 +62,14 @@ class Config:
     capability 8), fp16 on others where the script scales gradients, else fp32."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     """Layout of images and weights."""
+    compile: bool = False
+    """torch.compile of the model; refused where a strategy cuts or shards it."""
+    cuda_graphs: bool = False
+    """With `compile`, on GPUs: its kernels are replayed as CUDA graphs (torch.compile's mode reduce-overhead)."""
+    fused: bool = False
+    """The optimizer's whole update in one kernel."""
+    cudnn_benchmark: bool = True
+    """On GPUs: cuDNN times its algorithms for each shape, and keeps the fastest."""
 
     global_batch: int = 256
     """Images of one optimizer step, over all ranks. Must divide by the ranks. 0: `batch_per_device` says it."""
@@ -112,6 +120,10 @@ class Config:
 
     bucket_cap_mb: float = 0.0
     """DDP strategies: gradient bucket, MiB; 0: PyTorch's own choice, 1 for the first and 25 for the others."""
+    static_graph: bool = False
+    """DDP strategies: every step uses the same parameters, so that DDP need not look for those left out."""
+    gradient_as_bucket_view: bool = False
+    """DDP strategies: gradients lie in the buckets, and are not copied there and back."""
     comm_hook: Literal["bf16", "fp16", "powersgd"] = "bf16"
     """ddp_compressed: what gradients travel as; powersgd, low-rank factors, needs NCCL."""
     powersgd_rank: int = 1
@@ -144,34 +156,12 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 TYPES = typing.get_type_hints(Config)
 BATCHES = ("global_batch", "batch_per_device")  # one of them is 0
 AT_LEAST = {
-    "workers": 0,
-    "image_size": 8,
-    "global_batch": 1,
-    "batch_per_device": 0,
-    "epochs": 1,
-    "steps": 0,
-    "lr": 0,
-    "lr_batch": 1,
-    "lr_warmup_epochs": 0,
-    "momentum": 0,
-    "weight_decay": 0,
-    "seed": 0,
-    "warmup_steps": 0,
-    "windows": 1,
-    "window_steps": 1,
-    "account_steps": 0,
-    "checkpoint_steps": 0,
-    "timeout_s": 1,
-    "limit_s": 0,
-    "bucket_cap_mb": 0,
-    "powersgd_rank": 1,
-    "shard_ranks": 0,
-    "local_period": 1,
-    "local_group": 1,
-    "cut": 0,
-    "split_size": 0,
-    "microbatches": 0,
-}
+    "workers": 0, "image_size": 8, "global_batch": 1, "batch_per_device": 0, "epochs": 1, "steps": 0, "lr": 0,
+    "lr_batch": 1, "lr_warmup_epochs": 0, "momentum": 0, "weight_decay": 0, "seed": 0, "warmup_steps": 0,
+    "windows": 1, "window_steps": 1, "account_steps": 0, "checkpoint_steps": 0, "timeout_s": 1, "limit_s": 0,
+    "bucket_cap_mb": 0, "powersgd_rank": 1, "shard_ranks": 0, "local_period": 1, "local_group": 1, "cut": 0,
+    "split_size": 0, "microbatches": 0,
+}  # fmt: skip
 
 
 def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple) -> Config:
