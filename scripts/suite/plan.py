@@ -89,7 +89,7 @@ def fitted(runs: list[Run]) -> list[Run]:
     into the row, and starts nothing."""
     points = [(run.strategy, run.config, run.asked["ranks"], run.asked["nodes"]) for run in runs]
     found = room.reasons(points, max((int(run.variables["NPROC"]) for run in runs), default=0))
-    told = [run.variables | {"SKIP": why} for run, why in zip(runs, found, strict=True)]
+    told = [run.variables | {"SKIP": run.variables.get("SKIP") or why} for run, why in zip(runs, found, strict=True)]
     return [dataclasses.replace(run, variables=variables) for run, variables in zip(runs, told, strict=True)]
 
 
@@ -118,7 +118,7 @@ def bench(given: Given) -> list[Run]:
             for name, own, ranks, text in points
         ]
 
-    return _rounds(given, of_round)
+    return in_rounds(given, of_round)
 
 
 def sweep(given: Given) -> list[Run]:
@@ -133,7 +133,7 @@ def sweep(given: Given) -> list[Run]:
     own = [value_flags(key, text) for text in dict.fromkeys(given.values.split())]
     points = [(load_config([*given.flags, *flags]), " ".join([given.args, *flags]).strip()) for flags in own]
     preflight.check_ranks([config for config, _ in points], [given.ranks_here])
-    return _rounds(
+    return in_rounds(
         given,
         lambda number: [
             make_run(given, strategy, number, config, flags=text, num_seeds=given.num_seeds) for config, text in points
@@ -141,7 +141,7 @@ def sweep(given: Given) -> list[Run]:
     )
 
 
-def _rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
+def in_rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
     """Rounds 1 to REPEATS, each in its order."""
     found = []
     for number in range(1, given.repeats + 1):
@@ -180,7 +180,7 @@ def scaling(given: Given) -> list[Run]:
     # what the strategy costs even on one rank
     alone = [] if strategy == BASELINE else [(BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
     points = [*alone, *((strategy, *shape) for shape in shapes)]
-    return _rounds(given, lambda number: [make(name, number, *shape) for name, *shape in points])
+    return in_rounds(given, lambda number: [make(name, number, *shape) for name, *shape in points])
 
 
 def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
