@@ -5,8 +5,9 @@
 
 Proves what the ok runs of RESULTS (results/latest) were asked, each strategy and setting once; where CONFIG or ARGS is
 given, or there are none, what bench-all would run. A proof is a run through the strategy's launcher, at the same
-settings but for what scripts/proof/wanted.py says: length and threads. scripts/proof/reference.py then divides a step's
-work as the run says that it did; weights, momentum and the last evaluation of both are compared. Then the run is
+settings but for what scripts/proof/wanted.py says: length and threads. Where it says that it rounds otherwise than the
+reference, it is run again, and keeps each step's state. scripts/proof/reference.py divides a step's work as the run
+says that it did; weights, momentum and the last evaluation of both are compared. Then the run is
 resumed in the middle of an epoch, and compared again. Writes equivalence.csv into the set and the runs into its
 verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake found before the first run.
 """
@@ -104,6 +105,8 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     if met["backend"] != "none" and run.asked["ranks"] > met["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
     training = states.training_of(run.config, met)
+    if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
+        return row | prove(wanted.step_by_step(run), folder, scratch, label) | {"asked": row["asked"]}
     if why_not := states.no_reference(training):
         return row | {"verdict": "skipped", "reason": why_not}
     try:

@@ -57,6 +57,7 @@ EARLY_HOOK = """
 """
 STAGES, REFERENCE = "benchmarks/common/stages.py", "scripts/proof/reference.py"
 CROPS, CHECKPOINT = "benchmarks/common/crops.py", "benchmarks/common/checkpoint.py"
+LOCAL = "benchmarks/local_sgd.py"
 ENGINE, MODEL = "benchmarks/common/engine.py", "benchmarks/common/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
 FAULTS = {
@@ -89,6 +90,20 @@ FAULTS = {
         'hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none',
         "hvd.Compression.none",
     ),
+    "momentum averaged too": (
+        "local_sgd",
+        LOCAL,
+        "            average_into(net)\n",
+        "            average_into(net)\n            for each in optimizer.state.values():\n"
+        "                all_reduce_sum(each['momentum_buffer']).div_(worker.world_size)\n",
+    ),
+    "the average one step late": (
+        "local_sgd",
+        LOCAL,
+        'if done["steps"] % config.local_period == 0:',
+        'if done["steps"] > 1 and done["steps"] % config.local_period == 1:',
+    ),
+    "a reference without a period": ("local_sgd", REFERENCE, "(at + 1) % shape.period == 0", "True"),
 }
 # What two ranks would show to the last bit, and three, or fp16, must show beside rounding: text in a file, and another.
 OPTIMIZER = "    return torch.optim.SGD(model.parameters(), "
@@ -221,6 +236,21 @@ def test_a_small_mistake_is_found_beside_rounding(mistake, strategy, checkout, t
     size = {"ranks": 3, "steps": int(row["steps"]), "max_relative_difference": row["max_relative_difference"]}
     name = mistake + (", fp16" if "fp16" in told["ARGS"] else "")
     add_rows(MEASURED / "planted.csv", [{"fault": name, "strategy": strategy, **size}])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", ["", "gradients x 1.03", "no last step"])
+def test_two_ranks_whose_kernels_round_otherwise_are_compared_step_by_step(
+    mistake, checkout, tiny_data, tiny_config, tmp_path
+):
+    """Protects the proof of compiled and fused kernels: 20 steps at once hide 3 % in what rounding has grown to."""
+    copy = planted_copy(checkout, tmp_path, *MISTAKES[mistake]) if mistake else checkout
+    told = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": "--fused"}
+    code, _, rows = verify(copy, tiny_data, tmp_path / "a set", **told)
+    row = rows["ddp"]
+    assert (code, row["verdict"], row["steps"]) == ((1, "failed", 6) if mistake else (0, "ok", 6))
+    assert row["bit_identical"] == "no" and row["tolerance"] < 1e-3
+    assert json.loads(row["asked"])["steps"] == 10  # what was planned, or --missing would prove it again
 
 
 @pytest.mark.slow
