@@ -43,6 +43,8 @@ class Options:
 class Operation:
     """One operation of the step. Tensors are known by (storage, how often it was written before)."""
 
+    name: str
+    """Such as aten::convolution."""
     layer: str
     flops: int
     pointwise: bool
@@ -87,7 +89,8 @@ class Trace(TorchDispatchMode):
         count = flop_registry.get(func.overloadpacket)
         flops = count(*args, **(kwargs or {}), out_val=result) if count else 0
         pointwise = torch.Tag.pointwise in func.tags
-        self.operations.append(Operation(self._layer(), flops, pointwise, self.in_optimizer, reads, writes))
+        name = func._schema.name
+        self.operations.append(Operation(name, self._layer(), flops, pointwise, self.in_optimizer, reads, writes))
         self.kept += [*before, *outputs]
         return result
 
