@@ -64,6 +64,7 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
 
 def main(options: Options) -> int:
     num_gpus = machine.num_gpus()  # raises where there is a GPU that cannot be used, such as by an old driver
+    os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
     names = (os.environ.get("CXX", "c++"), "g++", "clang++")

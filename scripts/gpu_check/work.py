@@ -20,6 +20,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks.common.config import load_config
+from benchmarks.common.errors import UserError
 from benchmarks.common.results import write_json
 from scripts.gpu_check.checks import Check
 from scripts.gpu_check.judges import LOST, Ended, Verdict
@@ -192,19 +193,23 @@ def work(
                     gone = [check for check in queue if uses_gpu(check)]
                     left |= {check.name: f"not reached: the GPU was lost in {one.check.name}: {how}" for check in gone}
                     queue = [check for check in queue if check not in gone]
-            for check in ready(queue, running, state, lanes):
-                queue.remove(check)
-                why_not = missing_before(check, state) or (
-                    "" if deadline.left_s() >= check.estimate_s else "not reached before the deadline"
-                )
-                if why_not:
-                    left[check.name] = why_not
-                    bar.update()
-                else:
-                    running.append(Running(check, state, deadline, on_gpu))
-                break
-            else:
+            check = next_ready(queue, running, state, lanes)
+            if check is None:
                 time.sleep(POLL_S)
+                continue
+            queue.remove(check)
+            late = deadline.left_s() < check.estimate_s
+            if why_not := missing_before(check, state) or ("not reached before the deadline" if late else ""):
+                left[check.name] = why_not
+                bar.update()
+                continue
+            try:
+                running.append(Running(check, state, deadline, on_gpu))
+            except (UserError, OSError) as error:  # its plan is refused, or its program is missing
+                verdict = Verdict("failed", str(error))
+                state.add(check, verdict, seconds=0.0)
+                say(check, verdict, 0.0)
+                bar.update()
     finally:
         for one in running:  # all at once: each may take some seconds
             one.child.terminate()
@@ -215,23 +220,20 @@ def work(
     return left
 
 
-def ready(queue: Sequence[Check], running: Sequence[Running], state: State, lanes: int) -> list[Check]:
-    """Which may start now, in order: a timed one alone; beside what it waits for, others that are done by then."""
+def next_ready(queue: Sequence[Check], running: Sequence[Running], state: State, lanes: int) -> Check | None:
+    """The first that may start now: a timed one alone; beside what it waits for, another that is done by then."""
     if any(one.check.timed for one in running) or len(running) >= lanes:
-        return []
-    at_work = {one.check.name for one in running}
-    waits, found = False, []
+        return None
+    to_come = {check.name for check in queue} | {one.check.name for one in running}
+    waits = False
     for check in queue:
-        if check.after in at_work or any(check.after == other.name for other in queue):
+        if check.after in to_come:
             continue
         if check.timed and running:
             waits = True
-        elif check.timed:
-            found.append(check)
-            break
         elif not waits or check.estimate_s < max(one.about_s() for one in running):
-            found.append(check)
-    return found
+            return check
+    return None
 
 
 def missing_before(check: Check, state: State) -> str:

@@ -35,6 +35,8 @@ from scripts.report.content import (
     wall_rows,
 )
 from scripts.report.figures import describe, troubles
+from scripts.report.forecast import EXPLAIN as ABOUT_FORECAST
+from scripts.report.forecast import HEADER, forecast_table
 from scripts.report.measure import measure
 from scripts.report.origin import commands, facts, launch_lines, scalings, sweeps
 from scripts.report.plot import CHARTS, DETAIL_CHARTS
@@ -90,6 +92,7 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
     columns = [name for name in COLUMNS if any(row.get(name) for row in rows)]
     loader_verdict, loader = loader_rows(results)
     wall_header, wall = wall_rows(results)
+    forecast_state, forecast = forecast_table(results)
     values = {
         "name": results.name,
         "about": describe([results]),
@@ -102,6 +105,10 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
         "wall_header": wall_header,
         "wall": wall,
         "loader": loader,
+        "forecast_state": forecast_state,
+        "forecast_header": HEADER,
+        "forecast": forecast,
+        "about_forecast": ABOUT_FORECAST,
         "loader_verdict": loader_verdict,
         "commands": commands(results),
         "launches": launch_lines(results),

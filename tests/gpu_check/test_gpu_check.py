@@ -190,6 +190,16 @@ def test_a_failure_that_reads_like_it_is_no_loss_while_the_gpu_computes(tmp_path
     assert statuses(state) == {"dies": "failed", "later": "passed"} and not left
 
 
+def test_a_plan_that_is_refused_is_that_checks_failure(tmp_path):
+    """Protects the others: a GPU that plans cannot ask any more, or a program that is not there, ends one check."""
+    (refused,) = [check for check in checks(DRY, tmp_path) if check.name == "ddp fp32"]
+    refused = dataclasses.replace(refused, variables=refused.variables | {"ARGS": "--image-size 1"})
+    missing = dataclasses.replace(shell("missing", "", tmp_path), argv=("no-such-program",))
+    state, _ = do([refused, missing, shell("next", "echo done", tmp_path)], tmp_path)
+    assert statuses(state) == {"ddp fp32": "failed", "missing": "failed", "next": "passed"}
+    assert "image_size is 1" in state.ended["ddp fp32"]["words"]
+
+
 def test_what_comes_after_a_failure_is_not_started(tmp_path):
     listed = [shell("a", "exit 1", tmp_path), shell("b", "echo done", tmp_path, after="a")]
     state, left = do(listed, tmp_path, lanes=2)
@@ -305,13 +315,13 @@ def test_a_folder_is_of_a_gpu_or_of_a_dry_run(tmp_path):
 
 
 def test_a_real_run_is_judged_by_its_row(tmp_path, monkeypatch):
-    """Protects the way from the list to a row: planned here, launched, found again, and on the page."""
+    """Protects the way from the list to a row: planned here, launched with its own flags, found again."""
     monkeypatch.setenv("THREADS_PER_RANK", "1")
-    (check,) = [check for check in checks(DRY, tmp_path) if check.name == "single fp32"]
+    (check,) = [check for check in checks(DRY, tmp_path) if check.name == "single bf16"]
     state, left = do([check], tmp_path)
-    assert statuses(state) == {"single fp32": "passed"}, state.ended
-    assert not left and "1 ranks on" in state.ended["single fp32"]["words"]
-    found = json.loads((tmp_path / "checks/single-fp32.json").read_text())
+    assert statuses(state) == {"single bf16": "passed"}, state.ended
+    assert not left and "1 ranks on" in state.ended["single bf16"]["words"]
+    found = json.loads((tmp_path / "checks/single-bf16.json").read_text())
     assert os.path.getsize(found["log"]) > 0 and (tmp_path / "short/runs.csv").exists()
 
 
