@@ -40,7 +40,7 @@ def forecast_table(results: ResultSet, path: Path = FORECAST) -> tuple[str, list
         roofs = [digits(float(row[name])) for name in ROOFS]
         low, high = row["forecast_low"], row["forecast_high"]
         ends = dict.fromkeys(digits(float(end)) for end in (low, high) if end)
-        band = " to ".join(ends) if len(ends) != 1 else f"about {[*ends][0]}"
+        band = " to ".join(ends) if len(ends) != 1 else f"about {next(iter(ends))}"
         published = digits(float(row["published"])) if row["published"] else ""
         rows.append([row["gpu"], row["precision"], *roofs, band, published, measured or "forecast only"])
     of = f"{forecast[0]['arch']}, {forecast[0]['image_size']} px, {forecast[0]['batch']} images a GPU"
