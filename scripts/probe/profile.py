@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import importlib
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ import torch
 import torchvision
 import tyro
 
+from benchmarks.common import machine
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.devices import device_name, synchronize
 from benchmarks.common.errors import UserError
@@ -182,6 +184,7 @@ def main(options: Options, config: Config) -> int:
 if __name__ == "__main__":
     try:
         options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+        os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
         sys.exit(main(options, load_config(flags if "--loader" in flags else ["--loader", "synthetic", *flags])))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
