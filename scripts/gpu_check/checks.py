@@ -42,7 +42,7 @@ GPU = Scale(
     images="--batch-per-device 256",
     short="--batch-per-device 32 --steps 20 --warmup-steps 2 --windows 1 --window-steps 10",
     proof_steps=20,
-    too_many_images="--global-batch 65536",  # their activations alone are 1.4 to 6 TB
+    too_many_images="--global-batch 4096",  # 86 MB of activations each in fp32: 352 GB
     power="--steps 170 --windows 8 --window-steps 20",
 )
 # The CPU in the GPU's place.
@@ -293,13 +293,14 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
             scale,
             folder,
             judges.fails_as("failed", "out of memory|can't allocate memory"),
+            variables={"GPU_MEMORY_GB": "1000000"},  # else the memory forecast would skip it
         ),
         dataclasses.replace(kill, argv=(python(), "-m", "scripts.gpu_check.kill_rank", *kill.argv)),
         launched(
             "fault not a number",
             "a loss that is no number ends the run, and its row says so",
             BASELINE,
-            f"{scale.short} --steps 4 --warmup-steps 0 --windows 1 --window-steps 2 --lr 1e38 --lr-batch 1",
+            f"{scale.short} --steps 4 --warmup-steps 0 --windows 1 --window-steps 2 --lr 1e30 --lr-batch 1",
             scale,
             folder,
             judges.fails_as("invalid", "loss"),
@@ -342,9 +343,9 @@ def _several_gpus(scale: Scale, results: Path) -> list[Check]:
     return [
         Check(
             "scaling",
-            "two GPUs are nearly twice as fast as one",
+            "one GPU and two are timed side by side, with the same batch and with the same on each",
             ("launchers/all.sh", "scaling"),
-            judges.said(r"^.*efficiency.*|^ +.*scaling.*"),
+            judges.said(r"^.*\bweak\b.*"),
             told,
             ("gpus", "bf16"),
             timed=True,
