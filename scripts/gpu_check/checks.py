@@ -227,7 +227,7 @@ def _speed(scale: Scale, results: Path) -> list[Check]:
             "loader",
             "the loader is timed alone, and beside training",
             (*module, "scripts.probe.loader", "--results", str(results), *config),
-            judges.said(r"^the loader .*|^.*loader is .*"),
+            judges.said(r"^(?:the loader is|loading costs|no verdict).*"),
             told,
             needs=("bf16",),
             timed=True,
