@@ -37,6 +37,8 @@ DRAWN = 2000  # crops that a bare loop has beforehand
 class Way:
     name: str
     batches: Callable[[Config, int], Iterator[int]]
+    bare: tuple[str, ...] = ()
+    """The loops that this one could be at best."""
 
 
 def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
@@ -52,13 +54,14 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
         ways.append(Way("ours, torchcodec", ours(decoder="torchcodec")))
     if "nvimgcodec" not in missing:
         ways += [
-            Way("ours, nvimgcodec", ours(decoder="nvimgcodec")),
+            Way("ours, nvimgcodec", ours(decoder="nvimgcodec"), bare=("bare nvimgcodec loop",)),
             Way("bare nvimgcodec loop", in_processes(bare_crops)),
         ]
-    ways += [Way(f"ours, packed {kind}", ours(loader="packed", pack=kind)) for kind in packs]
     bare = bare_pack(packs["full"])
-    ways += [Way("bare packed full, threads", in_threads(bare))]
-    ways += [Way("bare packed full, processes", in_processes(bare))]
+    loops = [Way("bare packed full, threads", in_threads(bare)), Way("bare packed full, processes", in_processes(bare))]
+    for kind in packs:
+        best = loops if kind == "full" else []
+        ways += [Way(f"ours, packed {kind}", ours(loader="packed", pack=kind), tuple(way.name for way in best)), *best]
     if "nvidia.dali" not in missing:
         ways.append(Way("DALI, CPU", dali))
     if "webdataset" not in missing:

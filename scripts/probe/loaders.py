@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy
 import pandas
 import tyro
 from tqdm import tqdm
@@ -67,8 +68,8 @@ def main(options: Options) -> int:
         taken: dict = {(way.name, number): [] for way, number in cases}
         failed: set[str] = set()
         with tqdm(total=len(cases) * options.rounds, desc="windows", disable=None, leave=False) as bar:
-            for _ in range(options.rounds):
-                for way, number in cases:
+            for number_of_round in range(options.rounds):
+                for way, number in cases[:: -1 if number_of_round % 2 else 1]:
                     bar.update()
                     if way.name in failed:
                         continue
@@ -79,7 +80,8 @@ def main(options: Options) -> int:
                         tqdm.write(f"failed: {way.name}: {error}", file=sys.stderr)
         costs = cpu_time(config, [way.name for way in chosen], options.turns)
     machine = f"{device_name_here()}, {len(cores)} cores, {platform.platform()}"
-    rates = table({case: windows for case, windows in taken.items() if case[0] not in failed})
+    bare = {way.name: way.bare for way in chosen}
+    rates = table({case: windows for case, windows in taken.items() if case[0] not in failed}, bare)
     print(f"{machine}, load average {os.getloadavg()[0]:.1f}")
     print(rates.to_string(index=False, float_format=lambda value: f"{value:.2f}"))
     print("\nwhat our loader spends, CPU microseconds an image; bare_share: of the bare loop, up to this cause:")
@@ -148,19 +150,28 @@ def _count(numbers: Iterator[int], seconds: float, cores: int) -> tuple[int, flo
     return images, took
 
 
-def table(taken: dict) -> pandas.DataFrame:
-    """A row a case: images a second with its 95 % interval, and times the plain torchvision pipeline's."""
+def table(taken: dict, bare: dict[str, tuple[str, ...]]) -> pandas.DataFrame:
+    """A row a case: images a second with its 95 % interval, times the plain torchvision pipeline's, and times the
+    better of its bare loops'; each ratio with its interval, paired by rounds from five on."""
     rows = []
     for (name, cores), windows in taken.items():
         rate = run_interval(windows)
         row = {"cores": cores, "loader": name, "n": len(windows), "images_per_s": rate.value}
         row |= {"low": rate.low, "high": rate.high}
-        if (PLAIN, cores) in taken:
-            times = ratio([[one] for one in windows], [[one] for one in taken[PLAIN, cores]], paired=True)
-            row |= {"times_plain": times.value, "times_low": times.low, "times_high": times.high}
-        rows.append(row)
+        loops = [taken[loop, cores] for loop in bare.get(name, ()) if (loop, cores) in taken]
+        best = max(loops, key=lambda loop: run_interval(loop).value, default=None)
+        row |= times("times_plain", "times", windows, taken.get((PLAIN, cores)))
+        rows.append(row | times("times_bare", "times_bare", windows, best))
     columns = ["cores", "loader", "n", "images_per_s", "low", "high", "times_plain", "times_low", "times_high"]
-    return pandas.DataFrame(rows, columns=columns)
+    return pandas.DataFrame(rows, columns=[*columns, "times_bare", "times_bare_low", "times_bare_high"])
+
+
+def times(name: str, prefix: str, windows: list, others: list | None) -> dict[str, float | None]:
+    """The ratio of images a second and its interval, as columns; none without the others."""
+    if others is None:
+        return {}
+    found = ratio([numpy.array([one]) for one in windows], [numpy.array([one]) for one in others], paired=True)
+    return {name: found.value, f"{prefix}_low": found.low, f"{prefix}_high": found.high}
 
 
 if __name__ == "__main__":

@@ -65,7 +65,8 @@ def _draw_rates(axes: Axes, rates: pandas.DataFrame) -> None:
             axes.plot([row.low, row.high], [place, place], color="black", linewidth=1.5, marker="|", markersize=6)
             end = max(end, row.high)
         times = f", {row.times_plain:.2f}x" if pandas.notna(row.times_plain) else ""
-        text = f"{digits(row.images_per_s)}{times}  (n = {row.n})"
+        of_bare = f", {row.times_bare:.2f} of its bare loop" if pandas.notna(row.times_bare) else ""
+        text = f"{digits(row.images_per_s)}{times}{of_bare}  (n = {row.n})"
         axes.annotate(
             text,
             (end, place),

@@ -52,7 +52,7 @@ def plan_text(left: Sequence[plan.Run], runs: Sequence[plan.Run], given: plan.Gi
         name for name in runs[0].asked if name != "strategy" and len({str(run.asked[name]) for run in runs}) > 1
     ]
     lines = [f"{len(left)} of {len(runs)} runs, in {given.results or 'a new set'}; none is started"]
-    if left:
+    if left and not rounds.stands_alone(left, given):
         warm = rounds.warm_ups([run for run in left if run.round == left[0].round])[:1]
         lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]
     for run in left:

@@ -1,4 +1,4 @@
-"""How many rounds: REPEATS, and with UNTIL or BUDGET as many more as these say; before the first a run that warms up.
+"""How many rounds: REPEATS, and with UNTIL or BUDGET as many more as these say; before several a run that warms up.
 
     for runs in rounds(left, more_of, given, results): ...
 
@@ -76,7 +76,7 @@ def rounds(
     """
     began, round_s = time.monotonic(), _longest_round_s(of_round(1), results)
     begun = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
-    begun_rounds, warm = least(given, of_round), False
+    begun_rounds, warm = least(given, of_round), stands_alone(left, given)
     added = (of_round(number) for number in itertools.count(begun_rounds + 1))
     for runs in itertools.chain(begun, added if open_ended(given) else ()):
         # what is left of a round that was begun is run in any case
@@ -88,6 +88,12 @@ def rounds(
         started = time.monotonic()
         yield runs
         round_s = max(round_s, time.monotonic() - started)  # charts are drawn in it, too
+
+
+def stands_alone(left: Sequence[Run], given: Given) -> bool:
+    """Whether there is one run only, in a new set, so that no other had a warmer machine."""
+    fresh = given.results is None or not (given.results / "runs.csv").exists()
+    return len(left) == 1 and fresh and not open_ended(given)
 
 
 def warm_ups(left: Sequence[Run]) -> list[Run]:

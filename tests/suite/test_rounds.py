@@ -93,22 +93,32 @@ def test_a_warm_up_counts_nowhere(given, tmp_path):
     assert plan.left_to_do(runs, results) == [] and len(read_table(results, "runs")) == 6
 
 
+def test_one_run_alone_has_no_warm_up_and_one_beside_others_has(given, tmp_path):
+    """Protects a minute of every `make bench-ddp REPEATS=1`, and a retried run from being the only cold one."""
+    told, results = given(STRATEGIES="single", REPEATS=1), tmp_path / "a set"
+    alone = plan.bench(told)
+    assert rounds.stands_alone(alone, told) and not rounds.stands_alone(plan.bench(given(REPEATS=1)), told)
+    assert not rounds.stands_alone(alone, given(STRATEGIES="single", REPEATS=1, BUDGET="9h"))
+    finish(plan.bench(given(STRATEGIES="ddp", REPEATS=1)), results)
+    assert not rounds.stands_alone(alone, given(STRATEGIES="single", REPEATS=1, RESULTS=results))
+
+
 def test_a_real_warm_up_leaves_its_row_and_the_order_is_recorded(checkout, tmp_path, tiny_config, tiny_data):
     """Protects the seam of plan, launcher and attempt: a cold first run that is not counted, and places in runs.csv."""
     results = tmp_path / "a set"
     results.mkdir()
     (results / "environment.json").write_text("{}")
-    env = environment(CONFIG=tiny_config, DATA=tiny_data, STRATEGIES="single", REPEATS=1, RESULTS=results)
+    env = environment(CONFIG=tiny_config, DATA=tiny_data, STRATEGIES="single", REPEATS=2, RESULTS=results)
     done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = read_table(results, "runs")
-    assert [*zip(rows["repeat"], rows.status, strict=True)] == [(0, WARM_UP), (1, "ok")]
-    assert rows.position.isna().tolist() == [True, False] and rows.position[1] == 1
+    assert [*zip(rows["repeat"], rows.status, strict=True)] == [(0, WARM_UP), (1, "ok"), (2, "ok")]
+    assert rows.position.isna().tolist() == [True, False, False] and rows.position[1] == 1
     assert (read_table(results, "epochs").run_id == rows.run_id[0]).sum() == 2  # of the two epochs one has all windows
     (group,) = load_set(results).groups
-    assert len(group.samples) == 1
+    assert len(group.samples) == 2
     again = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=300)
-    assert again.returncode == 0 and len(read_table(results, "runs")) == 2  # nothing is left, so nothing is warmed
+    assert again.returncode == 0 and len(read_table(results, "runs")) == 3  # nothing is left, so nothing is warmed
 
 
 # --- UNTIL and BUDGET ---------------------------------------------------------------------------------------------

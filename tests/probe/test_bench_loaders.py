@@ -1,0 +1,35 @@
+"""make bench-loaders: every way measured, its ratios to what it stands beside, its files written.
+
+.venv/bin/python -m pytest tests/probe/test_bench_loaders.py
+"""
+
+import pandas
+import pytest
+
+from scripts.probe.loaders import PLAIN, Options, main, table
+
+
+def test_ratios_are_to_the_plain_pipeline_and_to_the_better_bare_loop():
+    """Protects the published "x of its bare loop": the faster of two loops, paired by rounds."""
+    days = [1.0, 1.1, 0.9, 1.05, 1.0]  # a round slows all alike, so that pairs know the ratio well
+    rates = {PLAIN: 100, "ours": 380, "threads": 400, "processes": 300}
+    taken = {
+        (name, 1): [(rate * day + number % 2, 1.0) for number, day in enumerate(days)] for name, rate in rates.items()
+    }
+    found = table(taken, {"ours": ("threads", "processes")}).set_index("loader")
+    assert found.times_plain["ours"] == pytest.approx(3.8, abs=0.02)
+    assert found.times_bare["ours"] == pytest.approx(0.95, abs=0.002)
+    assert 0.94 < found.times_bare_low["ours"] < found.times_bare["ours"] < found.times_bare_high["ours"] < 0.96
+    assert found.drop("ours").times_bare.isna().all() and (found.n == 5).all()
+
+
+@pytest.mark.slow
+def test_the_whole_command_measures_writes_and_draws(own_data, tmp_path, capsys):
+    """Protects the command: real images, real processes, both files and the chart."""
+    out = tmp_path / "out"
+    options = Options(str(own_data), out, image_size=32, rounds=2, window_s=0.05, turns=6, only="full Pillow")
+    assert main(options) == 0
+    rates = pandas.read_csv(out / "loaders.csv")
+    ours = rates[rates.loader == "ours, packed full"]
+    assert (ours.images_per_s > 0).all() and ours.times_bare.notna().all() and ours.times_plain.notna().all()
+    assert (out / "loaders.png").stat().st_size > 10_000 and "CPU microseconds an image" in capsys.readouterr().out
