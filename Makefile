@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report publish readme compare ab power roof forecast verify sweep scaling ablate peers mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report publish readme compare ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -102,6 +102,12 @@ roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FL
 
 forecast: setup ## memory that each strategy needs: ARGS="--memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml"
 	@$(PYTHON) -m scripts.suite.room $(ARGS)
+
+gpu-check: setup data ## everything that the suite says of GPUs, tried on this one, in 9 minutes; called again, it goes on; without a GPU a dry run
+	@$(PYTHON) -m scripts.gpu_check.run $(ARGS)
+
+profile: setup ## torch.profiler around some steps: the top kernels, and how far each kind of layer is from the roof
+	@$(PYTHON) -m scripts.probe.profile $(ARGS)
 
 power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spread of RESULTS
 	@$(PYTHON) -m scripts.analysis.power --results "$(or $(RESULTS),results/latest)"

@@ -37,6 +37,8 @@ from scripts.report.content import (
     wall_rows,
 )
 from scripts.report.figures import describe, troubles
+from scripts.report.forecast import EXPLAIN as ABOUT_FORECAST
+from scripts.report.forecast import HEADER, forecast_table
 from scripts.report.measure import measure
 from scripts.report.origin import commands, facts, launch_lines, scalings, sweeps
 from scripts.report.peers import cells, peers_chart, read_peers
@@ -100,6 +102,7 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
     columns = [name for name in COLUMNS if any(row.get(name) for row in rows)]
     loader_verdict, loader = loader_rows(results)
     wall_header, wall = wall_rows(results)
+    forecast_state, forecast = forecast_table(results)
     values = {
         "name": results.name,
         "about": describe([results]),
@@ -113,6 +116,10 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
         "wall": wall,
         "peers": [cells(row) for row in read_peers(results.path)[0]],
         "loader": loader,
+        "forecast_state": forecast_state,
+        "forecast_header": HEADER,
+        "forecast": forecast,
+        "about_forecast": ABOUT_FORECAST,
         "loader_verdict": loader_verdict,
         "commands": commands(results),
         "launches": launch_lines(results),
