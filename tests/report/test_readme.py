@@ -18,6 +18,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES
 from scripts.analysis import compare
 from scripts.analysis.sets import load_set
+from scripts.gpu_check import run as gpu_check
 from scripts.probe import overhead, peers
 from scripts.probe.measured import add_rows
 from scripts.report.detail_charts import step_chart
@@ -179,7 +180,9 @@ def test_every_file_and_command_is_there(path):
         ours = re.sub(r'PIP_ARGS="[^"]*"|.* pip download .*', "", line)  # pip's flags are its own
         for flag in re.findall(r"(?<![\w-])--(?:no-)?([a-z][\w-]+)", ours):
             options = [
-                field.name for tool in (overhead, peers, compare, room) for field in dataclasses.fields(tool.Options)
+                field.name
+                for tool in (overhead, peers, compare, room, gpu_check)
+                for field in dataclasses.fields(tool.Options)
             ]
             known = {*FIELDS, *options}
             assert flag.replace("-", "_") in known, flag
