@@ -162,6 +162,10 @@ def test_every_link_to_a_set_is_to_one_that_is_shown(path):
     assert linked <= {*shown(PUBLISHED).values(), MEASURED.name}
 
 
+TOOLS = (overhead, peers, compare, room, gpu_check)
+OPTIONS = {field.name for tool in TOOLS for field in dataclasses.fields(tool.Options)}
+
+
 @each_readme
 def test_every_file_and_command_is_there(path):
     """Protects the newcomer who types what is written."""
@@ -179,13 +183,7 @@ def test_every_file_and_command_is_there(path):
             assert all(re.search(rf"\b{name}\b", MAKEFILE) for name in re.findall(r"([A-Z_]+)=", command)), line
         ours = re.sub(r'PIP_ARGS="[^"]*"|.* pip download .*', "", line)  # pip's flags are its own
         for flag in re.findall(r"(?<![\w-])--(?:no-)?([a-z][\w-]+)", ours):
-            options = [
-                field.name
-                for tool in (overhead, peers, compare, room, gpu_check)
-                for field in dataclasses.fields(tool.Options)
-            ]
-            known = {*FIELDS, *options}
-            assert flag.replace("-", "_") in known, flag
+            assert flag.replace("-", "_") in {*FIELDS, *OPTIONS}, flag
 
 
 def test_every_column_is_explained():
