@@ -116,8 +116,8 @@ MISTAKES = {
 ELSEWHERE = {
     "flips where there should be none": (
         CROPS,
-        "generator=generator).item() < 0.5",
-        "generator=generator).item() > 0.5",
+        "flip=numbers[2 * TRIES + 2] < 0.5",
+        "flip=numbers[2 * TRIES + 2] > 0.5",
     ),
     "evaluation as in training": (ENGINE, "        self.model.eval()\n", ""),
     "resumed without momentum": (CHECKPOINT, '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
