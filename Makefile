@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report publish readme compare ab power roof forecast verify sweep scaling mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report publish readme compare ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -26,10 +26,10 @@ help: ## this text
 #: SEEDS       rounds take this many seeds in turn, one setting together; default: one seed
 #: NPROC       ranks; default: the GPUs, else 2
 #: RESULTS     result set; default: results/<date>-<time>; given again, only what is missing is run
-#: PLAN        yes: bench, ab, sweep and scaling print their runs, and start none
+#: PLAN        yes: bench, ab, sweep, scaling and ablate print their runs, and start none
 #: RETRY       a status, such as failed: run those attempts again
 #: TIMEOUT     seconds that one run may take; default: the configuration's limit_s
-#: STRATEGY    for ab (default ddp), sweep and scaling
+#: STRATEGY    for ab and ablate (default ddp), sweep and scaling
 #: KEY, VALUES      for sweep
 #: RANKS       for scaling, such as "1 2 4"
 #: A, B        for ab: two of commit:REV, tree:, flags:..., config:FILE, python:PATH; for compare: two sets
@@ -40,6 +40,7 @@ help: ## this text
 #: MEASURE     no: make report from what is there
 #: NAME, REPLACE   for publish: <hardware>_<torch>_<yyyymm>; yes: in the place of the set of that name
 #: WARNING_S   bench-slurm: seconds before the time limit at which a checkpoint is asked for; default 60
+#: PEERS, MINUTES  for peers: which, and of pairs with each at most; default: all, 30
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
 #: HOSTS       hosts for horovodrun, such as a:4,b:4
 #: THREADS_PER_RANK                        default: cores / ranks
@@ -102,6 +103,12 @@ roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FL
 forecast: setup ## memory that each strategy needs: ARGS="--memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml"
 	@$(PYTHON) -m scripts.suite.room $(ARGS)
 
+gpu-check: setup data ## everything that the suite says of GPUs, tried on this one, in 9 minutes; called again, it goes on; without a GPU a dry run
+	@$(PYTHON) -m scripts.gpu_check.run $(ARGS)
+
+profile: setup ## torch.profiler around some steps: the top kernels, and how far each kind of layer is from the roof
+	@$(PYTHON) -m scripts.probe.profile $(ARGS)
+
 power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spread of RESULTS
 	@$(PYTHON) -m scripts.analysis.power --results "$(or $(RESULTS),results/latest)"
 
@@ -122,6 +129,12 @@ sweep: setup data ## one option, several values: STRATEGY=ddp KEY=bucket_cap_mb 
 
 scaling: setup data ## strong and weak scaling: STRATEGY=ddp RANKS="1 2 4"
 	@launchers/all.sh scaling
+
+ablate: setup data ## what each option is worth, by itself and all together: STRATEGY=ddp REPEATS=5
+	@STRATEGY=$(or $(STRATEGY),ddp) launchers/all.sh ablate
+
+peers: setup data ## ddp beside what one would pick instead, launches by turns: PEERS="fabric bare" MINUTES=30
+	@$(PYTHON) -m scripts.probe.peers $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PEERS),--only $(PEERS))
 
 mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
 	@$(PYTHON) -m scripts.report.mlperf_log --results "$(or $(RESULTS),results/latest)" $(ARGS)

@@ -81,4 +81,5 @@ def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__, precision=("auto", "fp32", "tf32", "fp16"))))
+    allowed = {"precision": ("auto", "fp32", "tf32", "fp16"), "compile": (False,), "fused": (False,)}
+    guarded(lambda: main(load_config(description=__doc__, **allowed)))

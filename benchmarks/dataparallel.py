@@ -59,4 +59,4 @@ def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
 
 if __name__ == "__main__":
     # SyncBatchNorm needs a process group; under DataParallel it would quietly be BatchNorm.
-    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"))))
+    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"), compile=(False,))))

@@ -3,11 +3,7 @@
 torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --config configs/smoke.yaml
 """
 
-import os
-import shutil
-import sysconfig
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,11 +11,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.account import exchange_of, no_exchange
+from benchmarks.common.compiling import check_compiler
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, start_worker, synchronize
+from benchmarks.common.devices import all_reduce_sum, ddp_options, group_options, start_worker, synchronize
 from benchmarks.common.engine import fit
-from benchmarks.common.errors import Unavailable
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
@@ -28,10 +24,7 @@ from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
-    if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
-        raise Unavailable("torch.compile needs a C++ compiler, and there is none; install g++, or name one in CXX")
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        raise Unavailable("torch.compile needs Python's headers, and there are none; install python3-dev")
+    check_compiler()
     config, worker = start_worker(config, find_place("torchrun"))
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
@@ -39,7 +32,7 @@ def main(config: Config, fit=fit) -> None:
     net = build_model(config, len(train.classes), worker.device)
     net.compile()  # ddp_compile: the module itself, so that its tensors keep their names
     device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb or None)
+    model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     optimizer = build_optimizer(config, net)
 
     def step(images, target):

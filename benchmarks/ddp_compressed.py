@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.account import exchange_of, no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
+from benchmarks.common.devices import all_reduce_sum, ddp_options, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.model import build_model, build_optimizer
@@ -35,7 +35,7 @@ def main(config: Config, fit=fit) -> None:
         train, val = build_loaders(config, worker)
     net = build_model(config, len(train.classes), worker.device)
     device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb or None)
+    model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     model.register_comm_hook(*hook_of(config))  # ddp_compressed: what a full bucket goes through, in place of a sum
     optimizer = build_optimizer(config, net)
 

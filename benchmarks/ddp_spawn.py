@@ -14,7 +14,7 @@ from benchmarks.common import machine
 from benchmarks.common.account import exchange_of, no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
+from benchmarks.common.devices import all_reduce_sum, ddp_options, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
@@ -43,7 +43,7 @@ def train_rank(place: Place, meeting: str, config: Config, fit) -> None:
         train, val = build_loaders(config, worker)
     net = build_model(config, len(train.classes), worker.device)
     device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, bucket_cap_mb=config.bucket_cap_mb or None)
+    model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     optimizer = build_optimizer(config, net)
 
     def step(images, target):

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.account import exchange_of, no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
+from benchmarks.common.devices import all_reduce_sum, ddp_options, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.gpus import usable_gpus
@@ -38,7 +38,7 @@ def main(config: Config, fit=fit) -> None:
     net = build_model(config, len(train.classes), worker.device)
     stages = cut_stages(config, net, num_stages=2)
     staged = in_precision(config, Staged(stages, devices, config.split_size, send))
-    model = DistributedDataParallel(staged, bucket_cap_mb=config.bucket_cap_mb or None)  # hybrid: no device_ids
+    model = DistributedDataParallel(staged, **ddp_options(config))  # hybrid: no device_ids
     optimizer = build_optimizer(config, net)
 
     def step(images, target):
@@ -96,4 +96,4 @@ def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__)))
+    guarded(lambda: main(load_config(description=__doc__, compile=(False,))))

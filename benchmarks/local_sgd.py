@@ -44,7 +44,7 @@ def main(config: Config, fit=fit) -> None:
         loss.backward()
         optimizer.step()
         done["steps"] += 1
-        if done["steps"] % config.local_period == 0:  # local_sgd: weights, and not momentum, which stays a rank's own
+        if done["steps"] % config.local_period == 0:  # local_sgd: weights; momentum stays each rank's own
             average_into(net)
         return loss.detach(), output.detach()
 
@@ -58,7 +58,8 @@ def main(config: Config, fit=fit) -> None:
         share_buffers(average, worker, all_reduce_sum)
 
     def own():  # local_sgd: what ranks hold differently
-        return [*net.parameters(), *net.buffers(), *(each["momentum_buffer"] for each in optimizer.state.values())]
+        moving = [each["momentum_buffer"] for each in optimizer.state.values() if config.momentum]
+        return [*net.parameters(), *net.buffers(), *moving]
 
     def state():
         flat = flatten(own(), worker.device)
@@ -80,7 +81,7 @@ def main(config: Config, fit=fit) -> None:
         train=train,
         val=val,
         step=step,
-        shape=Shape(worker.world_size, period=config.local_period, exact=config.local_group == 1),
+        shape=Shape(worker.world_size, period=config.local_period, group=config.local_group),
         reduce=all_reduce_sum,
         exchange=lambda: average_into(average),  # local_sgd: one average, which comes once a period
         predict=average,

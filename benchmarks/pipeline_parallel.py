@@ -96,4 +96,4 @@ def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
 
 if __name__ == "__main__":
     # SyncBatchNorm would sum over ranks that are in different layers, and never end.
-    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"))))
+    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"), compile=(False,))))

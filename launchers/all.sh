@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Not a strategy: runs many, through the one loop. `all.sh` is make bench-all; `all.sh sweep` and `all.sh scaling` the others.
+# Not a strategy: runs many, through the one loop. `all.sh` is make bench-all; `all.sh sweep`, `scaling` and `ablate` the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}

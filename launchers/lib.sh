@@ -42,6 +42,12 @@ skip() { # REASON: record that it cannot run here
 
 [ -z "${SKIP:-}" ] || skip "$SKIP" # the plan knows already that it has no room
 
+see_only() { # N: one process takes all GPUs that it sees, so it sees the first N
+  [ "$NUM_GPUS" -gt 0 ] || return 0
+  CUDA_VISIBLE_DEVICES=$(cut -d , -f "1-$1" <<<"${CUDA_VISIBLE_DEVICES-$(seq -s , 0 "$(($1 - 1))")}")
+  export CUDA_VISIBLE_DEVICES
+}
+
 words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, or as one of NNODES nodes
   TORCHRUN=("$PYTHON" -m torch.distributed.run --nproc-per-node "$NPROC")
   if [ "${NNODES:-1}" -gt 1 ]; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# One process drives two GPUs, half of the layers on each.
+# One process drives two GPUs, half of the layers on each; with NPROC=1 one GPU has both halves.
 source "$(dirname "$0")/lib.sh"
+see_only "$NPROC"
 export NPROC=1
 attempt "$PYTHON" -m benchmarks.model_parallel "${OPTIONS[@]}"

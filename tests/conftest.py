@@ -1,10 +1,27 @@
-"""The fixtures of all tests: a small folder of real photographs, a checkout of their own, a recording interpreter."""
+"""The fixtures of all tests: a small folder of real photographs, a checkout of their own, a recording interpreter, and
+a limit, so that a test which hangs fails, and the others still run."""
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 from support import NUM_TRAIN, NUM_VAL, ROOT, TINY_YAML, Recorder, draw_images
+
+LIMIT_S = 1800  # of one test, with the fixtures that it is the first to need
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    def late(*_):
+        raise TimeoutError(f"{item.nodeid} did not end in {LIMIT_S} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(LIMIT_S)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
 
 
 @pytest.fixture(scope="session")

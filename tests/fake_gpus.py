@@ -52,7 +52,7 @@ def see_gpus(patch, num_gpus: int, usable: bool = True) -> None:
         "current_device": lambda: 0,
         "get_device_name": lambda *_: "a GPU that is not there",
         "get_device_properties": lambda device: types.SimpleNamespace(
-            uuid=f"GPU-{torch.device(device).index}", total_memory=192 << 30, multi_processor_count=80
+            uuid=f"GPU-{torch.device(device).index}", total_memory=192 << 30, multi_processor_count=80, major=8, minor=0
         ),
         "get_device_capability": lambda *_: (8, 0),
         "is_current_stream_capturing": lambda: False,

@@ -106,6 +106,8 @@ def test_plain_steps_are_equal():
 NAMED = {
     "analysis.sets": {"single"},
     "suite.preflight": {*CORE},
+    # a list of what to time on a GPU, which says what is run and branches on nothing
+    "gpu_check.checks": {"ddp", "ddp_compile"},
 }
 
 

@@ -5,18 +5,16 @@
 Needs no torch, so that launchers and plots can read a configuration in a blink.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import sys
 import typing
-from pathlib import Path
 from typing import Literal
 
 import tyro
-import yaml
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.yaml_file import read_values
 
 Arch = Literal[
     "resnet18",
@@ -64,6 +62,14 @@ class Config:
     capability 8), fp16 on others where the script scales gradients, else fp32."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     """Layout of images and weights."""
+    compile: bool = False
+    """torch.compile of the model; refused where a strategy cuts or shards it."""
+    cuda_graphs: bool = False
+    """With `compile`, on GPUs: its kernels are replayed as CUDA graphs (torch.compile's mode reduce-overhead)."""
+    fused: bool = False
+    """The optimizer's whole update in one kernel."""
+    cudnn_benchmark: bool = True
+    """On GPUs: cuDNN times its algorithms for each shape, and keeps the fastest."""
 
     global_batch: int = 256
     """Images of one optimizer step, over all ranks. Must divide by the ranks. 0: `batch_per_device` says it."""
@@ -114,6 +120,10 @@ class Config:
 
     bucket_cap_mb: float = 0.0
     """DDP strategies: gradient bucket, MiB; 0: PyTorch's own choice, 1 for the first and 25 for the others."""
+    static_graph: bool = False
+    """DDP strategies: every step uses the same parameters, so that DDP need not look for those left out."""
+    gradient_as_bucket_view: bool = False
+    """DDP strategies: gradients lie in the buckets, and are not copied there and back."""
     comm_hook: Literal["bf16", "fp16", "powersgd"] = "bf16"
     """ddp_compressed: what gradients travel as; powersgd, low-rank factors, needs NCCL."""
     powersgd_rank: int = 1
@@ -146,34 +156,12 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 TYPES = typing.get_type_hints(Config)
 BATCHES = ("global_batch", "batch_per_device")  # one of them is 0
 AT_LEAST = {
-    "workers": 0,
-    "image_size": 8,
-    "global_batch": 1,
-    "batch_per_device": 0,
-    "epochs": 1,
-    "steps": 0,
-    "lr": 0,
-    "lr_batch": 1,
-    "lr_warmup_epochs": 0,
-    "momentum": 0,
-    "weight_decay": 0,
-    "seed": 0,
-    "warmup_steps": 0,
-    "windows": 1,
-    "window_steps": 1,
-    "account_steps": 0,
-    "checkpoint_steps": 0,
-    "timeout_s": 1,
-    "limit_s": 0,
-    "bucket_cap_mb": 0,
-    "powersgd_rank": 1,
-    "shard_ranks": 0,
-    "local_period": 1,
-    "local_group": 1,
-    "cut": 0,
-    "split_size": 0,
-    "microbatches": 0,
-}
+    "workers": 0, "image_size": 8, "global_batch": 1, "batch_per_device": 0, "epochs": 1, "steps": 0, "lr": 0,
+    "lr_batch": 1, "lr_warmup_epochs": 0, "momentum": 0, "weight_decay": 0, "seed": 0, "warmup_steps": 0,
+    "windows": 1, "window_steps": 1, "account_steps": 0, "checkpoint_steps": 0, "timeout_s": 1, "limit_s": 0,
+    "bucket_cap_mb": 0, "powersgd_rank": 1, "shard_ranks": 0, "local_period": 1, "local_group": 1, "cut": 0,
+    "split_size": 0, "microbatches": 0,
+}  # fmt: skip
 
 
 def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple) -> Config:
@@ -205,16 +193,7 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
 
 def read_yaml(path: str) -> dict:
     """The differences a YAML file holds, checked against Config's names and types. Raises UserError."""
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the configuration {path}: {error}") from None
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        # PyYAML lets the last three escape: from `!!int ""`, `!!bool x`, `!!timestamp x`, and deep nesting.
-        raise UserError(f"{path} is not plain YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} must hold `name: value` lines, but holds a {type(values).__name__}")
-    return {str(name): _checked(path, str(name), value) for name, value in values.items()}
+    return read_values(path, {name: wanted for name, wanted in TYPES.items() if name != "config"})
 
 
 def whole_batch(config: Config, num_devices: int) -> Config:
@@ -249,33 +228,3 @@ def _flag(args: list[str], name: str) -> str:
         if flag in flags:
             value = text if given else "".join(args[position + 1 : position + 2])
     return value
-
-
-def _checked(path: str, name: str, value: object) -> object:
-    if name not in FIELDS or name == "config":
-        near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
-        hint = f"did you mean `{near[0]}`?" if near else "`make help` and --help list the fields"
-        raise UserError(f"{path}: unknown key {name!r}; {hint}")
-    wanted = TYPES[name]
-    if typing.get_origin(wanted) is typing.Union:
-        if value == "auto":
-            return value
-        wanted = typing.get_args(wanted)[0]
-    if typing.get_origin(wanted) is Literal:
-        choices = typing.get_args(wanted)
-        if value in choices:
-            return value
-        near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"{path}: {name} is {_shown(value)}; {hint}It takes {', '.join(choices)}")
-    if wanted is float and type(value) in (int, str):  # YAML 1.1 reads 1e-4 as text
-        with contextlib.suppress(ValueError, OverflowError):
-            return float(value)
-    if type(value) is not wanted:
-        raise UserError(f"{path}: {name} is {_shown(value)}, but must be of type {wanted.__name__}")
-    return value
-
-
-def _shown(value: object) -> str:
-    """A value for a message: not what is in a list, since a few YAML aliases can describe gigabytes."""
-    return f"a {type(value).__name__}" if isinstance(value, (list, dict, set, tuple)) else repr(value)[:60]

@@ -55,7 +55,7 @@ def start_worker(
     capability = None
     if use_cuda:
         torch.cuda.set_device(device)
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = config.cudnn_benchmark
         capability = min(torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count()))
     precision = met_precision(config.precision, capability, mixed)
     config = dataclasses.replace(whole_batch(config, place.world_size * devices_per_rank), precision=precision)
@@ -81,6 +81,12 @@ def group_options(config: Config, worker: Worker) -> dict:
     if worker.device.type == "cuda":
         options["device_id"] = worker.device
     return options
+
+
+def ddp_options(config: Config) -> dict:
+    """Keyword arguments of DistributedDataParallel that every strategy shares."""
+    own = {name: getattr(config, name) for name in ("static_graph", "gradient_as_bucket_view")}
+    return own | {"bucket_cap_mb": config.bucket_cap_mb or None}
 
 
 def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.common.account import Exchange, WithoutExchange, take_apart
 from benchmarks.common.agreement import agree, count_devices, gather, stop_requests
 from benchmarks.common.checkpoint import Checkpointer, Load, State, load_whole_state, whole_state
-from benchmarks.common.clock import Clock, Window, check_windows_fit
+from benchmarks.common.clock import Clock, Window, check_windows_fit, first_timed
 from benchmarks.common.config import Config
 from benchmarks.common.data import Loader, num_odd_files
 from benchmarks.common.devices import Reduce, Worker, peak_memory_mb, share_buffers
@@ -25,7 +25,7 @@ from benchmarks.common.errors import Stopped
 from benchmarks.common.meters import Meter
 from benchmarks.common.model import flops_per_image, learning_rate
 from benchmarks.common.record import Record
-from benchmarks.common.settings import Shape
+from benchmarks.common.settings import Shape, shape_in
 
 Step = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor | None, torch.Tensor | None]]
 """One optimizer step on this rank's (images, target): detached (loss, output), or Nones without them."""
@@ -68,7 +68,9 @@ def fit(
     state = state or functools.partial(whole_state, model, optimizer)
     load = load or functools.partial(load_whole_state, model, optimizer)
     checkpoints = Checkpointer(config, worker, len(train.classes), share, state, load, extra or {})
-    clock, devices = make_clock(worker.device), devices or [worker.device]
+    clock, devices, columns = make_clock(worker.device), devices or [worker.device], dict(columns or {})
+    if config.compile:  # evaluation has batches of other sizes, each of which would be compiled
+        step, predict = first_timed(step, worker.device, columns), predict or model.forward
     run = _Run(config, worker, model, optimizer, train, val, step, reduce, predict or model, share, checkpoints, clock)
     first_epoch, first_step = run.resume()
     with stop_requests(config) as run.stop_requests:
@@ -83,9 +85,7 @@ def fit(
         rows, means = take_apart(*parts, without_exchange, num_devices, exchange)  # one step goes before these
         run.record.steps_taken_apart(rows, first_step)
         run.summary |= means
-    if config.norm == "sync":  # statistics, and so gradients, are of the whole batch
-        shape = dataclasses.replace(shape, num_shards=1)
-    met = {"world_size": num_devices} | train.met | dataclasses.asdict(shape) | (columns or {})
+    met = {"world_size": num_devices} | train.met | dataclasses.asdict(shape_in(config, shape)) | columns
     run.record.finish(run.summary | {"parallel": count_devices(devices, worker, reduce) > 1}, met)
 
 

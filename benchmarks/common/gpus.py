@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from benchmarks.common.errors import UserError
 
 PATIENCE_S = 20
 DEVICES = Path("/dev")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class Build:
     capability: tuple[int, int]
     driver: int
     machines: tuple[str, ...]
+
+    @property
+    def torch(self) -> str:
+        """The version of torch in its lock."""
+        return re.search(r"^torch==(\S+)", (ROOT / self.lock).read_text(), re.MULTILINE)[1]
 
 
 # From 2.11 on PyPI's torch is a CUDA 13 build, which has no Volta: pytorch issues 172352, 177975 and 190385, and the
@@ -51,12 +58,21 @@ class Seen:
 
 
 def look() -> Seen:
-    """The GPUs and the driver of this machine. Never raises, and waits at most PATIENCE_S seconds for nvidia-smi."""
+    """The GPUs and the driver of this machine, unless CUDA_VISIBLE_DEVICES hides all. Never raises, and waits at most
+    PATIENCE_S seconds for nvidia-smi."""
+    if _named() is not None and not any(_named()):
+        return Seen(problem=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU")
     if not shutil.which("nvidia-smi"):
         return Seen(problem="there is no nvidia-smi")
     seen = _ask("name,compute_cap,driver_version")
     # Drivers before 510 do not know compute_cap; every build here needs a newer one, which the version alone says.
     return _ask("name,driver_version") if "compute_cap" in seen.problem else seen
+
+
+def _named() -> list[str] | None:
+    """What CUDA_VISIBLE_DEVICES names, up to a -1, which ends the list; None where it is not set."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if visible is None else [name.strip() for name in re.split(r",?\s*-1", visible)[0].split(",")]
 
 
 def _ask(fields: str) -> Seen:
@@ -102,7 +118,7 @@ def fitting_build(seen: Seen) -> tuple[Build, str]:
     raise UserError(
         f"no torch on PyPI that this suite knows runs here: {_misfit(BUILDS[-1], seen)}. Update the driver; for a GPU "
         "older than Volta give TORCH= and PIP_ARGS= of a build with its kernels, such as TORCH=2.14.1+cu126 "
-        'PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cu126"'
+        'PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cu126"; or CUDA_VISIBLE_DEVICES= for the CPU'
     )
 
 
@@ -133,9 +149,8 @@ def usable_gpus() -> int:
     Raises UserError where GPUs are there, and asked for, but cannot be used: the driver is too old for this torch,
     this torch has no kernels for them or no CUDA, or CUDA_VISIBLE_DEVICES names one that is not there.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    named = None if visible is None else re.split(r",?\s*-1", visible)[0].split(",")
-    hidden = named is not None and not any(name.strip() for name in named)
+    visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), _named()
+    hidden = named is not None and not any(named)
     nodes = [path for path in DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl)", path.name)]
     if hidden or not (nodes or shutil.which("nvidia-smi")):
         return 0
@@ -178,7 +193,7 @@ def _unusable(torch, seen: Seen, visible: str | None) -> str:
     """Why CUDA does not start although there are GPUs, and what to do."""
     there = _oldest(seen) if seen.gpus else "an NVIDIA GPU"
     if not torch.version.cuda:
-        return f"{there} is here, but torch {torch.__version__} is built without CUDA; {_remedy(seen)}"
+        return f"{there} is here, but torch {torch.__version__} is built without CUDA; {_remedy(seen, anew=True)}"
     if _version(seen.driver) and _version(seen.driver)[0] < _needed_driver(torch.version.cuda):
         needs = f"torch {torch.__version__} (CUDA {torch.version.cuda})"
         return f"driver {seen.driver} is too old for {needs}; {_remedy(seen)}"
@@ -196,13 +211,15 @@ def _needed_driver(cuda: str) -> int:
     return next((build.driver for build in BUILDS if build.cuda == int(cuda.split(".")[0])), 0)
 
 
-def _remedy(seen: Seen) -> str:
-    """What to install instead."""
+def _remedy(seen: Seen, anew: bool = False) -> str:
+    """What to install instead, as one command. anew: what is there would pass for it, as 2.15.0+cpu does for 2.15.0."""
     try:
         build, _ = fitting_build(seen)
     except UserError as error:
         return str(error)
-    return (
-        f"{build.versions} fits: rm .venv/.ready, then make setup here chooses it, or install it into PYTHON; "
-        "or CUDA_VISIBLE_DEVICES= for the CPU"
-    )
+    if Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():
+        command = f"{'rm -r .venv && ' * anew}make setup TORCH={build.torch}"
+    else:
+        words = "--force-reinstall " * anew
+        command = f"{sys.executable} -m pip install {words}'{build.versions}' torchvision"
+    return f"{build.versions} fits: {command}; or CUDA_VISIBLE_DEVICES= for the CPU"

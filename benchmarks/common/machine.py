@@ -7,7 +7,7 @@ import contextlib
 import os
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import look, usable_gpus
+from benchmarks.common.gpus import usable_gpus
 
 
 def number(name: str, what: str, least: int = 1) -> int | None:
@@ -30,10 +30,12 @@ def num_gpus() -> int:
 
 
 def capability() -> tuple[int, int] | None:
-    """The least compute capability of the GPUs here; None without GPUs. Of GPUs that nothing tells of, such as those of
-    a cluster's nodes, the newest architecture's is believed: what they cannot do, their runs will say."""
-    known = [capability for _, capability in look().gpus if capability] if num_gpus() else []
-    return min(known, default=(9, 0)) if num_gpus() or os.environ.get("GPUS_PER_NODE", "0") != "0" else None
+    """The least compute capability of the GPUs that a run here sees; None without GPUs. Of GPUs that nothing tells of,
+    such as those of a cluster's nodes, the newest architecture's is believed: what they cannot do, their runs will
+    say."""
+    if not num_gpus() and os.environ.get("GPUS_PER_NODE", "0") == "0":
+        return None
+    return min(((gpu.major, gpu.minor) for gpu in _visible()), default=(9, 0))
 
 
 def gpu_memory_bytes(num_used: int) -> float | None:
@@ -46,12 +48,21 @@ def gpu_memory_bytes(num_used: int) -> float | None:
             if 0 < float(text) < float("inf"):
                 return float(text) * 1e9
         raise UserError(f"GPU_MEMORY_GB is {text!r}, but must be 10^9 bytes, such as 16.9 for a V100 of 16 GB")
-    with contextlib.suppress(UserError):  # NUM_GPUS was given
-        if num_used := min(num_used, usable_gpus()):
+    return min((gpu.total_memory for gpu in _visible()[:num_used]), default=None)
+
+
+def _visible() -> list:
+    """torch's properties of each GPU that it can use; empty where NUM_GPUS stands for GPUs that are elsewhere.
+
+    Properties alone make no CUDA context (torch's test/test_cuda_primary_ctx.py), which would take half a GB of each
+    GPU from the runs that this process plans.
+    """
+    with contextlib.suppress(UserError):
+        if number := usable_gpus():
             import torch
 
-            return min(torch.cuda.get_device_properties(index).total_memory for index in range(num_used))
-    return None
+            return [torch.cuda.get_device_properties(index) for index in range(number)]
+    return []
 
 
 def num_cores() -> int:

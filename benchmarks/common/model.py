@@ -7,6 +7,7 @@ import torch
 import torchvision
 from torch import nn
 
+from benchmarks.common.compiling import check_compiler
 from benchmarks.common.config import Config
 from benchmarks.common.data import MEMORY_FORMATS
 from benchmarks.common.errors import UserError
@@ -16,14 +17,21 @@ from benchmarks.common.stages import trace
 def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Module:
     """A torchvision ResNet with weights drawn from config.seed on the CPU, so that every rank, strategy and
     device starts from the same ones; float32, but its forward pass computes in config.precision where that is bf16.
-    Raises UserError for norm=sync on a CPU, which has no kernel for it."""
+    Raises UserError for norm=sync or CUDA graphs on a CPU, and Unavailable as check_compiler does."""
     if config.norm == "sync" and device.type != "cuda":
         raise UserError("norm sync (SyncBatchNorm) runs on GPUs only; use --norm group, or batch")
     torch.manual_seed(config.seed)
     model = draw_model(config, num_classes)
     if config.norm == "sync":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return in_precision(config, model.to(device, memory_format=MEMORY_FORMATS[config.memory_format]))
+    model = in_precision(config, model.to(device, memory_format=MEMORY_FORMATS[config.memory_format]))
+    if config.cuda_graphs and not (config.compile and device.type == "cuda"):
+        raise UserError("cuda_graphs are of compiled kernels on GPUs: it goes with --compile, and not on a CPU")
+    if config.compile:
+        check_compiler()
+        # the module itself, so that its tensors keep their names
+        model.compile(mode="reduce-overhead" if config.cuda_graphs else None)
+    return model
 
 
 class InBf16:
@@ -65,7 +73,8 @@ def flops_per_image(config: Config, num_classes: int) -> int:
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
     """SGD with momentum and weight decay; the engine sets the learning rate before every step."""
-    return torch.optim.SGD(model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+    options = {"momentum": config.momentum, "weight_decay": config.weight_decay, "fused": config.fused or None}
+    return torch.optim.SGD(model.parameters(), lr=config.lr, **options)
 
 
 def learning_rate(config: Config, epoch: float) -> float:

@@ -4,6 +4,7 @@ The launcher gives a run its folder in RUN_DIR. The earliest note in it is the f
 fail after it are victims.
 """
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from benchmarks.common.errors import Diverged, Stopped, Unavailable, UserError
 from benchmarks.common.ranks import find_place
@@ -32,16 +34,17 @@ def timed_out(reason: str) -> bool:
     return "timed out" in reason.lower() or "timeout" in reason.lower()
 
 
-def guarded(main: Callable[[], None], rank: int | None = None) -> None:
-    """Call `main`. On an exception, note the cause and end the process at once.
+def guarded(main: Callable[[], None], rank: int | None = None) -> NoReturn:
+    """Call `main`, on an exception note the cause, and end the process at once: this never returns.
 
-    At once means os._exit: an interpreter that shuts down in order would wait for ranks that wait for it.
+    At once means os._exit: an interpreter that shuts down in order would wait for ranks that wait for it, and, though
+    all went well, at times for a thread of gloo that waits for the interpreter (pytorch issue 190489; torch 2.10).
     rank: of this process, where the environment does not say.
     """
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # the launcher asks a run that hangs for its stacks
     try:
         main()
-        return
+        leave(0)
     except UserError as error:
         status, code, text = "failed", EXIT_USAGE, str(error)
         print(f"error: {text}", file=sys.stderr)
@@ -58,10 +61,16 @@ def guarded(main: Callable[[], None], rank: int | None = None) -> None:
         status, code, text = "failed", EXIT_FAILED, f"{type(error).__name__}: {error}"
         traceback.print_exc()
     note(status, text, rank)
-    sys.stdout.flush()
-    sys.stderr.flush()
     if timed_out(text) and RunFolder.current():
         time.sleep(STACKS_S)
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process, with its output written and nothing else of it in order."""
+    with contextlib.suppress(OSError):  # of a reader that has gone, such as head
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 

@@ -45,7 +45,8 @@ class Shape:
     split_size: images of such a part, the last may have fewer, and one loss is of all of them; 0: equal parts, each
         with a loss of its own.
     compression: what gradients travel as.
-    period: steps between two averages of the weights, where these are averaged, and gradients are not; else 1.
+    period: steps between two averages of the weights; 0: gradients are averaged instead.
+    group: with a period, shards next to each other whose gradients are averaged at every step all the same.
     exact: whether the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
     """
 
@@ -54,8 +55,17 @@ class Shape:
     num_microbatches: int = 1
     split_size: int = 0
     compression: str = "none"
-    period: int = 1
+    period: int = 0
+    group: int = 1
     exact: bool = True
+
+
+def shape_in(config: Config, shape: Shape) -> Shape:
+    """A strategy's Shape with what options of every strategy change of it."""
+    if config.norm == "sync":  # statistics, and so gradients, are of the whole batch
+        shape = dataclasses.replace(shape, num_shards=1)
+    # kernels that do several operations at once round once where others round twice
+    return dataclasses.replace(shape, exact=shape.exact and not (config.compile or config.fused))
 
 
 def ask(config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank: int, data: str) -> dict:

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torchvision
@@ -24,6 +25,7 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.roofs import Layer, forecast_rows, forecast_table
+from scripts.probe.measured import add_rows
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16}  # of autocast; tf32 moves fp32's bytes, fp16 those of bf16
 
@@ -37,12 +39,16 @@ class Options:
     batch: int = 256
     layers: bool = False
     """Print every layer, too."""
+    output: Path | None = None
+    """CSV file for the forecast, anew; the report shows results/published/measured/forecast.csv."""
 
 
 @dataclasses.dataclass
 class Operation:
     """One operation of the step. Tensors are known by (storage, how often it was written before)."""
 
+    name: str
+    """Such as aten::convolution."""
     layer: str
     flops: int
     pointwise: bool
@@ -87,7 +93,8 @@ class Trace(TorchDispatchMode):
         count = flop_registry.get(func.overloadpacket)
         flops = count(*args, **(kwargs or {}), out_val=result) if count else 0
         pointwise = torch.Tag.pointwise in func.tags
-        self.operations.append(Operation(self._layer(), flops, pointwise, self.in_optimizer, reads, writes))
+        name = func._schema.name
+        self.operations.append(Operation(name, self._layer(), flops, pointwise, self.in_optimizer, reads, writes))
         self.kept += [*before, *outputs]
         return result
 
@@ -191,6 +198,9 @@ def main(options: Options) -> int:
                 print(f"{'':{len(name) + 1}} {layer.name:<28} {layer.flops / 1e9:>10,.2f} {moved}")
     rows = forecast_rows(layers, options.arch, options.image_size, options.batch)
     print(forecast_table(rows))
+    if options.output:
+        options.output.unlink(missing_ok=True)
+        add_rows(options.output, rows)
     return 0
 
 

@@ -107,7 +107,8 @@ def step_by_step(training: Training, kept: list[Kept]) -> list[Finding]:
         measured = compare(*step, run, exact, plain)
         if training.device != "cpu" and any(finding.excess > 1 for finding in measured):
             rounding = ROUNDING.get(training.precision, ROUNDING_OF_HALF)
-            rough = Kept(before.step, disturbed(before.state, rounding), before.scale)
+            of_ranks = tuple(disturbed(state, rounding) for state in before.ranks)
+            rough = Kept(before.step, disturbed(before.state, rounding), before.scale, of_ranks)
             other = displacement(gone_on(training, rough, after.step, one_by_one), rough.state)
             measured = compare(*step, run, exact, other)
         findings += measured
@@ -145,6 +146,7 @@ def gone_on(training: Training, before: Kept, last: int, exchange: Exchange) -> 
         training.precision,
         torch.device(training.device),
         start=before.state,
+        starts=before.ranks,
         steps=range(before.step, last),
         scale=before.scale,
         exchange=exchange,

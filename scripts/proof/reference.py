@@ -8,7 +8,7 @@ not repeated here. Only the initial weights and the learning rate are the suite'
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -58,13 +58,14 @@ def train_reference(
     steps: range | None = None,
     scale: float = 2.0**16,
     exchange: Exchange = one_by_one,
+    starts: Sequence[State] = (),
 ) -> State:
     """The State after `steps` of config.epochs x config.steps optimizer steps (default: all) in this process.
 
     precision: what the run computed in, of PLAIN or AUTOCAST. start: where to go on from (default: config's initial
-    weights). scale: of the loss, to begin with, where the precision has one. exchange: makes of the shards' gradients
-    their mean. Running statistics are those of shard 0, as on rank 0. Uses torch's current number of threads. Raises
-    UserError where an image cannot be read.
+    weights); starts: the same of each shard, where they train apart. scale: of the loss, to begin with, where the
+    precision has one. exchange: makes of the shards' gradients their mean. Running statistics are those of shard 0, as
+    on rank 0. Uses torch's current number of threads. Raises UserError where an image cannot be read.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     torch.backends.cudnn.benchmark = True  # as in a run
@@ -77,8 +78,8 @@ def train_reference(
     autocast = AUTOCAST.get(precision)
     scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=autocast == torch.float16)
     steps = range(config.epochs * config.steps) if steps is None else steps
-    if shape.period > 1:
-        return train_apart(config, shape, net, optimizer, autocast, device, steps)
+    if shape.period:
+        return train_apart(config, shape, net, optimizer, autocast, device, steps, exchange, starts)
     for at in tqdm(steps, desc="reference", unit="step", disable=None, leave=False):
         epoch, step = divmod(at, config.steps)
         pixels, target = training_batch(config, epoch, step, device)
@@ -90,26 +91,31 @@ def train_reference(
     return read_state(net, optimizer)
 
 
-def train_apart(config: Config, shape: Shape, net: nn.Module, optimizer, autocast, device, steps: range) -> State:
-    """The same, of shards that each train a copy of their own, and get the mean of the weights after every
+def train_apart(
+    config: Config, shape: Shape, net: nn.Module, optimizer, autocast, device, steps: range, exchange, starts
+) -> State:
+    """The same, of groups of shards that each train a copy of their own, and get the mean of the weights after every
     shape.period steps; the State has that mean, and the statistics and momentum of shard 0."""
     copies = [(net, optimizer)]
-    for _ in range(1, shape.num_shards):
+    for _ in range(1, shape.num_shards // shape.group):
         other = copy.deepcopy(net)
         copies.append((other, torch.optim.SGD(other.parameters(), **optimizer.defaults)))
-    alone, scaler = dataclasses.replace(shape, num_shards=1), torch.amp.GradScaler(device.type, enabled=False)
+    for own, state in zip(copies, starts[:: shape.group], strict=bool(starts)):
+        load_state(*own, state)
+    of_group = dataclasses.replace(shape, num_shards=shape.group)
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
     for at in tqdm(steps, desc="reference", unit="step", disable=None, leave=False):
         epoch, step = divmod(at, config.steps)
         batch = training_batch(config, epoch, step, device)
-        for shard, (own, updating) in enumerate(copies):
+        for place, (own, updating) in enumerate(copies):
             updating.param_groups[0]["lr"] = learning_rate(config, epoch + step / config.steps)
-            mine = (tensor.tensor_split(shape.num_shards)[shard] for tensor in batch)
-            average_gradients(own, *mine, alone, autocast, scaler, one_by_one)
+            mine = (tensor.tensor_split(len(copies))[place] for tensor in batch)
+            average_gradients(own, *mine, of_group, autocast, scaler, exchange)
             updating.step()
         if (at + 1) % shape.period == 0 or at + 1 == steps.stop:
             with torch.no_grad():
                 for of_copies in zip(*(own.parameters() for own, _ in copies), strict=True):
-                    mean = one_by_one([*of_copies])
+                    mean = exchange([*of_copies])
                     for parameter in of_copies:
                         parameter.copy_(mean)
     return read_state(net, optimizer)

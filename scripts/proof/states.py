@@ -19,6 +19,7 @@ NOT_READ = (
     "checkpoint_dir", "checkpoint_steps", "checkpoint_keep", "resume", "resume_from", "workers", "timeout_s", "limit_s",
     "rendezvous", "bucket_cap_mb", "compression", "opt_level", "cut", "split_size", "copy_stream",
     "microbatches", "pipeline_schedule", "comm_hook", "powersgd_rank", "shard_ranks", "local_period", "local_group",
+    "compile", "cuda_graphs", "fused", "cudnn_benchmark", "static_graph", "gradient_as_bucket_view",
 )  # fmt: skip
 
 
@@ -42,11 +43,13 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """A state that a run left: after how many of its steps, and the scale of its loss."""
+    """A state that a run left: after how many of its steps, the scale of its loss, and where ranks train apart, what
+    each of them has by itself."""
 
     step: int
     state: State
     scale: float = 2.0**16
+    ranks: tuple[State, ...] = ()
 
 
 def no_reference(training: Training) -> str:
@@ -55,8 +58,6 @@ def no_reference(training: Training) -> str:
         return f"there is no reference in precision {training.precision}"
     if training.shape.compression not in TRAVELS_AS:
         return f"there is no reference whose gradients travel as {training.shape.compression}"
-    if training.shape.period > 1 and not training.exact:
-        return "a state of the run holds the mean of the ranks' weights, from which the reference cannot go on"
     return ""
 
 
@@ -96,7 +97,20 @@ def read_kept(path: Path, training: Training) -> Kept:
         if of_parameter.get("momentum_buffer") is not None:
             state[MOMENTUM + name] = of_parameter["momentum_buffer"]
     at = saved["epoch"] * training.config.steps + saved["step"]
-    return Kept(at, state, scale_of(saved["extra"]))
+    return Kept(at, state, scale_of(saved["extra"]), tuple(of_ranks(training, state, saved.get("ranks") or [])))
+
+
+def of_ranks(training: Training, state: State, vectors: list[torch.Tensor]) -> list[State]:
+    """Of each rank: a vector of its weights, its buffers and its momentum, in the model's order, as a State."""
+    with torch.device("meta"):
+        net = draw_model(training.config, len(state["fc.bias"]))
+    tensors = [*net.named_parameters(), *net.named_buffers()]
+    tensors += [(MOMENTUM + name, parameter) for name, parameter in net.named_parameters() if MOMENTUM + name in state]
+    sizes = [tensor.numel() for _, tensor in tensors]
+    return [
+        {name: part.view(tensor.shape) for (name, tensor), part in zip(tensors, vector.split(sizes), strict=True)}
+        for vector in vectors
+    ]
 
 
 def scale_of(extra: dict) -> float:

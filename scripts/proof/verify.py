@@ -5,8 +5,9 @@
 
 Proves what the ok runs of RESULTS (results/latest) were asked, each strategy and setting once; where CONFIG or ARGS is
 given, or there are none, what bench-all would run. A proof is a run through the strategy's launcher, at the same
-settings but for what scripts/proof/wanted.py says: length and threads. scripts/proof/reference.py then divides a step's
-work as the run says that it did; weights, momentum and the last evaluation of both are compared. Then the run is
+settings but for what scripts/proof/wanted.py says: length and threads. Where it says that it rounds otherwise than the
+reference, it is run again, and keeps each step's state. scripts/proof/reference.py divides a step's work as the run
+says that it did; weights, momentum and the last evaluation of both are compared. Then the run is
 resumed in the middle of an epoch, and compared again. Writes equivalence.csv into the set and the runs into its
 verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake found before the first run.
 """
@@ -59,7 +60,7 @@ def main(options: Options) -> int:
     print(f"{'strategy':<18} {'ranks':>5} {'steps':>5}  {'largest relative difference':<28} {'tolerance':>9}  verdict")
     verdicts = []
     with schedule.claimed(folder):
-        for number, run in enumerate(runs, 1):
+        for number, run in enumerate(plan.fitted(runs), 1):
             # in the set, so that all nodes of a cluster see it
             with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:  # 90 MB a strategy
                 row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
@@ -85,11 +86,15 @@ def to_prove(given: plan.Given, results: Path | None, num_steps: int) -> list[pl
 
 def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     """Run `run` in the set `folder`, compare its weights with its reference's, and return its row of the table."""
-    from scripts.proof import judge, states  # torch, which nobody needs where nothing is left to prove
-
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     row = {"strategy": run.strategy, "steps": run.config.epochs * run.config.steps, "started_at": began}
     row["asked"] = json_cell(run.asked)
+    if why_not := run.variables.get("SKIP"):  # of plan.fitted
+        return row | {"verdict": "not proved", "reason": f"would not fit: {why_not}"}
+    import torch  # which nobody needs where nothing is left to prove
+
+    from scripts.proof import judge, states
+
     run = dataclasses.replace(run, config=dataclasses.replace(run.config, checkpoint_dir=str(scratch)))
     made, problem = start(run, folder, label)
     row["run_id"] = made.run_id
@@ -100,11 +105,19 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     if met["backend"] != "none" and run.asked["ranks"] > met["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
     training = states.training_of(run.config, met)
+    if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
+        return row | prove(wanted.step_by_step(run), folder, scratch, label) | {"asked": row["asked"]}
     if why_not := states.no_reference(training):
         return row | {"verdict": "skipped", "reason": why_not}
-    found = judge.judge(training, states.kept_states(scratch, training), evaluation_of(made), met["world_size"])
-    if found["verdict"] == "ok":
-        found |= prove_resumed(run, training, folder, scratch, label)
+    try:
+        found = judge.judge(training, states.kept_states(scratch, training), evaluation_of(made), met["world_size"])
+        if found["verdict"] == "ok":
+            found |= prove_resumed(run, training, folder, scratch, label)
+    except torch.OutOfMemoryError:
+        reason = "would not fit: the reference, whole on one GPU, ran out of memory; prove a smaller --global-batch"
+        return row | {"verdict": "not proved", "reason": reason}
+    finally:
+        torch.cuda.empty_cache()  # else the next run finds that much less
     return row | found
 
 

@@ -20,10 +20,12 @@ from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import write_whole
+from scripts.analysis.ablation import points_of, studied
 from scripts.analysis.accuracy import about_top1
 from scripts.analysis.cautions import warnings_of
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.analysis.words import clean
+from scripts.report.ablate import ablate_chart
 from scripts.report.command import command
 from scripts.report.content import (
     COLUMNS,
@@ -35,8 +37,11 @@ from scripts.report.content import (
     wall_rows,
 )
 from scripts.report.figures import describe, troubles
+from scripts.report.forecast import EXPLAIN as ABOUT_FORECAST
+from scripts.report.forecast import HEADER, forecast_table
 from scripts.report.measure import measure
 from scripts.report.origin import commands, facts, launch_lines, scalings, sweeps
+from scripts.report.peers import cells, peers_chart, read_peers
 from scripts.report.plot import CHARTS, DETAIL_CHARTS
 from scripts.report.scaling import scaling_chart
 from scripts.report.sweep import sweep_chart
@@ -63,6 +68,13 @@ def figures_of(results: ResultSet) -> dict[str, Figure]:
             found[f"scaling_{strategy}"] = scaling_chart(source, strategy, modes)
         for (strategy, key), points in sweeps(source).items():
             found[f"sweep_{strategy}_{key}"] = sweep_chart(source, strategy, key, points)
+    if (aside := results.path / "ablation").is_dir():
+        study = load_set(aside)
+        for strategy in studied(study):
+            found[f"ablate_{strategy}"] = ablate_chart(study, strategy, points_of(study, strategy))
+    peers, about_peers = read_peers(results.path)
+    if any(row["ratio"] for row in peers):
+        found["peers"] = peers_chart(peers, about_peers)
     # names become files and ids
     return {re.sub(r"[^\w-]", "_", name): figure for name, figure in found.items() if figure}
 
@@ -90,6 +102,7 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
     columns = [name for name in COLUMNS if any(row.get(name) for row in rows)]
     loader_verdict, loader = loader_rows(results)
     wall_header, wall = wall_rows(results)
+    forecast_state, forecast = forecast_table(results)
     values = {
         "name": results.name,
         "about": describe([results]),
@@ -101,7 +114,12 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
         "troubles": troubles(results),
         "wall_header": wall_header,
         "wall": wall,
+        "peers": [cells(row) for row in read_peers(results.path)[0]],
         "loader": loader,
+        "forecast_state": forecast_state,
+        "forecast_header": HEADER,
+        "forecast": forecast,
+        "about_forecast": ABOUT_FORECAST,
         "loader_verdict": loader_verdict,
         "commands": commands(results),
         "launches": launch_lines(results),

@@ -2,10 +2,10 @@
 
     make publish NAME=cpu2-epyc_torch2.15_202611 RESULTS=results/x [REPLACE=yes]
 
-What goes along: the tables, environment.json, the report and its charts, and the same of the sets `scaling` and
-`sweeps` inside; no logs and no checkpoints. Paths of this machine become names. All is made in a folder beside the
-place and renamed, so that a stop leaves the old set or the new one. Exit code: 1 where the set may not be published,
-with a line for each reason, 2 for a mistake. Needs no torch.
+What goes along: the tables, environment.json, the report and its charts, and the same of the sets `scaling`, `sweeps`
+and `ablation` inside; no logs and no checkpoints. Paths of this machine become names. All is made in a folder beside
+the place and renamed, so that a stop leaves the old set or the new one. Exit code: 1 where the set may not be
+published, with a line for each reason, 2 for a mistake. Needs no torch.
 """
 
 import dataclasses
@@ -27,8 +27,9 @@ from scripts.report.figures import save_chart
 from scripts.report.page import build
 from scripts.report.publishable import RULE, missing_files, problems
 
-INSIDE = ("scaling", "sweeps")  # sets in the folder of a set, whose charts are in its report
+INSIDE = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
 KEPT = (*(f"{name}.csv" for name in TABLES), "sweep.csv", "scaling.csv", "environment.json")
+KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
 EXAMPLE = "NAME=<hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
 OF_THE_SYSTEM = ("/usr/", "/lib/", "/etc/", "/proc/", "/sys/", "/dev/", "/bin/", "/opt/")  # the same on every machine
 A_PATH = re.compile(r"(?<![\w.~:/<>-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")

@@ -10,7 +10,6 @@ an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch
 import json
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pandas
@@ -25,6 +24,7 @@ from scripts.analysis.step_account import Mean, exposed
 from scripts.analysis.words import digits
 from scripts.analysis.yardstick import ITSELF, NUMBERS, first_and_last, per_launch, spreads
 from scripts.report.figures import describe
+from scripts.report.markdown import markdown_table, read_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "results/published"
@@ -78,7 +78,7 @@ def figures(path: Path, measured: Path) -> dict[str, str]:
 
 def of_set(path: Path) -> dict[str, str]:
     """What its runs and sweeps say."""
-    return of_runs(load_set(path)) | of_sweeps(path / "sweeps")
+    return of_runs(load_set(path)) | of_sweeps(path / "sweeps") | of_ablation(path / "ablation" / "ablate.csv")
 
 
 def of_runs(results: ResultSet) -> dict[str, str]:
@@ -95,7 +95,7 @@ def of_runs(results: ResultSet) -> dict[str, str]:
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
     least = pandas.Series([each.smallest_difference for each in over.values()]).median()
     return {
-        "strategies": _table(header, rows),
+        "strategies": markdown_table(header, rows),
         "top1": about_top1(timed),
         "hardware": _hardware(results),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
@@ -133,7 +133,7 @@ def _hardware(results: ResultSet) -> str:
 
 def of_sweeps(path: Path) -> dict[str, str]:
     """Images/s at each value of each option that was swept."""
-    rows = _read(path / "sweep.csv", ("strategy", "key", "value", "images_per_s"))
+    rows = read_cells(path / "sweep.csv", ("strategy", "key", "value", "images_per_s"))
     made = {}
     for (strategy, key), points in rows.groupby(["strategy", "key"]):
         speeds = [
@@ -141,6 +141,21 @@ def of_sweeps(path: Path) -> dict[str, str]:
         ]
         made[f"sweep.{strategy}.{key}"] = ", ".join(speeds)
     return made
+
+
+def of_ablation(path: Path) -> dict[str, str]:
+    """What each option is worth, a row each, also of those that were not run, with the reason."""
+    ratio = ("ratio", "ratio_low", "ratio_high")
+    rows = read_cells(path, ("option", "num_runs", "images_per_s", *ratio, "why_not", "about"))
+    lines = []
+    for row in rows.itertuples():
+        bounds = f" [{float(row.ratio_low):.2f}, {float(row.ratio_high):.2f}]" if row.ratio_low else ""
+        worth = f"{float(row.ratio):.2f}{bounds}" if row.ratio else row.why_not or "1"
+        lines.append((row.option, row.num_runs, digits(float(row.images_per_s)) if row.images_per_s else "", worth))
+    table = markdown_table(("option", "n", "images/s", "x baseline [95 %, together]"), lines)
+    about = "".join(dict.fromkeys(rows.about))
+    missing = "(not measured yet: `make ablate`)"
+    return {"ablation": table or missing, "ablation.about": about or missing}
 
 
 def of_proofs(path: Path, measured: Path) -> dict[str, str]:
@@ -155,7 +170,7 @@ def of_proofs(path: Path, measured: Path) -> dict[str, str]:
     header = ("strategies", "settings of", "ranks", "steps", "largest relative difference", "tolerance", "verdict")
     lines = [(", ".join(names), *cells) for cells, names in alike.items()]
     proven = _last_proofs(path).bit_identical == "yes"
-    return {"proof": f"{proven.sum()} of {len(proven)}", "proofs": _table(header, lines)}
+    return {"proof": f"{proven.sum()} of {len(proven)}", "proofs": markdown_table(header, lines)}
 
 
 def _last_proofs(path: Path) -> pandas.DataFrame:
@@ -166,22 +181,22 @@ def _last_proofs(path: Path) -> pandas.DataFrame:
 
 def of_measured(measured: Path) -> dict[str, str]:
     """What belongs to no result set. What has not been measured yet names the command that does it."""
-    overhead = _read(measured / "overhead.csv", ("what", "quantity", "ratio", "ci_low", "ci_high"))
+    overhead = read_cells(measured / "overhead.csv", ("what", "quantity", "ratio", "ci_low", "ci_high"))
     by_the_wall = overhead[~overhead.quantity.str.contains("CPU")]
-    planted = _read(measured / "planted.csv", ("fault", "strategy", "ranks", "steps", "max_relative_difference"))
-    faults = _read(measured / "faults.csv", ("number", "fault", "ended", "seconds"))
-    yardstick = _read(measured / "yardstick.csv", ("sitting", "ranks", *NUMBERS))
+    planted = read_cells(measured / "planted.csv", ("fault", "strategy", "ranks", "steps", "max_relative_difference"))
+    faults = read_cells(measured / "faults.csv", ("number", "fault", "ended", "seconds"))
+    yardstick = read_cells(measured / "yardstick.csv", ("sitting", "ranks", *NUMBERS))
     made = {
         "overhead.loop": _ratios(by_the_wall[by_the_wall.what == "loop"]),
         "overhead.instrumentation": _ratios(by_the_wall[by_the_wall.what == "instrumentation"]),
-        "planted": _table(
+        "planted": markdown_table(
             ("planted fault", "in", "ranks", "steps", "largest relative difference"),
             [
                 (row.fault, f"`{row.strategy}`", row.ranks, row.steps, f"{float(row.max_relative_difference):.2g}")
                 for row in planted.drop_duplicates("fault", keep="last").itertuples()
             ],
         ),
-        "faults": _table(
+        "faults": markdown_table(
             ("#", "fault", "ends with", "seconds"),
             [(row.number, row.fault, row.ended, row.seconds) for row in faults.itertuples()],
         ),
@@ -211,7 +226,7 @@ def _yardstick(windows: pandas.DataFrame) -> dict[str, str]:
     launches = per_launch(windows.astype(dict.fromkeys(NUMBERS, float) | {"ranks": int}))
     (header, *lines), ratios = spreads(launches), first_and_last(launches)
     over_first = {line[1]: line[2:4] for line in ratios if line[0] != ITSELF}
-    table = _table(
+    table = markdown_table(
         (*header, "last sitting over first", "with reference"),
         [(*line, *over_first.get(line[0], ("", ""))) for line in lines],
     )
@@ -222,25 +237,6 @@ def _origin(rows: pandas.DataFrame) -> str:
     """Where and when rows were measured."""
     places = dict.fromkeys(f"{row.machine}, {row.date}, commit {row.commit}" for row in rows.itertuples())
     return "; ".join(places)
-
-
-def _read(path: Path, columns: Iterable[str]) -> pandas.DataFrame:
-    """A small CSV file, every cell as text; without rows where it is missing. Raises UserError for missing columns."""
-    columns = [*columns]
-    if not path.exists():
-        return pandas.DataFrame(columns=columns, dtype=str)
-    rows = pandas.read_csv(path, dtype=str, keep_default_na=False)
-    if missing := [name for name in columns if name not in rows]:
-        raise UserError(f"{path} lacks the columns {', '.join(missing)}")
-    return rows
-
-
-def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table on lines of its own; '' without rows."""
-    header, rows = [*header], [*rows]
-    lines = [f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |\n" for line in (header, *rows)]
-    lines.insert(1, "|---" * len(header) + "|\n")
-    return f"\n\n{''.join(lines)}" if rows else ""
 
 
 if __name__ == "__main__":

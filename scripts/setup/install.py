@@ -21,6 +21,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import BUILDS, fitting_build, look
 
 ROOT = Path(__file__).resolve().parents[2]
+RECORD = "installed-from"  # in the environment: the words that say what was installed
 UV_WORDS = {
     "index-url": "--default-index",
     "extra-index-url": "--index",
@@ -37,7 +38,10 @@ def main(venv: Path) -> None:
     if not (venv / "bin/python").exists():
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     started_s = time.monotonic()
+    record = venv / RECORD
+    record.unlink(missing_ok=True)
     installer = install(venv / "bin/python", words)
+    record.write_text(" ".join(words) + "\n")
     print(f"setup: {installer} had the packages in place after {time.monotonic() - started_s:.0f} s", flush=True)
 
 
@@ -47,19 +51,14 @@ def chosen(torch: str, locked: bool) -> tuple[list[str], str]:
     Raises UserError where no torch fits and none is named.
     """
     if torch:
-        locks = [build.lock for build in BUILDS if f"{locked_torch(build.lock)}.".startswith(f"{torch}.")]
+        locks = [build.lock for build in BUILDS if f"{build.torch}.".startswith(f"{torch}.")]
         if locks and locked:
             return ["-r", locks[0]], f"TORCH={torch}"
         return ["-r", "requirements.txt", f"torch=={torch}"], f"TORCH={torch}, without a lock"
     build, why = fitting_build(look())
     if locked:
-        return ["-r", build.lock], f"torch {locked_torch(build.lock)}: {why}"
+        return ["-r", build.lock], f"torch {build.torch}: {why}"
     return ["-r", "requirements.txt", build.versions], f"{why}; LOCK=no"
-
-
-def locked_torch(lock: str) -> str:
-    """The version of torch in a lock file."""
-    return re.search(r"^torch==(\S+)", (ROOT / lock).read_text(), re.MULTILINE)[1]
 
 
 def install(python: Path, words: list[str]) -> str:

@@ -1,8 +1,9 @@
-"""Runs a suite: all strategies, one option with several values, or one strategy on several numbers of ranks.
+"""Runs a suite: all strategies, one option at several values, one strategy on several numbers of ranks, or its options.
 
     python -m scripts.suite.bench all          # make bench-all, make bench-<strategy>
     python -m scripts.suite.bench sweep        # make sweep
     python -m scripts.suite.bench scaling      # make scaling
+    python -m scripts.suite.bench ablate       # make ablate
 
 What they run is said by Make's variables (`make help`). PLAN=yes prints the runs and starts none. Exit code: 0 when
 every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run, 129, 130 or 143 after a signal.
@@ -18,13 +19,13 @@ import tyro
 
 from benchmarks.common.config import find_key
 from benchmarks.common.errors import UserError
-from scripts.suite import plan, preflight, rounds, schedule
+from scripts.suite import ablate, plan, preflight, rounds, schedule
 
 
-def main(kind: Literal["all", "sweep", "scaling"] = "all", /) -> int:
+def main(kind: Literal["all", "sweep", "scaling", "ablate"] = "all", /) -> int:
     given = plan.read_variables()
     preflight.check_rendezvous()
-    made = {"all": plan.bench, "sweep": plan.sweep, "scaling": plan.scaling}[kind]
+    made = {"all": plan.bench, "sweep": plan.sweep, "scaling": plan.scaling, "ablate": ablate.ablation}[kind]
 
     def of_round(number: int) -> list[plan.Run]:
         return plan.fitted([run for run in made(dataclasses.replace(given, repeats=number)) if run.round == number])
@@ -36,6 +37,7 @@ def main(kind: Literal["all", "sweep", "scaling"] = "all", /) -> int:
         "all": ["scripts.report.plot"],
         "sweep": ["scripts.report.sweep", "--strategy", strategy, "--key", given.key and find_key(given.key)],
         "scaling": ["scripts.report.scaling", "--strategy", strategy],
+        "ablate": ["scripts.report.ablate", "--strategy", strategy],
     }[kind]
     left = plan.fitted(plan.left_to_do(runs, given.results, given.retry))
     if os.environ.get("PLAN") == "yes":

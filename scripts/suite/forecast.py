@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.common.config import Config
 from benchmarks.common.data import IMAGENET_CLASSES
+from benchmarks.common.errors import UserError
 from benchmarks.common.model import draw_model
 from benchmarks.common.split import Split
 from benchmarks.common.stages import find_cuts, stages_at, trace
@@ -67,7 +68,8 @@ class Tally(TorchDispatchMode):
 
 
 def forecast(config: Config, split: Split, num_classes: int = IMAGENET_CLASSES) -> list[Need]:
-    """What the device of each stage needs for a step. Raises UserError for a cut that the model does not have."""
+    """What the device of each stage needs for a step. Raises UserError for a cut that the model does not have, and for
+    so few and small images that BatchNorm sees one value a channel, which it refuses."""
     num_images = config.global_batch // split.num_shards
     with torch.device("meta"):
         plan = draw_model(config, num_classes)
@@ -84,7 +86,10 @@ def forecast(config: Config, split: Split, num_classes: int = IMAGENET_CLASSES) 
             waiting = min(waiting, split.num_stages - number)
         with fake:
             images = torch.empty(num_images // split.num_microbatches, *shape, requires_grad=number > 0)
-            need = _need(config, split, stage, images, waiting, stage is stages[-1])
+            try:
+                need = _need(config, split, stage, images, waiting, stage is stages[-1])
+            except ValueError as error:
+                raise UserError(f"{len(images)} images of {config.image_size} px cannot train: {error}") from None
         if number == 0 and split.whole_batch:
             images = 4 * (config.global_batch - num_images) * 3 * config.image_size**2
             need = dataclasses.replace(need, peak=need.peak + images)
@@ -136,7 +141,7 @@ def _num_bytes(tensors) -> int:
 
 @functools.cache
 def peak_bytes(config: Config, split: Split) -> int:
-    """What the fullest device needs for a step. Raises UserError for a cut that the model does not have."""
+    """What the fullest device needs for a step. Raises UserError as forecast does."""
     return max(need.peak for need in forecast(config, split))
 
 

@@ -92,7 +92,7 @@ def fitted(runs: list[Run]) -> list[Run]:
     into the row, and starts nothing."""
     points = [(run.strategy, run.config, run.asked["ranks"], run.asked["nodes"]) for run in runs]
     found = room.reasons(points, max((int(run.variables["NPROC"]) for run in runs), default=0))
-    told = [run.variables | {"SKIP": why} for run, why in zip(runs, found, strict=True)]
+    told = [run.variables | {"SKIP": run.variables.get("SKIP") or why} for run, why in zip(runs, found, strict=True)]
     return [dataclasses.replace(run, variables=variables) for run, variables in zip(runs, told, strict=True)]
 
 
@@ -132,7 +132,7 @@ def _others(given: Given, config: Config, strategies: Sequence[str]) -> list[Poi
 
 
 def _of_points(given: Given, points: Sequence[Point]) -> list[Run]:
-    return _rounds(
+    return in_rounds(
         given,
         lambda number: [
             make_run(given, name, number, own, ranks_here=ranks, flags=text, threads=threads, num_seeds=given.num_seeds)
@@ -163,7 +163,7 @@ def sweep(given: Given) -> list[Run]:
     return _of_points(given, points)
 
 
-def _rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
+def in_rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
     """Rounds 1 to REPEATS, each in its order."""
     found = []
     for number in range(1, given.repeats + 1):
@@ -202,7 +202,7 @@ def scaling(given: Given) -> list[Run]:
     # what the strategy costs even on one rank
     alone = [] if strategy == BASELINE else [(BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
     points = [*alone, *((strategy, *shape) for shape in shapes)]
-    return _rounds(given, lambda number: [make(name, number, *shape) for name, *shape in points])
+    return in_rounds(given, lambda number: [make(name, number, *shape) for name, *shape in points])
 
 
 def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:

@@ -105,14 +105,12 @@ def refusal(config: Config, tell: Tell, num_devices: int, memory_bytes: float, f
 
 def remedy(config: Config, tell: Tell, num_devices: int, limit_bytes: float) -> str:
     """The largest global batch that fits in limit_bytes, and the cut or the micro-batches with which this one would."""
-    from scripts.suite.forecast import peak_bytes
-
     batch = largest_batch(config, tell, num_devices, limit_bytes)
     words = [f"the largest batch that fits is --global-batch {batch}" if batch else "no batch fits"]
     split = tell(config, num_devices)
     if split.num_stages == 2:
         cut = roomiest_cut(config, split)
-        if peak_bytes(dataclasses.replace(config, cut=cut), split) <= limit_bytes:
+        if fits(dataclasses.replace(config, cut=cut), split, limit_bytes):
             words.append(f"--cut {cut}")
     for micro in range(max(split.num_microbatches + 1, split.num_stages), config.global_batch + 1):
         if config.global_batch % micro:
@@ -121,10 +119,19 @@ def remedy(config: Config, tell: Tell, num_devices: int, limit_bytes: float) -> 
         divided = tell(finer, num_devices)
         if divided == split:  # a strategy without micro-batches
             break
-        if peak_bytes(finer, divided) <= limit_bytes:
+        if fits(finer, divided, limit_bytes):
             words.append(f"--microbatches {micro} --pipeline-schedule 1f1b")
             break
     return "; or ".join(words)
+
+
+def fits(config: Config, split: Split, limit_bytes: float) -> bool:
+    """Whether a step fits in limit_bytes on each device; False where it cannot be at all."""
+    from scripts.suite.forecast import peak_bytes
+
+    with contextlib.suppress(UserError):
+        return peak_bytes(config, split) <= limit_bytes
+    return False
 
 
 def roomiest_cut(config: Config, split: Split) -> int:
@@ -146,10 +153,16 @@ def largest_batch(config: Config, tell: Tell, num_devices: int, limit_bytes: flo
     split = tell(config, num_devices)
     unit = split.num_shards * split.num_microbatches
 
-    def peak(units: int) -> int:
-        return peak_bytes(dataclasses.replace(config, global_batch=units * unit), split)
+    def of(units: int) -> Config:
+        return dataclasses.replace(config, global_batch=units * unit)
 
-    return unit * bisect.bisect(range(1, config.global_batch // unit + 1), limit_bytes, key=peak)
+    def peak(units: int) -> int:
+        with contextlib.suppress(UserError):  # so few images that a step cannot be: fewer than what needs most
+            return peak_bytes(of(units), split)
+        return 0
+
+    units = bisect.bisect(range(1, config.global_batch // unit + 1), limit_bytes, key=peak)
+    return unit * units if units and fits(of(units), split, limit_bytes) else 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,6 +26,7 @@ from benchmarks.common.devices import Worker, all_reduce_sum
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.outcome import leave
 from benchmarks.common.results import TABLES
 from benchmarks.common.settings import Shape
 
@@ -188,6 +189,7 @@ def two_ranks(rank: int, config: Config, run_dir) -> None:
     fit(config, worker, **parts, shape=Shape(2), reduce=all_reduce_sum, state=state, load=load)
     (run_dir / f"calls-{rank}").write_text(" ".join(calls))
     dist.destroy_process_group()
+    leave(0)
 
 
 def test_state_and_load_are_called_on_every_rank(config, run_dir, tmp_path):
@@ -197,12 +199,12 @@ def test_state_and_load_are_called_on_every_rank(config, run_dir, tmp_path):
     """
     checkpoints = tmp_path / "checkpoints"
     config = dataclasses.replace(config, checkpoint_dir=str(checkpoints), epochs=2)
-    mp.spawn(two_ranks, (config, run_dir), nprocs=2)
+    mp.spawn(two_ranks, (config, run_dir), nprocs=2, daemon=True)
     calls = [(run_dir / f"calls-{rank}").read_text() for rank in (0, 1)]
     assert calls[0] == calls[1] and calls[0].split().count("state") >= 3  # last.pt twice, best.pt at least once
     assert summary(run_dir)["row"]["parallel"] is True and summary(run_dir)["met"]["num_shards"] == 2
     (run_dir / "meeting").unlink(missing_ok=True)
-    mp.spawn(two_ranks, (dataclasses.replace(config, epochs=3, resume=True), run_dir), nprocs=2)
+    mp.spawn(two_ranks, (dataclasses.replace(config, epochs=3, resume=True), run_dir), nprocs=2, daemon=True)
     calls = [(run_dir / f"calls-{rank}").read_text() for rank in (0, 1)]
     assert calls[0] == calls[1] and calls[0].startswith("load 41 state")
     shutil.rmtree(checkpoints)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ from scripts.proof.images import global_batches
 from scripts.proof.judge import gone_on, step_by_step, verdict, wrong_evaluation
 from scripts.proof.reference import MOMENTUM, one_by_one, train_reference, without_rounding
 from scripts.proof.states import NOT_READ, Kept, Training, disturbed, initial
-from scripts.proof.verify import Options, main
+from scripts.proof.verify import Options, main, prove
 from scripts.suite import plan
 
 CPU = torch.device("cpu")
@@ -56,6 +57,7 @@ EARLY_HOOK = """
 """
 STAGES, REFERENCE = "benchmarks/common/stages.py", "scripts/proof/reference.py"
 CROPS, CHECKPOINT = "benchmarks/common/crops.py", "benchmarks/common/checkpoint.py"
+LOCAL = "benchmarks/local_sgd.py"
 ENGINE, MODEL = "benchmarks/common/engine.py", "benchmarks/common/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
 FAULTS = {
@@ -88,6 +90,20 @@ FAULTS = {
         'hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none',
         "hvd.Compression.none",
     ),
+    "momentum averaged too": (
+        "local_sgd",
+        LOCAL,
+        "            average_into(net)\n",
+        "            average_into(net)\n            for each in optimizer.state.values():\n"
+        "                all_reduce_sum(each['momentum_buffer']).div_(worker.world_size)\n",
+    ),
+    "the average one step late": (
+        "local_sgd",
+        LOCAL,
+        'if done["steps"] % config.local_period == 0:',
+        'if done["steps"] > 1 and done["steps"] % config.local_period == 1:',
+    ),
+    "a reference without a period": ("local_sgd", REFERENCE, "(at + 1) % shape.period == 0", "True"),
 }
 # What two ranks would show to the last bit, and three, or fp16, must show beside rounding: text in a file, and another.
 OPTIMIZER = "    return torch.optim.SGD(model.parameters(), "
@@ -223,6 +239,21 @@ def test_a_small_mistake_is_found_beside_rounding(mistake, strategy, checkout, t
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mistake", ["", "gradients x 1.03", "no last step"])
+def test_two_ranks_whose_kernels_round_otherwise_are_compared_step_by_step(
+    mistake, checkout, tiny_data, tiny_config, tmp_path
+):
+    """Protects the proof of compiled and fused kernels: 20 steps at once hide 3 % in what rounding has grown to."""
+    copy = planted_copy(checkout, tmp_path, *MISTAKES[mistake]) if mistake else checkout
+    told = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": "--fused"}
+    code, _, rows = verify(copy, tiny_data, tmp_path / "a set", **told)
+    row = rows["ddp"]
+    assert (code, row["verdict"], row["steps"]) == ((1, "failed", 6) if mistake else (0, "ok", 6))
+    assert row["bit_identical"] == "no" and row["tolerance"] < 1e-3
+    assert json.loads(row["asked"])["steps"] == 10  # what was planned, or --missing would prove it again
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", ELSEWHERE)
 def test_augmentation_evaluation_and_resuming_are_in_the_proof(mistake, checkout, tiny_data, tiny_config, tmp_path):
     """Protects the claim that a proof is of the whole run: pixels, evaluation, and what comes after a resume."""
@@ -271,6 +302,35 @@ def test_mistakes_are_refused_before_any_run(options, variables, message, tiny_d
     with pytest.raises((UserError, ValueError), match=re.escape(message)):
         main(options)
     assert not (tmp_path / "a set").exists()
+
+
+def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config, tmp_path, monkeypatch, capsys):
+    """Protects a proof on a small GPU from an out-of-memory error in its place: the forecast is asked first."""
+    told = {"NUM_GPUS": 1, "GPU_MEMORY_GB": 1.55, "CONFIG": tiny_config, "DATA": tiny_data, "STRATEGIES": "single"}
+    set_variables(monkeypatch, RESULTS=tmp_path / "a set", **told)
+    monkeypatch.setattr("scripts.proof.verify.start", lambda *_: pytest.fail("it was started"))
+    assert main(Options(steps=4)) == 1
+    (row,) = read_table(tmp_path / "a set", "equivalence").to_dict("records")
+    assert row["verdict"] == "not proved" and row["reason"].startswith("would not fit: needs 0.")
+    assert "NOT PROVED: would not fit: needs" in capsys.readouterr().out
+
+
+def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_config, tmp_path, monkeypatch):
+    """Protects the proofs after it. The reference has on one GPU what model_parallel has on two."""
+    set_variables(monkeypatch, RESULTS=tmp_path / "a set", NUM_GPUS=0, CONFIG=tiny_config, DATA=tiny_data, NPROC=1)
+    (run,) = wanted.of_variables(dataclasses.replace(plan.read_variables(), strategies="model_parallel"), 4)
+    shape = dataclasses.asdict(Shape(num_stages=2))
+    met = {"world_size": 1, "backend": "none", "precision": "fp32", "device": "cpu", "decoder": "pillow"} | shape
+    made = SimpleNamespace(run_id="x", results=tmp_path, settings=lambda: {"met": met | {"threads_per_rank": 1}})
+    monkeypatch.setattr("scripts.proof.verify.start", lambda *_: (made, {}))
+    monkeypatch.setattr("scripts.proof.states.kept_states", lambda *_: [])
+
+    def judge(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("scripts.proof.judge.judge", judge)
+    row = prove(run, tmp_path / "a set", tmp_path, "1/1")
+    assert row["verdict"] == "not proved" and row["reason"].startswith("would not fit: the reference")
 
 
 def set_variables(monkeypatch, **variables) -> None:

@@ -5,8 +5,8 @@
 A stand-in for nvidia-smi is first on PATH, and a stand-in for the new environment's interpreter notes what it is asked.
 """
 
+import importlib.metadata
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support import ROOT, environment
@@ -25,7 +24,8 @@ from benchmarks.common import gpus
 from benchmarks.common.devices import device_name
 from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import BUILDS, fitting_build, has_kernels, look, usable_gpus
-from benchmarks.common.machine import gpu_memory_bytes
+from benchmarks.common.machine import capability, gpu_memory_bytes
+from scripts.setup.install import RECORD
 
 V100, A100, H100 = "Tesla V100-PCIE-16GB, 7.0", "NVIDIA A100-SXM4-40GB, 8.0", "NVIDIA H100 80GB HBM3, 9.0"
 NEWEST, VOLTA = "-r requirements.lock", "-r requirements-torch2.10.lock"
@@ -59,6 +59,7 @@ def machine(tmp_path, monkeypatch):
         folder.mkdir(exist_ok=True)
         path = f"{folder}:/usr/bin:/bin"
         monkeypatch.setenv("PATH", path)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if script is not None:
             (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
             (folder / "nvidia-smi").chmod(0o755)
@@ -96,6 +97,16 @@ def test_without_nvidia_smi_the_newest_is_installed(machine, tmp_path):
     assert "there is no nvidia-smi" in said and commands[-1].endswith(NEWEST)
 
 
+@pytest.mark.parametrize("hidden", ["", "-1", " ,-1,0"])
+def test_who_hides_the_gpus_gets_the_newest_for_the_cpu(machine, tmp_path, hidden):
+    """Protects the CPU's user on a machine whose GPU is too old for any torch: it need not fit, and a line says so."""
+    machine("echo 'Tesla P100-PCIE-16GB, 6.0, 470.82.01'")
+    said, commands = installed(tmp_path, CUDA_VISIBLE_DEVICES=hidden)
+    assert f"the newest, as CUDA_VISIBLE_DEVICES={hidden} asks for no GPU" in said and commands[-1].endswith(NEWEST)
+    _, commands = installed(tmp_path / "one", CUDA_VISIBLE_DEVICES="0")
+    assert commands == []
+
+
 @pytest.mark.parametrize(
     "script, why",
     [
@@ -107,6 +118,7 @@ def test_where_none_fits_nothing_is_installed(machine, tmp_path, script, why):
     machine(script)
     said, commands = installed(tmp_path)
     assert re.search(why, said) and "Traceback" not in said and "TORCH=" in said and commands == []
+    assert said.rstrip().endswith("or CUDA_VISIBLE_DEVICES= for the CPU")
 
 
 def test_users_choose_with_torch_lock_and_pip_args(machine, tmp_path):
@@ -175,6 +187,45 @@ def test_a_lock_has_all_requirements_with_hashes_and_a_torch_of_its_line(build):
     assert cudnn == f"nvidia-cudnn-cu{build.cuda}"
 
 
+LIST = "import importlib.metadata as m; print(*[f'{d.name} {d.version}' for d in m.distributions()], sep='\\n')"
+
+
+def differences(lock: str, came: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """(what the lock wants for this platform, what came) of each package that differs; came: version by name."""
+    locked = map(Requirement, re.findall(r"^([a-z].*?) \\\n", (ROOT / lock).read_text(), re.MULTILINE))
+    wanted = {canonicalize_name(r.name): r.specifier for r in locked if not r.marker or r.marker.evaluate()}
+    came = {canonicalize_name(name): version for name, version in came.items()}
+    own = {"pip", "horovod", "apex"}  # the environment's, and what is built from source
+    return {
+        name: (str(wanted.get(name, "")), came.get(name, ""))
+        for name in (wanted.keys() | came.keys()) - own
+        if name not in wanted or name not in came or not wanted[name].contains(came[name])
+    }
+
+
+def test_this_environment_is_what_its_lock_says():
+    """Protects "the same next month": nothing besides the lock's versions, and all of them. Markers are evaluated."""
+    record = Path(sys.prefix) / RECORD
+    if not record.exists():
+        pytest.skip(f"{sys.prefix} was not made by this `make setup` (SETUP=no, or before it left {RECORD})")
+    kind, source, *rest = record.read_text().split()
+    if not source.endswith(".lock"):
+        pytest.skip(f"{sys.prefix} was set up without a lock: {kind} {source} {' '.join(rest)}")
+    assert differences(source, {each.name: each.version for each in importlib.metadata.distributions()}) == {}
+
+
+def test_a_package_too_many_too_few_or_of_another_version_is_a_difference():
+    lock = BUILDS[0].lock
+    whole = {
+        requirement.name: str(requirement.specifier)[2:]
+        for requirement in map(Requirement, re.findall(r"^([a-z].*?) \\\n", (ROOT / lock).read_text(), re.MULTILINE))
+        if not requirement.marker or requirement.marker.evaluate()
+    }
+    assert differences(lock, whole | {"pip": "1", "Horovod": "2"}) == {}
+    less = {name: version for name, version in whole.items() if name != "numpy"}
+    assert differences(lock, less | {"tqdm": "1.0", "left-pad": "3"}).keys() == {"numpy", "tqdm", "left-pad"}
+
+
 def set_up(
     checkout: Path, folder: Path, change_lock=lambda text: text, **variables
 ) -> tuple[Path, subprocess.CompletedProcess]:
@@ -214,14 +265,8 @@ def test_the_v100_lock_installs_what_it_says_and_trains(machine, checkout, tmp_p
     machine(f"echo '{V100}, 550.54.15'")
     python, done = set_up(checkout, tmp_path)
     assert done.returncode == 0
-    freeze = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
-    text = (ROOT / BUILDS[1].lock).read_text()
-    locked = [Requirement(line) for line in re.findall(r"^([a-z].*?) \\\n", text, re.MULTILINE)]
-    env = {**default_environment(), "python_full_version": platform.python_version()}
-    wanted = {f"{canonicalize_name(r.name)}{r.specifier}" for r in locked if not r.marker or r.marker.evaluate(env)}
-    came = {canonicalize_name(name) + "==" + version for name, version in re.findall(r"^(\S+)==(\S+)", freeze, re.M)}
-    build_tools = {"pip", "setuptools", "wheel"}
-    assert {p for p in came ^ wanted if p.split("==")[0] not in build_tools} == set()
+    listed = subprocess.run([python, "-c", LIST], capture_output=True, text=True, check=True).stdout
+    assert differences(BUILDS[1].lock, dict(line.split() for line in listed.splitlines())) == {}
     command = [python, "-m", "benchmarks.single", "--config", tiny_config, "--data", tiny_data, "--epochs", "1"]
     trained = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert trained.returncode == 0 and "images/s" in trained.stdout + trained.stderr, trained.stderr
@@ -250,7 +295,9 @@ class FakeCuda:
         return self.names[getattr(index, "index", index)] if self.names else f"GPU {index}"
 
     def get_device_properties(self, index):
-        return types.SimpleNamespace(total_memory=self.memory[index])
+        major, minor = self.capabilities[index]
+        memory = self.memory[index] if self.memory else None
+        return types.SimpleNamespace(total_memory=memory, major=major, minor=minor)
 
     def get_arch_list(self):
         return self.arch_list
@@ -326,6 +373,35 @@ def test_gpus_that_cannot_be_used_get_a_sentence(gpu_machine, script, cuda, visi
         usable_gpus()
 
 
+def test_the_remedy_is_one_command_that_works(gpu_machine, tmp_path, monkeypatch):
+    """Protects the user who reads it: as it stands it makes set-up run again, and install what it names."""
+    gpu_machine(f"echo '{V100}, 580.65.06'", FakeCuda([(7, 0)]))
+    monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
+    with pytest.raises(UserError) as refused:
+        usable_gpus()
+    command = re.search(r"fits: (.*); or CUDA_VISIBLE_DEVICES= for the CPU$", str(refused.value))[1]
+    assert re.fullmatch(r"make setup TORCH=2\.10\.\d+", command)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / "scripts/setup").mkdir(parents=True)
+    for path in [ROOT / "Makefile", *ROOT.glob("requirements*"), *ROOT.glob("scripts/setup/install*.sh")]:
+        (tmp_path / path.relative_to(ROOT)).write_bytes(path.read_bytes())
+    (tmp_path / ".venv/.ready").touch()  # set up already
+    for words, again in ((command.split(), True), (["make", "setup"], False)):
+        env = {"PATH": os.environ["PATH"]}
+        done = subprocess.run([*words, "-n"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+        assert ("-m scripts.setup.install" in done.stdout) == again
+    _, commands = installed(tmp_path, TORCH=command.partition("TORCH=")[2])
+    assert commands[-1].endswith(VOLTA)
+
+    # 2.15.0+cpu passes for 2.15.0, so that nothing would be installed
+    gpu_machine(f"echo '{A100}, 580.1'", FakeCuda([(8, 0)], starts=False), version=None)
+    with pytest.raises(UserError, match=r"fits: rm -r \.venv && make setup TORCH=2\.\d+\.\d+; or"):
+        usable_gpus()
+    monkeypatch.setattr(sys, "prefix", "/a cluster's own")
+    with pytest.raises(UserError, match=f"fits: {sys.executable} -m pip install --force-reinstall 'torch"):
+        usable_gpus()
+
+
 def test_a_mig_slice_is_one_gpu(gpu_machine):
     """nvidia-smi lists the GPU, CUDA_VISIBLE_DEVICES the slices, and a process can use one of them."""
     slices = ["MIG-5a6b", "MIG-7c8d"]
@@ -345,6 +421,37 @@ def test_the_smallest_of_the_gpus_that_are_used_counts(gpu_machine, monkeypatch)
     assert gpu_memory_bytes(2) == 42.3e9 and gpu_memory_bytes(1) == 85.0e9
     gpu_machine("true", FakeCuda([], starts=False), visible="")
     assert gpu_memory_bytes(2) is None
+
+
+def test_a_hidden_gpu_decides_nothing(gpu_machine, monkeypatch):
+    """Protects the plan for an H100 beside a V100 that is hidden: its runs compute in bf16, and nvidia-smi is not
+    asked, which lists both, and can take seconds each time."""
+    monkeypatch.delenv("NUM_GPUS", raising=False)
+    monkeypatch.delenv("GPUS_PER_NODE", raising=False)
+    asked = f"echo '{V100}, 580.1'"
+    gpu_machine(asked, FakeCuda([(9, 0)]), visible="0")
+    monkeypatch.setattr(gpus, "look", lambda: pytest.fail("nvidia-smi was asked"))
+    assert capability() == (9, 0)
+    gpu_machine(asked, FakeCuda([(9, 0), (8, 0)]))
+    assert capability() == (8, 0)
+    monkeypatch.setenv("NUM_GPUS", "4")  # of another machine
+    gpu_machine("true", FakeCuda([], starts=False), visible="")
+    assert capability() == (9, 0)
+    monkeypatch.setenv("NUM_GPUS", "0")
+    assert capability() is None
+
+
+def test_who_plans_takes_no_memory_of_a_gpu():
+    """Protects the runs' memory, and GPUs in exclusive mode: where there are GPUs, counting them makes no context."""
+    code = "from benchmarks.common import machine\n"
+    code += "found = machine.num_gpus() and (machine.gpu_memory_bytes(8), machine.capability())\n"
+    code += "import sys; torch = sys.modules.get('torch')\n"
+    code += "print(machine.num_gpus(), [torch._C._cuda_hasPrimaryContext(n) for n in range(machine.num_gpus())])"
+    env = environment(CUDA_VISIBLE_DEVICES=None, NUM_GPUS=None)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    if done.stdout.split()[:1] == ["0"] or done.returncode:
+        pytest.skip("needs a GPU that can be used")
+    assert "True" not in done.stdout
 
 
 def test_a_row_says_both_kinds_of_gpu(gpu_machine):

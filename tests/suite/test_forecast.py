@@ -161,6 +161,14 @@ def test_where_no_batch_fits_the_sentence_says_so():
     assert "no batch fits" in refusal(config, lambda *_: Split(), 1, RESERVED_BYTES + 0.3e9, 8e9)
 
 
+def test_images_too_few_for_a_step_are_no_remedy_and_no_error():
+    """Protects a plan of small images on a small GPU: BatchNorm refuses one image of 32 px, which the search for a
+    batch that fits comes by."""
+    config = Config(arch="resnet18", image_size=32, global_batch=8)
+    assert "no batch fits" in refusal(config, lambda *_: Split(), 1, RESERVED_BYTES + 1e6, 8e9)
+    assert refusal(config, lambda *_: Split(num_shards=8), 8, RESERVED_BYTES + 1e6, 8e9) == ""  # the run itself says it
+
+
 # --- through the launchers ----------------------------------------------------------------------------------------
 
 

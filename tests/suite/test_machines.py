@@ -8,6 +8,7 @@ words, and each rank's devices follow by themselves. Nothing trains.
 
 import ast
 import dataclasses
+import importlib
 import os
 import subprocess
 
@@ -92,10 +93,27 @@ def test_a_launcher_starts_a_rank_a_gpu(see, recorder, monkeypatch, tmp_path, nu
         assert set(said) <= {None, str(ranks)}, run.strategy
         if run.strategy in ONE_PROCESS:
             assert said == [None] * 3
-        if run.strategy == "dataparallel":
+        if run.strategy in ("dataparallel", "model_parallel"):
             assert env["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, range(num_gpus)))
         else:
             assert "CUDA_VISIBLE_DEVICES" not in env
+
+
+@pytest.mark.parametrize("name", sorted(ONE_PROCESS - {"single"}))
+def test_nproc_is_the_gpus_of_one_process(see, recorder, monkeypatch, tmp_path, name):
+    """Protects a row of NPROC=1 on two GPUs, and its forecast, which is of one: the run takes no second."""
+    see(2)
+    monkeypatch.setenv("NPROC", "1")
+    given = plan.read_variables()
+    config = dataclasses.replace(SMALL, data="")
+    call = launched(recorder, plan.make_run(given, name, 1, config), tmp_path / "a set")
+    assert call["env"]["CUDA_VISIBLE_DEVICES"] == "0"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    recorder.variables["CUDA_VISIBLE_DEVICES"] = "1,0"
+    call = launched(recorder, plan.make_run(given, name, 1, config), tmp_path / "a set")
+    assert call["env"]["CUDA_VISIBLE_DEVICES"] == "1"
+    split = importlib.import_module(f"benchmarks.{name}").split(config, 1)
+    assert split.num_shards == split.num_stages == 1
 
 
 @pytest.mark.parametrize("num_gpus", SIZES)

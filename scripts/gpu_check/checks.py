@@ -1,0 +1,359 @@
+"""The list of `make gpu-check`: everything that the suite says of GPUs, in the order of what it is worth.
+
+    python -m scripts.gpu_check.run --list
+
+Each check is a claim, a command that a person can type, and a judge of what came of it. What is timed runs alone;
+what is not, several at once.
+"""
+
+import dataclasses
+import shlex
+from pathlib import Path
+
+from scripts.analysis.sets import BASELINE
+from scripts.gpu_check import judges
+from scripts.suite.plan import python
+from scripts.suite.preflight import all_strategies, is_mixed
+
+LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them
+PRECISIONS = ("fp32", "tf32", "bf16")
+MIXED_PRECISIONS = ("bf16", "fp16")  # of a script that is about mixed precision
+OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16",), "fp16": ("cuda",)}
+FORMATS = ("contiguous", "channels_last")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How large the checks are. images: of a step, in flags; short: flags of what times nothing."""
+
+    config: str
+    images: str
+    short: str
+    proof_steps: int
+    too_many_images: str
+    """Flags of a batch that no device has memory for."""
+    power: str
+    """Flags of windows long enough for a power reading."""
+    data: str = "data/imagenet-mini"
+    patience: float = 1.0
+    """By which each check's time limit is longer."""
+
+
+GPU = Scale(
+    "configs/gpu-check.yaml",
+    images="--batch-per-device 256",
+    short="--batch-per-device 32 --steps 20 --warmup-steps 2 --windows 1 --window-steps 10",
+    proof_steps=20,
+    too_many_images="--global-batch 4096",  # 86 MB of activations each in fp32: 352 GB
+    power="--steps 170 --windows 8 --window-steps 20",
+)
+# The CPU in the GPU's place.
+DRY = Scale(
+    "configs/gpu-check-dry.yaml",
+    images="--global-batch 8",
+    short="--global-batch 8",
+    proof_steps=4,
+    too_many_images="--global-batch 10000000000",  # 276 TB of images: more than a process can address
+    power="--steps 2",
+    patience=4.0,  # no deadline, few cores
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One claim and what tests it. needs: keys of run.NEEDS; after: the check that must have passed before."""
+
+    name: str
+    claim: str
+    argv: tuple[str, ...]
+    judge: judges.Judge
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    timed: bool = False
+    estimate_s: float = 25.0
+    """On a GPU, roughly: it starts where as much is left before the deadline."""
+    limit_s: float = 240.0
+    after: str = ""
+    precision: str = ""
+
+    @property
+    def command(self) -> str:
+        """As a person types it in the repository."""
+        told = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join([*told, shlex.join(self.argv)])
+
+    @property
+    def results(self) -> Path:
+        """The set of its rows."""
+        return Path(self.variables["RESULTS"])
+
+
+def checks(scale: Scale, results: Path) -> list[Check]:
+    """All of them, in their order. results: the set of what is timed; the others have sets of their own in it."""
+    listed = [
+        *_first(scale, results),
+        *_strategies(scale, results),
+        *_proofs(scale, results),
+        *_matrix(scale, results),
+        *_speed(scale, results),
+        *_ends(scale, results),
+        *_with_libraries(scale, results),
+        *_several_gpus(scale, results),
+    ]
+    return [dataclasses.replace(check, limit_s=scale.patience * check.limit_s) for check in listed]
+
+
+def launched(name: str, claim: str, strategy: str, flags: str, scale: Scale, results: Path, judge, **other) -> Check:
+    """A run by its launcher, whose rows go to `results`."""
+    told = {"RESULTS": str(results), "CONFIG": scale.config, "ARGS": flags}
+    told |= other.pop("variables", {})
+    return Check(name, claim, (f"launchers/{strategy}.sh",), judge, told, **other)
+
+
+def _first(scale: Scale, results: Path) -> list[Check]:
+    told = {"RESULTS": str(results)}
+    environment = (python(), "-m", "scripts.suite.environment", "--results", str(results))
+    users = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
+    found = [
+        Check(
+            "environment",
+            "the interpreter, its libraries and the device can be described",
+            environment,
+            judges.described,
+            told,
+            timed=True,
+        ),
+        Check("alone", "nobody else uses the GPU", users, judges.nobody_else, told, ("cuda",), estimate_s=5),
+    ]
+    for library in LIBRARIES:
+        folder = results / "builds" / library
+        build = (python(), "-m", "scripts.gpu_check.extras", str(folder), f"scripts/setup/install_{library}.sh")
+        found.append(
+            Check(
+                f"build {library}",
+                f"{library} builds against this torch, in an interpreter of its own",
+                build,
+                judges.built,
+                told,
+                estimate_s=60,
+                limit_s=400,
+            )
+        )
+    return found
+
+
+def _strategies(scale: Scale, results: Path) -> list[Check]:
+    """Each one in each precision; those that need a library come after its build."""
+    found = []
+    for strategy in all_strategies():
+        if strategy.split("_")[0] in LIBRARIES:
+            continue
+        for precision in MIXED_PRECISIONS if is_mixed(strategy) else PRECISIONS:
+            found.append(
+                launched(
+                    f"{strategy} {precision}",
+                    f"{strategy} trains on synthetic images in {precision}",
+                    strategy,
+                    f"{scale.short} --precision {precision}",
+                    scale,
+                    results / "short",
+                    judges.ran,
+                    needs=OF_PRECISION[precision],
+                    precision=precision,
+                )
+            )
+    return found
+
+
+def _proofs(scale: Scale, results: Path) -> list[Check]:
+    """Of those that divide or exchange: each beside one plain process that runs the shards in turn."""
+    found = []
+    for strategy in all_strategies():
+        if strategy.split("_")[0] in LIBRARIES:
+            continue
+        folder = results / "proof" / strategy
+        flags = f"{scale.short} --loader folder"
+        told = {"RESULTS": str(folder), "CONFIG": scale.config, "ARGS": flags, "STRATEGIES": strategy}
+        verify = (python(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
+        claim = f"{strategy} computes the same update as one plain process, resumed too"
+        found.append(Check(f"proof {strategy}", claim, verify, judges.proved, told, estimate_s=60))
+    return found
+
+
+def _matrix(scale: Scale, results: Path) -> list[Check]:
+    points = [(name, precision, "") for precision in PRECISIONS for name in (BASELINE, "ddp")]
+    mixed = next(name for name in all_strategies() if is_mixed(name))
+    points.append((mixed, "fp16", "1"))
+    found = []
+    for strategy, precision, ranks in points:
+        for layout in FORMATS:
+            found.append(
+                launched(
+                    f"time {strategy} {precision} {layout}",
+                    f"{strategy} is timed in {precision}, {layout}",
+                    strategy,
+                    f"{scale.images} --precision {precision} --memory-format {layout}",
+                    scale,
+                    results,
+                    judges.timed,
+                    variables={"NPROC": ranks} if ranks else {},
+                    needs=OF_PRECISION[precision],
+                    precision=precision,
+                    timed=True,
+                    estimate_s=40,
+                )
+            )
+    return found
+
+
+def _speed(scale: Scale, results: Path) -> list[Check]:
+    fast = f"{scale.images} --precision bf16 --memory-format channels_last"
+    module = (python(), "-m")
+    config = ("--config", scale.config, "--loader", "folder", "--data", scale.data, *fast.split())
+    on_profile = ("--output", str(results / "profile.csv"))
+    told = {"RESULTS": str(results)}
+    return [
+        launched(
+            "time compile",
+            "torch.compile makes a step of its own, and is timed",
+            "ddp_compile",
+            fast,
+            scale,
+            results,
+            judges.timed,
+            needs=("bf16", "compiler"),
+            precision="bf16",
+            timed=True,
+            estimate_s=90,
+            limit_s=300,
+        ),
+        Check(
+            "loader",
+            "the loader is timed alone, and beside training",
+            (*module, "scripts.probe.loader", "--results", str(results), *config),
+            judges.said(r"^(?:the loader is|loading costs|no verdict).*"),
+            told,
+            needs=("bf16",),
+            timed=True,
+            estimate_s=60,
+        ),
+        launched(
+            "energy",
+            "a run tells the joules of an image",
+            BASELINE,
+            f"{fast} {scale.power}",
+            scale,
+            results / "energy",
+            judges.energy,
+            needs=("bf16",),
+            precision="bf16",
+            timed=True,
+            estimate_s=50,
+        ),
+        Check(
+            "profile",
+            "torch.profiler says which kernels a step spends its time in",
+            (*module, "scripts.probe.profile", *on_profile, "--config", scale.config, *fast.split()),
+            judges.said(r"^a step takes .*"),
+            told,
+            needs=("bf16",),
+            timed=True,
+            estimate_s=50,
+        ),
+    ]
+
+
+def _ends(scale: Scale, results: Path) -> list[Check]:
+    """Checkpoint and resume, and a fault of each kind."""
+    folder, two_ranks = results / "ends", "ddp"
+    kept = f"{scale.short} --checkpoint-dir {results / 'checkpoint'}"
+    kill = launched(
+        "fault killed rank",
+        "a rank that is killed is named, and nothing of the run is left",
+        two_ranks,
+        f"{scale.short} --steps 100000 --window-steps 5",
+        scale,
+        folder,
+        judges.fails_as("failed", r"rank \d+: signal 9"),
+        estimate_s=40,
+    )
+    return [
+        launched("checkpoint", "a run leaves a checkpoint", two_ranks, kept, scale, folder, judges.ran),
+        launched(
+            "resume",
+            "another run goes on from it",
+            two_ranks,
+            f"{kept} --epochs 2 --resume",
+            scale,
+            folder,
+            judges.resumed,
+            after="checkpoint",
+        ),
+        launched(
+            "fault memory",
+            "a batch that has no room is a row that says out of memory",
+            BASELINE,
+            f"{scale.too_many_images} --steps 4 --windows 1 --window-steps 1 --warmup-steps 0",
+            scale,
+            folder,
+            judges.fails_as("failed", "out of memory|can't allocate memory"),
+            variables={"GPU_MEMORY_GB": "1000000"},  # else the memory forecast would skip it
+        ),
+        dataclasses.replace(kill, argv=(python(), "-m", "scripts.gpu_check.kill_rank", *kill.argv)),
+        launched(
+            "fault not a number",
+            "a loss that is no number ends the run, and its row says so",
+            BASELINE,
+            f"{scale.short} --steps 4 --warmup-steps 0 --windows 1 --window-steps 2 --lr 1e30 --lr-batch 1",
+            scale,
+            folder,
+            judges.fails_as("invalid", "loss"),
+        ),
+    ]
+
+
+def _with_libraries(scale: Scale, results: Path) -> list[Check]:
+    found = []
+    for strategy in all_strategies():
+        library = strategy.split("_")[0]
+        if library not in LIBRARIES:
+            continue
+        told = {"PYTHON": str((results / "builds" / library / "bin/python").absolute())}
+        own = {"after": f"build {library}", "variables": told}
+        for precision in ("fp32", "tf32") if library == "apex" else PRECISIONS:
+            needs = ("cuda", *OF_PRECISION[precision]) if library == "apex" else OF_PRECISION[precision]
+            claim, flags = f"{strategy} trains in {precision}", f"{scale.short} --precision {precision}"
+            found.append(
+                launched(
+                    f"{strategy} {precision}",
+                    claim,
+                    strategy,
+                    flags,
+                    scale,
+                    results / "short",
+                    judges.ran,
+                    needs=needs,
+                    # apex: amp casts by itself, and its row says how
+                    precision="" if library == "apex" else precision,
+                    **own,
+                )
+            )
+    return found
+
+
+def _several_gpus(scale: Scale, results: Path) -> list[Check]:
+    told = {"RESULTS": str(results / "scaling"), "CONFIG": scale.config, "STRATEGY": "ddp", "RANKS": "1 2"}
+    told |= {"REPEATS": "1", "ARGS": f"{scale.images} --precision bf16 --memory-format channels_last"}
+    return [
+        Check(
+            "scaling",
+            "one GPU and two are timed side by side, with the same batch and with the same on each",
+            ("launchers/all.sh", "scaling"),
+            judges.said(r"^.*\bweak\b.*"),
+            told,
+            ("gpus", "bf16"),
+            timed=True,
+            estimate_s=200,
+            limit_s=600,
+        )
+    ]

@@ -1,0 +1,39 @@
+"""An interpreter of its own that sees all packages of this one, and a library built into it: PYTHON stays as it is.
+
+    python -m scripts.gpu_check.extras results/gpu-check/builds/horovod scripts/setup/install_horovod.sh
+
+PIP_ARGS and APEX_GIT say where sources are that were carried here. The exit code is the installer's.
+"""
+
+import os
+import site
+import sys
+import venv
+from pathlib import Path
+
+import tyro
+
+from benchmarks.common.results import write_whole
+
+
+def make(folder: Path) -> Path:
+    """The interpreter, in `folder`; it is made where it is not there."""
+    python = folder / "bin/python"
+    if not python.exists():
+        venv.EnvBuilder(symlinks=True).create(folder)
+    seen = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    if site.ENABLE_USER_SITE and Path(site.getusersitepackages()).is_dir():
+        seen.append(site.getusersitepackages())
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    lines = [f"import site; site.addsitedir({path!r})" for path in dict.fromkeys(seen)]
+    write_whole(folder / "lib" / version / "site-packages" / "seen.pth", "\n".join(lines) + "\n")
+    return python
+
+
+def main(folder: Path, installer: Path, /) -> None:
+    python = make(folder.absolute())
+    os.execve(installer, [str(installer)], os.environ | {"PYTHON": str(python)})
+
+
+if __name__ == "__main__":
+    tyro.cli(main, description=__doc__)

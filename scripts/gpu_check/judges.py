@@ -1,0 +1,179 @@
+"""What a check's outcome says: passed, failed or skipped, and in a few words why, or what it found.
+
+    from scripts.gpu_check.judges import Ended, ran
+
+A judge looks at the exit code, at the rows that the check left, and at what it printed. Needs no torch.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.common.results import read_table
+from scripts.analysis.words import digits
+
+# What a run, or CUDA, says of a GPU that is gone: after it, nothing on it can pass.
+LOST = re.compile(
+    r"gpu is lost|fallen off the bus|no cuda-capable device|uncorrectable ecc|device not ready|unspecified launch fail"
+    r"|driver shutting down|unable to determine the device handle|\bXid\b|ran on the CPU in place of the GPU",
+    re.IGNORECASE,
+)
+RAISED = re.compile(r"^(?:error: .*|(?:\w+\.)*\w*(?:Error|Exception)\b.*|invalid: .*)", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a check's command ended. run_id: of the run that it was, '' where it was none."""
+
+    code: int
+    log: Path
+    """What it printed."""
+    results: Path
+    """The set of its rows."""
+    run_id: str = ""
+    precision: str = ""
+    """The one that it asked for, '' where it asked for none."""
+    on_gpu: bool = False
+
+    def row(self) -> dict:
+        """The run's row of runs.csv, {} where it left none."""
+        rows = read_table(self.results, "runs")
+        return next(iter(rows[rows.run_id == self.run_id].to_dict("records")), {})
+
+    def text(self) -> str:
+        return self.log.read_bytes().decode(errors="replace") if self.log.exists() else ""
+
+    def last_words(self) -> str:
+        """The first exception or error that it printed, else its last line."""
+        text = self.text()
+        lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it printed nothing"]
+        found = RAISED.search(text)
+        return f"exit code {self.code}: {(found.group() if found else lines[-1])[:300]}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    status: str
+    """passed, failed or skipped."""
+    words: str
+    """What was found, or why not."""
+
+
+Judge = Callable[[Ended], Verdict]
+
+
+def ran(ended: Ended) -> Verdict:
+    """A run is ok, on the device that it is about, in the precision that it asked for."""
+    row = ended.row()
+    if not row:
+        return Verdict("failed", f"left no row; {ended.last_words()}")
+    if row["status"] != "ok":
+        return Verdict("skipped" if row["status"] == "skipped" else "failed", row["reason"])
+    if ended.on_gpu and row["device"] != "cuda":
+        return Verdict("failed", "ran on the CPU in place of the GPU")
+    if ended.precision not in ("", row["precision"]):
+        return Verdict("failed", f"asked for {ended.precision}, and ran in {row['precision']}")
+    crowd = row["other_gpu_processes"]
+    others = f"; {crowd:.0f} processes of others used the GPU meanwhile, so that it may be slow" if crowd > 0 else ""
+    return Verdict("passed", f"{row['world_size']:.0f} ranks on {row['device_name'] or row['device']}{others}")
+
+
+def timed(ended: Ended) -> Verdict:
+    """As `ran`, and with a throughput."""
+    found, row = ran(ended), ended.row()
+    if found.status != "passed":
+        return found
+    if not row["images_per_s"] > 0:
+        return Verdict("failed", "no window was timed")
+    return Verdict("passed", f"{digits(row['images_per_s'])} images/s; {found.words}")
+
+
+def energy(ended: Ended) -> Verdict:
+    """As `timed`, with joules an image, where a counter can be read: NVML of a GPU, RAPL of a CPU."""
+    found, row = timed(ended), ended.row()
+    if found.status != "passed":
+        return found
+    if row["energy_j_per_image"] > 0:
+        return Verdict("passed", f"{digits(row['energy_j_per_image'])} J an image; {found.words}")
+    if ended.on_gpu:
+        return Verdict("failed", "no energy: NVML did not tell the GPU's power in the timed windows")
+    return Verdict("skipped", "no energy counter can be read here: RAPL is missing, or for root only")
+
+
+def fails_as(status: str, pattern: str) -> Judge:
+    """A planted fault passes where its row has this status and a first cause that reads like this."""
+
+    def judge(ended: Ended) -> Verdict:
+        row = ended.row()
+        if not row:
+            return Verdict("failed", f"left no row; {ended.last_words()}")
+        became = f"{row['status']}: {row['reason']}"
+        if row["status"] == status and re.search(pattern, row["reason"], re.IGNORECASE):
+            return Verdict("passed", f"its row says {became}")
+        return Verdict("failed", f"a row of status {status} that says {pattern} was expected; it says {became}")
+
+    return judge
+
+
+def resumed(ended: Ended) -> Verdict:
+    """A run that says that it went on where another stopped."""
+    found = ran(ended)
+    log = ended.results / "logs" / ended.run_id / "run.log"
+    said = re.search(r"^resumed at .*", log.read_text(errors="replace"), re.MULTILINE) if log.exists() else None
+    if found.status == "passed" and not said:
+        return Verdict("failed", "it began anew instead of going on")
+    return Verdict("passed", said.group()) if found.status == "passed" else found
+
+
+def proved(ended: Ended) -> Verdict:
+    """The last row of the set's equivalence.csv."""
+    rows = read_table(ended.results, "equivalence")
+    if rows.empty:
+        return Verdict("failed", ended.last_words())
+    row = rows.iloc[-1]
+    if row.verdict != "ok":
+        return Verdict("skipped" if row.verdict == "skipped" else "failed", row.reason)
+    bits = "bit-identical" if row.bit_identical == "yes" else f"{row.max_relative_difference:.1e} apart"
+    return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {row.world_size:.0f} ranks")
+
+
+def said(pattern: str) -> Judge:
+    """Exit code 0, and a line that reads like this, which is what it found."""
+
+    def judge(ended: Ended) -> Verdict:
+        found = re.findall(pattern, ended.text(), re.MULTILINE)
+        if ended.code or not found:
+            return Verdict("failed", ended.last_words())
+        return Verdict("passed", " ".join(found[-1].split()))
+
+    return judge
+
+
+def built(ended: Ended) -> Verdict:
+    """A library that was built, or is there; where it cannot be, that is no fault of the GPU's."""
+    lines = [line for line in ended.text().splitlines() if line.strip()] or ["it printed nothing"]
+    return Verdict("skipped" if ended.code else "passed", lines[-2 if ended.code and len(lines) > 1 else -1][:300])
+
+
+def described(ended: Ended) -> Verdict:
+    """environment.json of the set: what its numbers depend on."""
+    path = ended.results / "environment.json"
+    if ended.code or not path.exists():
+        return Verdict("failed", ended.last_words())
+    found = json.loads(path.read_text())
+    peak = found["measured_peak"]
+    fastest = ", ".join(f"{kind} {tflops:.3g}" for kind, tflops in peak["tflops"].items())
+    words = f"{peak['device_name']}; torch {found['packages']['torch']}, Python {found['python']}"
+    return Verdict("passed", f"{words}, {found['num_cores']} cores; TFLOP/s of products measured: {fastest}")
+
+
+def nobody_else(ended: Ended) -> Verdict:
+    """nvidia-smi lists no process that computes on the GPU."""
+    others = [line for line in ended.text().splitlines() if re.match(r"\d+,", line)]
+    if ended.code:
+        return Verdict("skipped", f"nvidia-smi does not tell who else uses the GPU: {ended.last_words()}")
+    if others:
+        return Verdict("failed", f"{len(others)} others compute on it, so that no time is to be believed: {others[0]}")
+    return Verdict("passed", "nobody else")

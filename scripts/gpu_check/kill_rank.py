@@ -1,0 +1,50 @@
+"""Starts a launcher, and once its run trains kills the last of its ranks, as the kernel would that is out of memory.
+
+    ARGS="--loader synthetic --steps 100000 --window-steps 5" python -m scripts.gpu_check.kill_rank launchers/ddp.sh
+
+The exit code is the launcher's.
+"""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import tyro
+
+from benchmarks.common.run_folder import VARIABLE, RunFolder
+from scripts.suite.attempt import die_with_parent
+
+POLL_S = 0.1
+
+
+def main(launcher: Path, /) -> int:
+    child = subprocess.Popen([launcher], preexec_fn=die_with_parent)
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    with contextlib.suppress(KeyboardInterrupt):
+        while child.poll() is None:
+            time.sleep(POLL_S)
+            if ranks := training_ranks(psutil.Process(child.pid)):
+                print(f"killing rank {max(ranks)}", flush=True)
+                ranks[max(ranks)].kill()
+                break
+    return child.wait()
+
+
+def training_ranks(launcher: psutil.Process) -> dict[int, psutil.Process]:
+    """The processes of a run by their rank, once it has made some steps; none before."""
+    found = {}
+    with contextlib.suppress(psutil.Error):
+        for process in launcher.children(recursive=True):
+            with contextlib.suppress(psutil.Error, OSError):
+                told = process.environ()
+                if "RANK" in told and VARIABLE in told and RunFolder(told[VARIABLE]).progress():
+                    found[int(told["RANK"])] = process
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main, description=__doc__))

@@ -1,0 +1,74 @@
+"""The page of a GPU check: what passed, what failed and why, what was skipped, what is left, each with its command.
+
+    write_page(results, listed, state, left, on_gpu=False, remarks=[])
+
+gpu-check.html needs no network and no script; gpu-check.md says the same. Texts are escaped. Needs no torch.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+
+from benchmarks.common.results import write_whole
+from scripts.analysis.words import clean
+from scripts.gpu_check.checks import Check
+from scripts.gpu_check.work import State
+from scripts.report.page import escape_markdown
+from scripts.suite import source
+
+TEMPLATES = Path(__file__).parent
+HEADINGS = {  # the order of the page
+    "failed": "Failed",
+    "not reached": "Not reached",
+    "passed": "Passed",
+    "skipped": "Skipped",
+    "gpus": "Left for several GPUs",
+    "needs": "Needs what is not here",
+}
+
+
+def write_page(
+    results: Path, listed: Sequence[Check], state: State, left: dict[str, str], *, on_gpu: bool, remarks: Sequence[str]
+) -> None:
+    """left: why a check has not ended, by name. remarks: what a reader must know first."""
+    groups: dict[str, list[dict]] = {status: [] for status in HEADINGS}
+    for check in listed:
+        found = state.ended.get(check.name, {})
+        status = found.get("status") or kind_of_left(check, left.get(check.name, "not reached"))
+        log = found.get("log", "")
+        groups[status].append(
+            {
+                "name": check.name,
+                "claim": check.claim,
+                "words": clean(found.get("words") or left.get(check.name, "not reached")),
+                "seconds": f"{found['seconds']:.0f}" if "seconds" in found else "",
+                "command": check.command,
+                "log": os.path.relpath(log, results) if log else "",
+            }
+        )
+    values = {
+        "name": results.name,
+        "on_gpu": on_gpu,
+        "remarks": list(remarks),
+        "device": state.ended.get("environment", {}).get("words", ""),
+        "commit": source.commit() or "",
+        "changed": bool(source.local_changes()) if source.commit() else False,
+        "counts": {HEADINGS[status].lower(): len(rows) for status, rows in groups.items() if rows},
+        "groups": [(status, HEADINGS[status], rows) for status, rows in groups.items() if rows],
+        "has_report": (results / "report.html").exists(),
+        "again": f"make gpu-check RESULTS={results}",
+    }
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    html = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    markdown = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    markdown.filters["md"] = escape_markdown
+    write_whole(results / "gpu-check.html", html.get_template("page.html.j2").render(values))
+    write_whole(results / "gpu-check.md", markdown.get_template("page.md.j2").render(values))
+
+
+def kind_of_left(check: Check, why: str) -> str:
+    if not why.startswith("needs "):
+        return "not reached"
+    return "gpus" if "gpus" in check.needs else "needs"

@@ -1,0 +1,185 @@
+"""Everything that the suite says of GPUs, tried on the GPU of this machine, in the order of what it is worth.
+
+    python -m scripts.gpu_check.run --list            # the checks, and the command of each
+    make gpu-check RESULTS=results/gpu-check          # run them; called again, it goes on from there
+
+Without a GPU it is a dry run: the CPU in the GPU's place, few and small images, no deadline. RETRY=failed runs again
+what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
+did, 2 for a mistake found before the first one, 129, 130 or 143 after a signal.
+"""
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import tyro
+
+from benchmarks.common import machine
+from benchmarks.common.config import load_config
+from benchmarks.common.errors import UserError
+from scripts.analysis.sets import BASELINE
+from scripts.gpu_check.checks import DRY, GPU, Check, Scale, checks
+from scripts.gpu_check.page import write_page
+from scripts.gpu_check.work import ROOT, Deadline, State, work
+from scripts.suite import preflight, room
+from scripts.suite.plan import python
+from scripts.suite.schedule import claimed
+
+DEADLINE_S = 540.0
+BYTES_A_LANE = 8e9  # of GPU memory: 32 images of ResNet-50 in fp32, CUDA's context, cuDNN's workspaces
+ALIVE = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    deadline_s: float | None = None
+    """Nothing starts after it; 0: none. Default: 540 on a GPU, none in a dry run."""
+    list: bool = False
+    """Print the checks and the command of each, and start nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Here:
+    """What checks may need of this machine."""
+
+    num_gpus: int
+    capability: tuple[int, int] | None
+    has_compiler: bool
+
+
+# What `needs` of a check says: in words, and whether it is here.
+NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
+    "cuda": ("an NVIDIA GPU", lambda here: here.num_gpus > 0),
+    "gpus": ("two NVIDIA GPUs or more", lambda here: here.num_gpus > 1),
+    "ampere": ("a GPU of compute capability 8 or newer", lambda here: (here.capability or (0, 0)) >= (8, 0)),
+    "bf16": ("a GPU of compute capability 8 or newer, or a CPU", lambda here: (here.capability or (8, 0)) >= (8, 0)),
+    "compiler": ("a C++ compiler, such as g++ or one named in CXX", lambda here: here.has_compiler),
+}
+
+
+def main(options: Options) -> int:
+    num_gpus = machine.num_gpus()  # raises where there is a GPU that cannot be used, such as by an old driver
+    os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
+    on_gpu = num_gpus > 0
+    results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
+    names = (os.environ.get("CXX", "c++"), "g++", "clang++")
+    here = Here(num_gpus, machine.capability(), any(map(shutil.which, names)))
+
+    def lacking(check: Check) -> str:
+        return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]
+
+    scale, remarks = fitting(GPU, num_gpus) if on_gpu else (DRY, [])
+    scale = dataclasses.replace(scale, data=os.environ.get("DATA") or scale.data)
+    listed = checks(scale, results)
+    if options.list:
+        for check in listed:
+            print(
+                f"{check.name}: {check.claim}{f'; needs {why}' if (why := lacking(check)) else ''}\n  {check.command}"
+            )
+        return 0
+    results = preflight.open_set(results)
+    signals: list[int] = []
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda number, frame: signals.append(number))
+    with claimed(results):
+        state = State(results / "checks")
+        claim_mode(results, on_gpu)
+        state.forget(os.environ.get("RETRY", "") or "-")
+        seconds = (DEADLINE_S if on_gpu else 0.0) if options.deadline_s is None else options.deadline_s
+        begin_words(on_gpu, listed, state, seconds)
+        left = work(
+            listed,
+            state,
+            Deadline(seconds),
+            lacking,
+            lanes=num_lanes(num_gpus),
+            on_gpu=on_gpu,
+            gpu_gone=gpu_gone,
+            signals=signals,
+        )
+        if not signals:
+            make_report(results)
+        write_page(results, listed, state, left, on_gpu=on_gpu, remarks=remarks)
+    if signals:
+        return 128 + signals[0]
+    return end_words(listed, state, left, results)
+
+
+def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
+    """The scale with 256 images on a GPU, halved until a step in fp32 has room; and what to say of it."""
+    images, refused = 256, ""
+    while images > 1:
+        flags = ["--config", scale.config, "--batch-per-device", str(images), "--precision", "fp32"]
+        (why,) = room.reasons([(BASELINE, load_config(flags), 1, 1)], num_ranks)
+        if not why:
+            break
+        refused, images = refused or why, images // 2
+    remarks = [f"{images} images of a step instead of 256, which have no room: {refused}"] if refused else []
+    return dataclasses.replace(scale, images=f"--batch-per-device {images}"), remarks
+
+
+def num_lanes(num_gpus: int) -> int:
+    """How many checks that time nothing run at a time: two cores each, and room on the GPU."""
+    most = max(2, min(6, machine.num_cores() // 2))
+    memory_bytes = machine.gpu_memory_bytes(num_gpus) if num_gpus else None
+    return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_LANE)))
+
+
+def claim_mode(results: Path, on_gpu: bool) -> None:
+    """A folder holds a dry run or a real one. Raises UserError where it holds the other."""
+    path, mode = results / "checks/mode.txt", "GPU" if on_gpu else "dry run"
+    if path.exists() and path.read_text().strip() != mode:
+        raise UserError(f"{results} holds a {path.read_text().strip()} check, and this is a {mode}; choose RESULTS=")
+    path.write_text(mode + "\n")
+
+
+def gpu_gone() -> str:
+    """How the GPU is after a failure that reads like its loss; '' where it computes."""
+    try:
+        done = subprocess.run([python(), "-c", ALIVE], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    except subprocess.TimeoutExpired:
+        return "it does not answer"
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it does not compute"])[-1][:200]
+
+
+def make_report(results: Path) -> None:
+    """The report of the set of what was timed, as far as anything was."""
+    if (results / "runs.csv").exists():
+        subprocess.run(
+            [python(), "-m", "scripts.report.page", "--results", results], cwd=ROOT, stdout=subprocess.DEVNULL
+        )
+
+
+def begin_words(on_gpu: bool, listed: list[Check], state: State, seconds: float) -> None:
+    if not on_gpu:
+        print("dry run: there is no NVIDIA GPU here, and the CPU takes its place; its speeds say nothing")
+    done = sum(check.name in state.ended for check in listed)
+    until = f", of which nothing starts after {seconds:g} s" if seconds else ""
+    print(f"{len(listed) - done} of {len(listed)} checks are left{until}", flush=True)
+
+
+def end_words(listed: list[Check], state: State, left: dict[str, str], results: Path) -> int:
+    found = {check.name: state.ended[check.name]["status"] for check in listed if check.name in state.ended}
+    failed = [name for name, status in found.items() if status == "failed"]
+    counts = [f"{[*found.values()].count(status)} {status}" for status in ("passed", "failed", "skipped")]
+    needing = sum(why.startswith("needs ") for why in left.values())
+    print(f"\n{', '.join(counts)}, {needing} need what is not here, {len(left) - needing} not reached")
+    print(f"page: {results / 'gpu-check.html'}")
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Options, description=__doc__)))
+    except (UserError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: {error.filename or 'gpu-check'}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
+    sys.exit(2)

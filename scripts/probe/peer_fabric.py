@@ -1,0 +1,43 @@
+"""A peer: the plain loop by Lightning Fabric (pip install lightning). Nothing of the suite is in it.
+
+`next()` takes one step; scripts/probe/peers.py times it.
+"""
+
+import itertools
+import os
+
+import torch
+import torchvision
+from lightning.fabric import Fabric
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from scripts.probe.peer_example import files
+
+
+def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
+    """Train for ever on the ranks that torchrun started; yields after each step."""
+    fabric = Fabric(accelerator="auto", strategy="ddp", devices=int(os.environ["LOCAL_WORLD_SIZE"]))
+    fabric.launch()
+    dataset = files(folder, image_size)
+    model = getattr(torchvision.models, arch)(num_classes=len(dataset.classes))
+    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=momentum, weight_decay=weight_decay)
+    model, optimizer = fabric.setup(model, optimizer)
+    loader = DataLoader(
+        dataset,
+        global_batch // fabric.world_size,
+        shuffle=True,  # Fabric puts a DistributedSampler in its place
+        num_workers=workers,
+        pin_memory=fabric.device.type == "cuda",
+        drop_last=True,
+    )
+    loader = fabric.setup_dataloaders(loader)
+    model.train()
+    for epoch in itertools.count():
+        loader.sampler.set_epoch(epoch)
+        for images, target in loader:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(images), target)
+            fabric.backward(loss)
+            optimizer.step()
+            yield

@@ -1,0 +1,72 @@
+"""One rank of a launch that `make peers` times: of the suite's own loop, or of a peer's. The first prints each window.
+
+from scripts.probe.peer_rank import rank
+"""
+
+import functools
+import importlib
+import json
+import os
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from benchmarks import ddp
+from benchmarks.common.clock import Clock
+from benchmarks.common.config import Config, load_config, whole_batch
+from benchmarks.common.engine import fit
+
+CPU = torch.device("cpu")
+
+
+class Printing(Clock):
+    """A clock whose windows rank 0 prints: {"images": ..., "seconds": ...}."""
+
+    def __init__(self, device: torch.device, global_batch: int):
+        super().__init__(device)
+        self.global_batch = global_batch
+        self.reports = (os.environ.get("RANK") or os.environ["HOROVOD_RANK"]) == "0"
+
+    def stop(self):
+        seconds, step_ms = super().stop()
+        if self.reports:
+            told = {"images": self.global_batch * len(step_ms), "seconds": seconds}
+            print("window:", json.dumps(told), flush=True)
+        return seconds, step_ms
+
+
+def rank(module: str, flags: list[str]) -> None:
+    """module: of scripts.probe, with `train`; empty: the suite's loop. flags: of the configuration."""
+    config = load_config(flags)
+    config = whole_batch(config, int(os.environ.get("WORLD_SIZE") or os.environ["HOROVOD_SIZE"]))
+    make_clock = functools.partial(Printing, global_batch=config.global_batch)
+    if not module:
+        ddp.main(config, fit=functools.partial(fit, make_clock=make_clock))
+        return
+    steps = steps_of(module, config)
+    next(steps)  # from here on its process group and its device are there
+    clock = make_clock(torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else CPU)
+    for _ in range(config.warmup_steps):
+        next(steps)
+    for _ in range(config.windows):
+        clock.start()
+        for _ in range(config.window_steps):
+            next(steps)
+            clock.tick()
+        clock.stop()
+    os._exit(0)  # in the middle of an epoch nothing is there to be shut down in order
+
+
+def steps_of(module: str, config: Config) -> Iterator[None]:
+    """The peer's steps, at the configuration's settings."""
+    shared = "arch image_size global_batch workers momentum weight_decay lr".split()
+    options = {name: getattr(config, name) for name in shared} | {"folder": f"{config.data}/train"}
+    train = importlib.import_module(f"scripts.probe.{module}").train
+    if module != "bare_ddp":
+        return train(**options)
+    on_gpu, local_rank = torch.cuda.is_available(), int(os.environ["LOCAL_RANK"])
+    if on_gpu:
+        torch.cuda.set_device(local_rank)
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    return train(torch.device("cuda", local_rank) if on_gpu else CPU, **options)

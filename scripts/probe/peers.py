@@ -1,0 +1,202 @@
+"""What a user would pick instead: the suite's ddp beside other loops, launches by turns, until the ratios are known.
+
+    python -m scripts.probe.peers                       # or: make peers RESULTS=results/latest MINUTES=30
+    python -m scripts.probe.peers --only bare itself        # is 0.93 of a bare loop noise?
+
+A round launches benchmarks.ddp and each peer once, in random order, each as a process group of its own:
+same model, images, batches, ranks and threads, in float32. A peer is done when the 95 % interval of suite / peer is
+no wider than --width to each side (and was so a round before), or after --minutes of its pairs. `itself` is the suite
+a second time: what noise makes of 1. Packages that are missing are named with the words that install them. Every
+launch goes to peer_launches.csv, the ratios to peers.csv and a chart. Exit code: 1 where a peer fails.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import tyro
+from tqdm import tqdm
+
+from benchmarks.common import machine
+from benchmarks.common.config import load_config
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import write_whole
+from scripts.analysis.peers import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
+from scripts.analysis.words import interval, text_table
+from scripts.report.figures import save_chart
+from scripts.report.peers import peers_chart
+from scripts.suite.preflight import check_data, check_ranks, open_set
+from scripts.suite.variables import Given, read_variables
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """A loop that the suite is compared with: a module with `train`, or the suite where there is none."""
+
+    name: str
+    what: str
+    module: str = ""
+    needs: str = ""
+    remedy: str = ""
+    suite: str = SUITE
+    """What of the suite it is compared with."""
+    by_horovodrun: bool = False
+
+
+PEERS = [
+    Peer("imagenet_example", "PyTorch's ImageNet example, its structure", "peer_example"),
+    Peer("fabric", "Lightning Fabric", "peer_fabric", "lightning", "pip install lightning"),
+    Peer("accelerate", "Hugging Face Accelerate", "peer_accelerate", "accelerate", "pip install accelerate"),
+    Peer(
+        "horovod_synthetic",
+        "Horovod's synthetic benchmark, its structure; no files on either side",
+        "peer_horovod",
+        "horovod",
+        "scripts/setup/install_horovod.sh",
+        SYNTHETIC,
+        by_horovodrun=True,
+    ),
+    Peer("bare", "a bare DDP loop", "bare_ddp"),
+    Peer("itself", "the suite a second time: noise alone"),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The configuration, data and result set are Make's variables: CONFIG, ARGS, DATA, RESULTS."""
+
+    only: tuple[str, ...] = ()
+    """Names of peers; default: all."""
+    minutes: float = 30
+    """Of pairs with one peer, after which it is done in any case."""
+    width: float = 0.03
+    """Half-width of an interval at which its peer is done."""
+    rounds: int = 0
+    """At most so many; 0: no such limit."""
+
+
+def main(options: Options) -> int:
+    chosen = [peer for peer in PEERS if not options.only or peer.name in options.only]
+    if unknown := {*options.only} - {peer.name for peer in PEERS}:
+        raise UserError(f"no peer {unknown.pop()!r}; there are {', '.join(peer.name for peer in PEERS)}")
+    why_not = {
+        peer.name: f"not installed; {peer.remedy}"
+        for peer in chosen
+        if peer.needs and importlib.util.find_spec(peer.needs) is None
+    }
+    given = read_variables()
+    flags = flags_of(given)
+    config = load_config(flags)
+    check_ranks([config], [given.ranks_here])
+    check_data(config.data)
+    results = open_set(given.results, "peers-")
+    if (results / "peers.csv").exists():
+        raise UserError(f"{results} has peers of another sitting; choose another RESULTS=, or move peers.csv away")
+    about = f"{config.arch}, {config.image_size} px, {machine.num_ranks()} ranks"
+    launches = sit(options, [peer for peer in chosen if peer.name not in why_not], flags, results, why_not)
+    rows = ratio_rows([(peer.name, peer.what, peer.suite) for peer in chosen], launches, why_not)
+    write_whole(results / "peers.csv", csv_of(rows, about))
+    print(text_table([("peer", "n", "suite / peer", "95 %", "half-width", ""), *map(cells, rows)], left=(0, 5)))
+    print("\nwritten:", *(f"  {results / name}" for name in ("peer_launches.csv", "peers.csv")), sep="\n")
+    if any(row["ratio"] for row in rows):
+        print(*(f"  {path}" for path in save_chart(peers_chart(rows, about), results / "charts", "peers")), sep="\n")
+    return int(any("ended with" in text for text in why_not.values()))
+
+
+def cells(row: dict) -> tuple[str, ...]:
+    """A row of peers.csv on the terminal."""
+    if row["ratio"] is None:
+        return row["peer"], "", "", "", "", row["why_not"]
+    bounds, width = interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format), row["half_width"]
+    shown = "" if width is None else f"{100 * width:.1f} %"
+    return row["peer"], str(row["num_pairs"]), f"{row['ratio']:.3f}", bounds, shown, row["verdict"] or row["why_not"]
+
+
+def flags_of(given: Given) -> list[str]:
+    """The configuration of every launch: what the user gave, in float32, one long epoch of its windows.
+
+    lr 0: both sides do the same work for ever; a loss that sinks meets numbers that a CPU is slow with.
+    """
+    config = load_config(given.flags)
+    steps = 1 + config.warmup_steps + (config.windows + 1) * config.window_steps
+    alike = "--loader folder --precision fp32 --memory-format contiguous --lr 0 --epochs 1 --account-steps 0"
+    return [*given.flags, *alike.split(), "--steps", str(steps)]
+
+
+def sit(options: Options, peers: list[Peer], flags: list[str], results: Path, why_not: dict[str, str]) -> list[Launch]:
+    """Rounds until every peer is done. why_not: gets the peers that fail. Raises UserError where the suite does."""
+    launches: list[Launch] = []
+    by_name = {peer.name: peer for peer in peers}
+    seed, number = time.time_ns() % 2**32, 0
+    with tqdm(total=len(peers), desc="peers", unit="peer", disable=None, leave=False) as bar:
+        while left := [peer for peer in peers if peer.name not in why_not and not done(peer, launches, options)]:
+            number += 1
+            if options.rounds and number > options.rounds:
+                break
+            bar.update(len(peers) - len(left) - bar.n)
+            names = [*dict.fromkeys(peer.suite for peer in left), *(peer.name for peer in left)]
+            for place, name in enumerate(random.Random(f"{seed} {number}").sample(names, len(names)), 1):
+                bar.set_postfix_str(f"round {number}: {name}")
+                began = time.monotonic()
+                try:
+                    rate = launch(by_name.get(name), flags + (["--loader", "synthetic"] if name == SYNTHETIC else []))
+                except UserError as error:
+                    if name in (SUITE, SYNTHETIC):
+                        raise
+                    why_not[name] = str(error)
+                    continue
+                launches.append(Launch(number, place, name, rate, time.monotonic() - began))
+                write_whole(results / "peer_launches.csv", csv_of(map(dataclasses.asdict, launches)))
+            for peer in left:
+                found = estimate(peer.name, peer.suite, launches)
+                if found is not None:
+                    bounds = interval(found.low, found.high, "{:.3f}".format)
+                    tqdm.write(f"round {number}: suite / {peer.name} {found.value:.3f} {bounds}".rstrip())
+    return launches
+
+
+def done(peer: Peer, launches: list[Launch], options: Options) -> bool:
+    spent_s = sum(each.seconds for each in launches if each.name in (peer.name, peer.suite))
+    return known(peer.name, peer.suite, launches, options.width) or spent_s > 60 * options.minutes
+
+
+def launch(peer: Peer | None, flags: list[str]) -> float:
+    """images/s of one launch on all ranks; None: of the suite. Raises UserError where it does not get to its end."""
+    ranks = machine.num_ranks()
+    threads = str(machine.threads_per_rank(ranks))
+    env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads}
+    env |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    start = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)]
+    if peer is not None and peer.by_horovodrun:
+        start = ["-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(ranks)]
+        start += ["-H", f"localhost:{ranks}", sys.executable]
+    module = peer.module if peer is not None else ""
+    command = [sys.executable, *start, "-m", "scripts.probe.peers", "rank", module, *flags]
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    windows = [json.loads(line.split("window: ")[1]) for line in ended.stdout.splitlines() if "window: " in line]
+    if ended.returncode or not windows:
+        said = [line for line in ended.stderr.splitlines() if "Error" in line] or ended.stderr.splitlines()[-1:] or [""]
+        raise UserError(f"ended with code {ended.returncode}: {said[0][-300:]}")
+    images, seconds = (sum(window[key] for window in windows) for key in ("images", "seconds"))
+    return images / seconds
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        from scripts.probe.peer_rank import rank
+
+        rank(sys.argv[2], sys.argv[3:])
+        sys.exit()
+    try:
+        sys.exit(main(tyro.cli(Options, description=__doc__)))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,191 @@
+"""Where a training step's time goes on the device: its top kernels, and each kind of layer beside its roof.
+
+    python -m scripts.probe.profile --precision bf16 --memory-format channels_last       # make profile ARGS="..."
+    torchrun --standalone --nproc-per-node 2 -m scripts.probe.profile --strategy ddp
+
+Every other flag is a configuration field; synthetic images, unless --loader says otherwise. torch.profiler is around
+`steps` steps of the strategy after as many that warm up. The roof of a kind of layer is what its operations at least
+take, each the longer of computing and moving (scripts/probe/roof.py, unfused), where the GPU's peaks are known; on
+others only the time is told. Profiled steps are slower than timed ones, by a few percent and more on a CPU.
+"""
+
+import collections
+import csv
+import dataclasses
+import functools
+import importlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+import torchvision
+import tyro
+
+from benchmarks.common import machine
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.devices import device_name, synchronize
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import write_whole
+from scripts.analysis.device_use import peak_tflops
+from scripts.analysis.roofs import GPUS, MOVES_AS
+from scripts.analysis.sets import BASELINE
+from scripts.probe.roof import DTYPES, Operation, trace_step
+from scripts.suite import preflight
+
+# The first that an operation's name holds; both of a trace and of a profile.
+KINDS = (
+    ("optimizer", r"_foreach|_fused_sgd|optimizer"),
+    ("exchange", r"nccl|gloo|c10d|all_?reduce|broadcast|reduce_scatter|all_gather"),
+    ("batch norm", r"batch_norm"),
+    ("convolution", r"conv"),
+    ("pooling", r"pool|aten::mean|adaptive"),
+    ("matrix product", r"addmm|aten::mm|matmul|linear"),
+    ("loss", r"softmax|nll_loss|cross_entropy"),
+    ("elementwise", r"relu|clamp|threshold|aten::(add|mul|sub|div|zero|fill|copy|_to_copy|sum|clone)|triton"),
+)
+COLUMNS = ("kind", "ms_a_step", "share_pct", "roof_ms", "times_roof", "calls_a_step")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Where the time of a training step goes."""
+
+    strategy: str = BASELINE
+    steps: int = 5
+    """Steps that are profiled."""
+    top: int = 12
+    """Kernels, or on a CPU operations, that are listed."""
+    output: Path | None = None
+    """CSV file for the table by kind of layer."""
+
+
+def kind_of(name: str) -> str:
+    """The kind of layer that an operation of this name belongs to."""
+    return next((kind for kind, pattern in KINDS if re.search(pattern, name, re.IGNORECASE)), "other")
+
+
+def measure(options: Options, config: Config):
+    """Profile of `steps` steps: (its events by operation, by kernel, seconds, device, images of a step on it)."""
+    script = importlib.import_module(f"benchmarks.{preflight.only(options.strategy)}")
+    found: dict = {}
+
+    def fit(config, worker, *, train, step, **parts) -> None:
+        train.set_epoch(0)
+        batch = next(iter(train))
+        device = worker.device
+        for _ in range(options.steps):
+            step(*batch)
+        synchronize(device)
+        kinds = [torch.profiler.ProfilerActivity.CPU]
+        kinds += [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
+        with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
+            for _ in range(options.steps):
+                step(*batch)
+            synchronize(device)
+        if worker.reports:
+            found.update(profile=profile, device=device, images=len(batch[0]), config=config)
+
+    script.main(config, fit=fit)
+    return found
+
+
+def device_ms(event, on_gpu: bool) -> float:
+    """Milliseconds of an operation by itself, on the device that computes."""
+    return (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1000
+
+
+def by_kind(events: Iterable, steps: int, on_gpu: bool) -> dict[str, tuple[float, float]]:
+    """(milliseconds, calls) a step of each kind. events: of profile.key_averages(), operations only."""
+    found: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
+    for event in events:
+        if spent := device_ms(event, on_gpu):
+            sums = found[kind_of(event.key)]
+            sums[0] += spent / steps
+            sums[1] += event.count / steps
+    return {kind: tuple(sums) for kind, sums in found.items()}
+
+
+def roof_ms(operations: Sequence[Operation], tflops: float, gb_per_s: float) -> dict[str, float]:
+    """Milliseconds that the operations of each kind take at least: each the longer of computing and moving."""
+    found: dict[str, float] = collections.defaultdict(float)
+    for operation in operations:
+        moved = sum(operation.reads.values()) + sum(operation.writes.values())
+        kind = "optimizer" if operation.in_optimizer else kind_of(operation.name)
+        found[kind] += 1000 * max(operation.flops / (tflops * 1e12), moved / (gb_per_s * 1e9))
+    return dict(found)
+
+
+def roof_here(config: Config, images: int, name: str) -> dict[str, float]:
+    """`roof_ms` of a step on the device of this name; {} where its peaks are not known."""
+    gpu = next((gpu for gpu in GPUS if gpu.device_name == name), None)
+    tflops, _ = peak_tflops(name, config.precision, 0.0, {})
+    if gpu is None or tflops is None:
+        return {}
+    net = functools.partial(torchvision.models.get_model, config.arch)
+    return roof_ms(trace_step(net, images, config.image_size, DTYPES[MOVES_AS[config.precision]]), tflops, gpu.gb_per_s)
+
+
+def table(spent: dict[str, tuple[float, float]], roof: dict[str, float]) -> list[dict]:
+    """A row a kind, the longest first. What has no roof, or no known one, has an empty one."""
+    total_ms = sum(ms for ms, _ in spent.values())
+    rows = []
+    for kind, (ms, calls) in sorted(spent.items(), key=lambda item: -item[1][0]):
+        least = roof.get(kind) or None
+        times = ms / least if least else None
+        values = (kind, ms, 100 * ms / total_ms, least, times, calls)
+        rows.append(dict(zip(COLUMNS, values, strict=True)))
+    return rows
+
+
+def text_of(rows: list[dict]) -> str:
+    lines = [f"{'kind of layer':<16} {'ms/step':>9} {'share':>7} {'roof ms':>9} {'x roof':>7} {'calls':>7}"]
+    for row in rows:
+        roof = f"{row['roof_ms']:>9.3f} {row['times_roof']:>7.2f}" if row["roof_ms"] else f"{'':>9} {'':>7}"
+        shares = f"{row['ms_a_step']:>9.3f} {row['share_pct']:>5.1f} %"
+        lines.append(f"{row['kind']:<16} {shares} {roof} {row['calls_a_step']:>7.0f}")
+    return "\n".join(lines)
+
+
+def main(options: Options, config: Config) -> int:
+    found = measure(options, config)
+    if not found:  # not the rank that reports
+        return 0
+    on_gpu, config = found["device"].type == "cuda", found["config"]
+    name = device_name(found["device"])
+    events = found["profile"].key_averages()
+    operations = [event for event in events if event.device_type == torch.autograd.DeviceType.CPU]
+    launched = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    kernels = launched if on_gpu else operations
+    rows = table(by_kind(operations, options.steps, on_gpu), roof_here(config, found["images"], name))
+    about = (options.strategy, config.arch, f"{config.image_size} px", f"{found['images']} images", config.precision)
+    print(", ".join([*about, name]))
+    print(f"\ntop {options.top} {'kernels' if on_gpu else 'operations'}, ms a step")
+    for event in sorted(kernels, key=lambda event: -device_ms(event, on_gpu))[: options.top]:
+        print(f"{device_ms(event, on_gpu) / options.steps:>9.3f}  {event.key[:100]}")
+    print(f"\n{text_of(rows)}")
+    busy = sum(row["ms_a_step"] for row in rows)
+    known = [row for row in rows if row["roof_ms"]]
+    gap = max(known, key=lambda row: row["ms_a_step"] - row["roof_ms"])["kind"] if known else ""
+    of_roof = f"; the largest gap to the roof is in {gap}" if gap else "; no roof is known for this device"
+    print(f"a step takes {busy:.1f} ms of the device, {rows[0]['share_pct']:.0f} % of it in {rows[0]['kind']}{of_roof}")
+    if options.output:
+        out = io.StringIO()
+        writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
+        write_whole(options.output, out.getvalue())
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+        os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
+        sys.exit(main(options, load_config(flags if "--loader" in flags else ["--loader", "synthetic", *flags])))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

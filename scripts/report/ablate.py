@@ -1,0 +1,91 @@
+"""Draw what each option is worth, from a set that make ablate made.
+
+    python -m scripts.report.ablate --results results/latest --strategy ddp
+
+Prints a table, writes its lines to ablate.csv of the set, also those of what was not run and why, and draws
+charts/ablate_<strategy>.png and .svg. Exit code: 1 where no run is ok, 2 for a mistake. Needs no torch.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import numpy
+from matplotlib.figure import Figure
+
+from scripts.analysis.ablation import Point, points_of, write_csv
+from scripts.analysis.families import find_spread
+from scripts.analysis.sets import ResultSet, load_set
+from scripts.analysis.words import digits, interval, text_table
+from scripts.report.bars import Bar, draw_bars, make_bar_figure
+from scripts.report.command import command, nothing, save_study
+from scripts.report.figures import describe_rows, footnote
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Draw what each option is worth."""
+
+    results: Path
+    strategy: str
+
+
+def table(points: list[Point]) -> str:
+    """The points as text, each over the baseline; or why there is nothing."""
+    lines = [("option", "images/s", "n", "x baseline", "95 %, together", "")]
+    for point in points:
+        if point.group is None:
+            lines.append((point.name, "", "", "", "", point.why_not))
+            continue
+        speed, worth = point.group.throughput, point.worth
+        over = (f"{worth.value:.3f}", interval(worth.low, worth.high, "{:.3f}".format)) if worth else ("1", "")
+        lines.append(
+            (point.name, digits(speed.value), str(speed.num_runs), *over, worth.why or worth.verdict if worth else "")
+        )
+    return text_table(lines, left=(0, 4, 5))
+
+
+def ablate_chart(results: ResultSet, strategy: str, points: list[Point]) -> Figure:
+    """Bars of throughput over the baseline's mean, from 0, with every repeat, the family's intervals and n."""
+    timed = [point for point in points if point.group is not None]
+    base = timed[0].group.throughput.value
+    bars = [_bar(point, base) for point in timed]
+    figure, (axes,), _ = make_bar_figure(f"{strategy}: what each option is worth", [results], len(bars))
+    figure.suptitle(
+        f"{strategy}: what each option is worth\n{describe_rows(timed[0].group.ok)}", x=0.01, ha="left", fontsize=9
+    )
+    draw_bars(axes, bars, 1, "x baseline")
+    axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
+    axes.set_xlabel("throughput over the baseline's (dashed), one option at a time; 1 = no difference")
+    spread = find_spread([point.group.sample for point in timed if len(point.group.samples) > 1] or [])
+    notes = [
+        f"black lines: 95 % intervals of all ratios together (Dunnett; {spread.words}); dots: repeats over the "
+        "baseline's mean."
+        if any(bar.low is not None for bar in bars)
+        else "no interval: one repeat says nothing about the spread between runs.",
+        f"baseline: {digits(base)} images/s.",
+        *(f"{point.name}: {point.why_not}" for point in points if point.group is None),
+    ]
+    footnote(figure, notes)
+    return figure
+
+
+def _bar(point: Point, base: float) -> Bar:
+    sample, worth = numpy.exp(point.group.sample.logs) / base, point.worth
+    value = worth.value if worth else 1.0
+    low, high = (worth.low, worth.high) if worth else (None, None)
+    cells = (str(len(sample)), f"{value:.2f}", interval(low, high, "{:.2f}".format))
+    return Bar(point.name, value, low, high, [*map(float, sample)], cells, point.group.parallel, 0)
+
+
+def main(options: Options) -> int:
+    results, strategy = load_set(options.results), options.strategy
+    if not any(group.samples and group.strategy == strategy for group in results.groups):
+        return nothing(results, f"no ok run of {strategy} in {results.path}")
+    points = points_of(results, strategy)
+    print(table(points))
+    written = write_csv(results, strategy, points, f"{strategy}, {describe_rows(points[0].group.ok)}")
+    return save_study(results, written, ablate_chart(results, strategy, points), f"ablate_{strategy}")
+
+
+if __name__ == "__main__":
+    command(main, Options)

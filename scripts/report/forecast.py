@@ -1,0 +1,77 @@
+"""What GPUs that are not at hand could reach, beside what a set has measured of them: a table of the report.
+
+    from scripts.report.forecast import forecast_table
+
+The figures are of results/published/measured/forecast.csv, which `make roof ARGS="--output ..."` writes. Each is a
+forecast until a row of the set measures it. Needs no torch.
+"""
+
+import csv
+from pathlib import Path
+
+from scripts.analysis.roofs import GPUS
+from scripts.analysis.sets import Group, ResultSet
+from scripts.analysis.words import digits, interval
+
+FORECAST = Path(__file__).resolve().parents[2] / "results/published/measured/forecast.csv"
+HEADER = (
+    "GPU", "precision", "compute roof", "bandwidth roof", "layer roof", "layer roof, fused", "forecast",
+    "published by NVIDIA", "measured here",
+)  # fmt: skip
+ROOFS = ("compute_roof", "bandwidth_roof", "layer_roof", "layer_roof_fused")
+EXPLAIN = (
+    "Images/s of one GPU at most, by data-sheet peaks over the FLOPs and bytes of a traced step. Compute, bandwidth: "
+    "if only that counted. Layer roof: each layer takes the longer of the two; fused: with each elementwise operation "
+    "inside its neighbour's kernel. Forecast: the shares of the layer roof that NVIDIA's published trainings reach, "
+    "with channels_last where mixed precision."
+)
+
+
+def forecast_table(results: ResultSet, path: Path = FORECAST) -> tuple[str, list[list[str]]]:
+    """(a sentence on what it is, rows of text as HEADER has it); '' and none where the file is missing."""
+    if not path.exists():
+        return "", []
+    with open(path, encoding="utf-8", newline="") as file:
+        forecast = list(csv.DictReader(file))
+    rows, num_measured = [], 0
+    for row in forecast:
+        measured = measured_of(row, results)
+        num_measured += bool(measured)
+        roofs = [digits(float(row[name])) for name in ROOFS]
+        low, high = row["forecast_low"], row["forecast_high"]
+        ends = dict.fromkeys(digits(float(end)) for end in (low, high) if end)
+        band = " to ".join(ends) if len(ends) != 1 else f"about {next(iter(ends))}"
+        published = digits(float(row["published"])) if row["published"] else ""
+        rows.append([row["gpu"], row["precision"], *roofs, band, published, measured or "forecast only"])
+    of = f"{forecast[0]['arch']}, {forecast[0]['image_size']} px, {forecast[0]['batch']} images a GPU"
+    state = f"{num_measured} of {len(rows)} rows are measured in this set"
+    state = state if num_measured else "nothing here is measured"
+    return f"A forecast by reading, of {of}: {state}", rows
+
+
+def measured_of(row: dict, results: ResultSet) -> str:
+    """The best images/s of one such GPU among the set's groups, and whether it confirms the forecast; '' for none."""
+    alike = [group for group in results.groups if group.throughput and is_of(group, row)]
+    if not alike:
+        return ""
+    best = max(alike, key=per_device)
+    scale, found = per_device(best) / best.throughput.value, best.throughput
+    bounds = [None if bound is None else bound * scale for bound in (found.low, found.high)]
+    words = " ".join(filter(None, [digits(per_device(best)), interval(*bounds, digits), f"({best.label})"]))
+    if not row["forecast_low"]:
+        return words
+    below, above = per_device(best) < float(row["forecast_low"]), per_device(best) > float(row["forecast_high"])
+    return f"{words}, {'below the forecast' if below else 'above the forecast' if above else 'as forecast'}"
+
+
+def per_device(group: Group) -> float:
+    return group.throughput.value / max(1.0, float(group.ok.world_size.iloc[0]))
+
+
+def is_of(group: Group, row: dict) -> bool:
+    """Whether the group trained what the forecast is of, on that GPU."""
+    (device,) = [gpu.device_name for gpu in GPUS if gpu.name == row["gpu"]]
+    run = group.ok.iloc[0]
+    images = run.global_batch / max(1.0, float(run.world_size))
+    trained = (run.device_name, run.precision, run.arch, run.image_size, images)
+    return trained == (device, row["precision"], row["arch"], float(row["image_size"]), float(row["batch"]))

@@ -1,0 +1,69 @@
+"""Draw what make peers measured: the suite's throughput over that of other loops. Needs no torch.
+
+from scripts.report.peers import peers_chart, read_peers
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from scripts.analysis.peers import Launch, ratio_rows
+from scripts.analysis.words import interval
+from scripts.report.bars import Bar, draw_bars
+from scripts.report.figures import footnote, make_figure
+
+
+def read_peers(folder: Path) -> tuple[list[dict], str]:
+    """Rows as ratio_rows makes them, and what was run, of the peers.csv and peer_launches.csv in a folder."""
+    if not (folder / "peers.csv").exists():
+        return [], ""
+    with open(folder / "peers.csv", newline="", encoding="utf-8") as file:
+        rows = [*csv.DictReader(file)]
+    launches = []
+    if (folder / "peer_launches.csv").exists():
+        with open(folder / "peer_launches.csv", newline="", encoding="utf-8") as file:
+            kinds = Launch.__annotations__.items()
+            launches = [Launch(**{name: kind(row[name]) for name, kind in kinds}) for row in csv.DictReader(file)]
+    peers = [(row["peer"], row["what"], row["suite"]) for row in rows]
+    return ratio_rows(peers, launches, {row["peer"]: row["why_not"] for row in rows}), rows[0]["about"] if rows else ""
+
+
+def cells(row: Mapping) -> list[str]:
+    """A row for the report: what, n, images/s of both, the ratio with its interval, and what is said of it."""
+    if row["ratio"] is None:
+        return [row["what"], "", "", "", "", row["why_not"]]
+    bounds = interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format)
+    speeds = (f"{row[name]:,.1f}" for name in ("suite_images_per_s", "peer_images_per_s"))
+    return [row["what"], str(row["num_pairs"]), *speeds, f"{row['ratio']:.3f} {bounds}".rstrip(), row["verdict"]]
+
+
+def peers_chart(rows: Sequence[Mapping], about: str) -> Figure:
+    """Bars of suite / peer from 0, every pair as a point, 95 % intervals, n, and a dashed line at 1."""
+    timed = [row for row in rows if row["ratio"] is not None]
+    bars = [
+        Bar(
+            row["what"],
+            row["ratio"],
+            row["ratio_low"],
+            row["ratio_high"],
+            row["pairs"],
+            (
+                str(row["num_pairs"]),
+                f"{row['ratio']:.3f}",
+                interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format),
+            ),
+            True,
+            0,
+        )
+        for row in timed
+    ]
+    height = 0.3 + 0.32 * max(len(bars), 2)
+    figure, (axes,), _ = make_figure("The suite's ddp over what one would pick instead", [], [height], 0, about=about)
+    draw_bars(axes, bars, 1, "suite / peer")
+    axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
+    axes.set_xlabel("throughput of the suite over the other's; right of the dashed line the suite is faster")
+    notes = ["black lines: 95 % intervals, each of one comparison; dots: pairs of launches; n: pairs."]
+    footnote(figure, [*notes, *(f"{row['what']}: {row['why_not']}" for row in rows if row["ratio"] is None)])
+    return figure

@@ -1,0 +1,70 @@
+"""The plan of `make ablate`: a strategy's baseline, each option of one table by itself, and all of them together.
+
+    STRATEGY=ddp launchers/all.sh ablate          # or: make ablate
+
+The table is OPTIONS in scripts/analysis/ablation.py. What cannot run here is a skipped row with its reason.
+"""
+
+import dataclasses
+
+from benchmarks.common import machine
+from benchmarks.common.compiling import no_compiler
+from benchmarks.common.config import FIELDS, Config, load_config
+from benchmarks.common.errors import UserError
+from benchmarks.common.precision import met_precision
+from scripts.analysis.ablation import OPTIONS, SHARE, TOGETHER, Option, fields_of
+from scripts.suite import preflight
+from scripts.suite.order import timed_part
+from scripts.suite.plan import Run, in_rounds, make_run
+from scripts.suite.variables import Given
+
+
+def ablation(given: Given) -> list[Run]:
+    """STRATEGY with no option, each, and all that can run here, REPEATS times. Raises UserError."""
+    if not given.strategy:
+        raise UserError("STRATEGY is not set; for example: make ablate STRATEGY=ddp")
+    strategy, config = preflight.only(given.strategy), load_config(given.flags)
+    preflight.check_ranks([config], [given.ranks_here])
+    why_not = {option.name: missing(option, config, given.ranks_here) for option in OPTIONS}
+    able = [option for option in OPTIONS if not why_not[option.name]]
+    points = [("", [])] + [(option.name, [option]) for option in OPTIONS] + [(TOGETHER, able)]
+
+    def make(number: int, name: str, options: list[Option]) -> Run:
+        fields = fields_of(options) | ({"loader": "synthetic"} if config.loader == "synthetic" else {})
+        threads = fields.pop("threads_per_rank")
+        own = dataclasses.replace(config, **{key: value for key, value in fields.items() if key in FIELDS})
+        threads = machine.threads_per_rank(given.ranks_here) if threads == SHARE else threads
+        run = make_run(given, strategy, number, own, threads=threads, flags=given.args, num_seeds=given.num_seeds)
+        short = timed_part(run.config, run.asked["fingerprint"], run.asked["ranks"])
+        variables = run.variables | {"SKIP": why_not.get(name, "")}
+        return dataclasses.replace(run, config=short, asked=run.asked | dataclasses.asdict(short), variables=variables)
+
+    def of_round(number: int) -> list[Run]:
+        runs = [make(number, *point) for point in points]
+        # an option that comes to what the baseline has, such as a core's threads, is no run
+        return [run for place, run in enumerate(runs) if run.key not in {other.key for other in runs[:place]}]
+
+    return in_rounds(given, of_round)
+
+
+def missing(option: Option, config: Config, ranks_here: int) -> str:
+    """What the option needs and is not here, with the remedy; empty where it can run."""
+    if option.needs == "cuda" and not machine.num_gpus():
+        return "needs a GPU"
+    if option.needs in ("files", "pack") and config.loader == "synthetic":
+        return "images are synthetic, so that nothing is read; leave --loader out"
+    if option.needs == "compiler":
+        return no_compiler()
+    if option.needs == "ranks" and machine.all_ranks(ranks_here)[0] < 2:
+        return "needs two ranks or more, which talk to each other"
+    if option.needs == "pack":
+        from benchmarks.common.packed import pack_path  # torch, which nothing else here needs
+
+        packed = pack_path(config, "train").exists()
+        return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
+    if option.needs == "bf16":
+        try:
+            met_precision("bf16", machine.capability())
+        except UserError as error:
+            return str(error)
+    return ""

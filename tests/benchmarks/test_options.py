@@ -1,0 +1,114 @@
+"""Options of every strategy: where they arrive, who refuses them, and that a run with them trains the same.
+
+.venv/bin/python -m pytest tests/benchmarks/test_options.py
+"""
+
+import dataclasses
+import runpy
+import sys
+
+import pytest
+import torch
+from support import CPU, run_strategy
+
+from benchmarks.common.clock import first_timed
+from benchmarks.common.config import Config
+from benchmarks.common.devices import ddp_options
+from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.settings import Shape, ask, settings_hash, shape_in
+
+SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
+ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "static_graph", "gradient_as_bucket_view")
+
+
+def with_options(**options) -> Config:
+    return dataclasses.replace(SMALL, **options)
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_an_option_makes_another_run(name):
+    """Protects comparisons: runs with and without it are never pooled."""
+    other = with_options(**{name: not getattr(SMALL, name)})
+    assert settings_hash(ask(SMALL, "ddp", 2, 1, 1, "")) != settings_hash(ask(other, "ddp", 2, 1, 1, ""))
+
+
+def test_options_arrive_where_they_act():
+    """Protects the ablation from options that change a label only."""
+    assert build_model(with_options(compile=True), 4, CPU)._compiled_call_impl is not None
+    assert build_model(SMALL, 4, CPU)._compiled_call_impl is None
+    model = build_model(SMALL, 4, CPU)
+    assert build_optimizer(with_options(fused=True), model).defaults["fused"]
+    assert not build_optimizer(SMALL, model).defaults["fused"]
+    told = ddp_options(with_options(static_graph=True, gradient_as_bucket_view=True, bucket_cap_mb=3.0))
+    assert told == {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 3.0}
+    assert ddp_options(SMALL) == {"static_graph": False, "gradient_as_bucket_view": False, "bucket_cap_mb": None}
+
+
+@pytest.mark.parametrize("option", ["compile", "fused"])
+def test_what_rounds_otherwise_is_not_expected_to_the_last_bit(option):
+    """Protects the proof from calling fused kernels wrong, and plain ones right within a tolerance only."""
+    assert shape_in(SMALL, Shape()).exact and not shape_in(with_options(**{option: True}), Shape()).exact
+
+
+def test_cuda_graphs_are_refused_where_there_are_none():
+    for options in ({"cuda_graphs": True}, {"cuda_graphs": True, "compile": True}):
+        with pytest.raises(UserError, match="goes with --compile, and not on a CPU"):
+            build_model(with_options(**options), 4, CPU)
+
+
+def test_any_strategy_without_a_compiler_says_so(monkeypatch, tmp_path):
+    """Protects machines without g++: a skipped row with the remedy, in place of a library's stack."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable, match="needs a C\\+\\+ compiler, and there is none; install g"):
+        build_model(with_options(compile=True), 4, CPU)
+
+
+@pytest.mark.parametrize(
+    "name", ["fsdp", "model_parallel", "pipeline_parallel", "hybrid_parallel", "dataparallel", "apex_ddp"]
+)
+def test_a_strategy_that_cuts_or_shards_the_model_refuses_to_compile_it(name, monkeypatch, capsys):
+    """Protects rows from saying `compile` of a model whose whole forward pass, which is compiled, nobody calls."""
+    monkeypatch.setattr(sys, "argv", [name, "--compile"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    assert ended.value.code and "this strategy cannot honour compile=True" in capsys.readouterr().err
+
+
+def test_the_first_step_is_the_one_that_compiles():
+    """Protects compile_s: the first call's seconds, and no later one's."""
+    columns, calls = {}, []
+    step = first_timed(lambda images, target: calls.append((images, target)), CPU, columns)
+    step(1, 2)
+    first = columns["compile_s"]
+    step(3, 4)
+    assert columns["compile_s"] == first > 0 and calls == [(1, 2), (3, 4)]
+
+
+def trained(folder, results, args, strategy="ddp", **where):
+    args += f" --no-augment --account-steps 2 --checkpoint-dir {folder}"
+    row = run_strategy(strategy, results, args, NPROC=2, **where)
+    assert row["status"] == "ok", row["reason"]
+    return row, torch.load(folder / "last.pt", weights_only=True)["model"]
+
+
+@pytest.mark.slow
+def test_ddp_trains_the_same_weights_with_its_options(tmp_path, tiny_data, tiny_config):
+    """Protects what these options are: the same sums, told to DDP beforehand, or without a copy."""
+    where = {"DATA": tiny_data, "CONFIG": tiny_config}
+    _, plain = trained(tmp_path / "plain", tmp_path / "set", "", **where)
+    for options in ("--static-graph", "--gradient-as-bucket-view", "--static-graph --gradient-as-bucket-view"):
+        row, weights = trained(tmp_path / options, tmp_path / "set", options, **where)
+        assert all(torch.equal(tensor, plain[name]) for name, tensor in weights.items()), options
+        assert row["exposed_comm_ms"] != ""
+    _, fused = trained(tmp_path / "fused", tmp_path / "set", "--fused", **where)
+    assert not all(torch.equal(tensor, plain[name]) for name, tensor in fused.items())
+    assert all(torch.allclose(tensor, plain[name], atol=1e-4) for name, tensor in fused.items())
+
+
+@pytest.mark.slow
+def test_a_compiled_run_says_how_long_it_compiled(tmp_path, tiny_data, tiny_config):
+    """Protects windows from seconds of compiling, and evaluation from compiling again."""
+    where = {"DATA": tiny_data, "CONFIG": tiny_config}
+    row, _ = trained(tmp_path / "single", tmp_path / "set", "--compile", "single", **where)
+    assert row["compile_s"] > 1 and row["step_ms_p95"] < 1000 * row["compile_s"] / 2

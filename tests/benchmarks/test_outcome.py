@@ -1,0 +1,36 @@
+"""How a rank ends.
+
+.venv/bin/python -m pytest tests/benchmarks/test_outcome.py
+"""
+
+import subprocess
+import sys
+
+import pytest
+from support import ROOT, environment
+
+RANK = """
+import atexit, time
+from benchmarks.common.errors import UserError
+from benchmarks.common.outcome import guarded
+atexit.register(time.sleep, 1000)  # as a thread of gloo does that waits for the interpreter, which waits for it
+def main():
+    print("trained")
+    {end}
+guarded(main)
+"""
+
+
+@pytest.mark.parametrize("end, code", [("pass", 0), ("raise UserError('no')", 2), ("raise KeyError(1)", 1)])
+def test_a_rank_ends_at_once_with_its_output_written(end, code):
+    """Protects a run that is done from hanging where the interpreter shuts down (torch 2.10), until its time is up."""
+    command = [sys.executable, "-c", RANK.format(end=end)]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (code, "trained\n"), done.stderr
+
+
+def test_a_reader_that_has_gone_is_no_error():
+    command = f'{sys.executable} -c "$CODE" | true; exit ${{PIPESTATUS[0]}}'
+    env = environment(CODE="import time; time.sleep(1)" + RANK.format(end="pass"))
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,345 @@
+"""make gpu-check: its list, its order, its deadline, what a second call does, its page; and small real checks.
+
+.venv/bin/python -m pytest tests/gpu_check/test_gpu_check.py -m "not slow"
+"""
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from fault_runs import processes_of
+from support import ROOT, STRATEGIES, environment
+
+from benchmarks.common.config import load_config
+from benchmarks.common.results import append_rows
+from scripts.gpu_check import judges, run
+from scripts.gpu_check.checks import DRY, GPU, Check, checks
+from scripts.gpu_check.page import write_page
+from scripts.gpu_check.work import Deadline, State, launcher_of, planned, work
+
+EVIL = "<script>alert(1)</script>|[x](javascript:y)"
+
+
+DONE = judges.said(r"^done.*")
+
+
+def shell(name: str, text: str, tmp_path, judge=DONE, estimate_s=0.0, **other) -> Check:
+    """A check that is a line of sh."""
+    told = {"RESULTS": str(tmp_path), "MARKS": str(tmp_path / "marks")}
+    other |= {"estimate_s": estimate_s}
+    return Check(name, f"that {name} works", ("sh", "-c", text), judge, told, **other)
+
+
+def do(listed, tmp_path, **other) -> tuple[State, dict[str, str]]:
+    state = State(tmp_path / "checks")
+    left = work(listed, state, other.pop("deadline", Deadline()), other.pop("lacking", lambda check: ""), **other)
+    return state, left
+
+
+def statuses(state: State) -> dict[str, str]:
+    return {name: found["status"] for name, found in state.ended.items()}
+
+
+# --- the list ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [GPU, DRY], ids=["gpu", "dry"])
+def test_every_check_of_the_list_can_be_planned(scale, tmp_path, monkeypatch):
+    """Protects the nine minutes on a GPU: no command there may be refused for its words."""
+    monkeypatch.setenv("NUM_GPUS", "1" if scale is GPU else "0")
+    monkeypatch.setenv("THREADS_PER_RANK", "1")
+    listed = checks(scale, tmp_path)
+    names = [check.name for check in listed]
+    assert len(set(names)) == len(names)
+    for place, check in enumerate(listed):
+        assert set(check.needs) <= run.NEEDS.keys()
+        assert not check.after or check.after in names[:place], check.name
+        assert tmp_path in (check.results, *check.results.parents)
+        if launcher_of(check):
+            asked = planned(check)
+            assert (ROOT / "launchers" / f"{asked.strategy}.sh").exists()
+            assert asked.config.precision == (check.precision or asked.config.precision)
+        elif "ARGS" in check.variables:
+            load_config(["--config", check.variables["CONFIG"], *check.variables["ARGS"].split()])
+        if "--precision" in check.argv:
+            load_config([*check.argv[check.argv.index("--config") :]])
+        if check.argv[1:2] == ("-m",):
+            assert (ROOT / (check.argv[2].replace(".", "/") + ".py")).exists()
+    trained = {launcher_of(check).stem for check in listed if launcher_of(check)}
+    assert trained == set(STRATEGIES)
+    assert {f"proof {name}" for name in STRATEGIES} - set(names) == {"proof apex_ddp", "proof horovod_ddp"}
+
+
+def test_a_command_is_what_a_person_types(tmp_path):
+    """Protects the page: variables and words of each command are those that the check runs with."""
+    for check in checks(DRY, tmp_path / "a set"):
+        words = shlex.split(check.command)
+        told = dict(word.split("=", 1) for word in words[: len(check.variables)])
+        assert (told, tuple(words[len(told) :])) == (check.variables, check.argv)
+
+
+def test_what_is_timed_is_in_the_set_and_the_rest_is_not(tmp_path):
+    """Protects the report: images/s of runs that shared the device stand in no set beside those that did not."""
+    for check in checks(GPU, tmp_path):
+        if launcher_of(check):
+            assert (check.results == tmp_path) <= check.timed, check.name
+
+
+# --- order, deadline, going on ----------------------------------------------------------------------------------------
+
+
+def test_timed_checks_run_alone_and_others_at_once(tmp_path):
+    """Protects the timed figures from the other checks, and the nine minutes from waiting."""
+    mark = 'echo "+{0}" >> "$MARKS"; sleep 0.5; echo "-{0}" >> "$MARKS"; echo done'
+    listed = [shell(name, mark.format(name), tmp_path, timed=name == "t") for name in ("a", "b", "t", "c", "d")]
+    state, left = do(listed, tmp_path, lanes=2)
+    marks = (tmp_path / "marks").read_text().split()
+    assert set(statuses(state).values()) == {"passed"} and not left
+    assert set(marks[:2]) == {"+a", "+b"} and marks[4:6] == ["+t", "-t"] and set(marks[6:8]) == {"+c", "+d"}
+
+
+def test_nothing_starts_that_does_not_fit_before_the_deadline(tmp_path):
+    """Protects the end of the lease: what does not fit is listed, and what still fits is run."""
+    listed = [shell("long", "echo done", tmp_path, estimate_s=60), shell("short", "echo done", tmp_path, estimate_s=1)]
+    state, left = do(listed, tmp_path, deadline=Deadline(10))
+    assert statuses(state) == {"short": "passed"} and left == {"long": "not reached before the deadline"}
+    state, left = do(listed, tmp_path)
+    assert statuses(state) == {"short": "passed", "long": "passed"} and not left
+
+
+def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch):
+    """Protects the page: a check that overruns is ended, and is no failure, for nobody knows."""
+    monkeypatch.setattr("scripts.gpu_check.work.OVERTIME_S", 0.5)
+    listed = [shell("slow", "sleep 60; echo done", tmp_path)]
+    state, left = do(listed, tmp_path, deadline=Deadline(0.5))
+    assert state.ended == {} and left == {"slow": "not reached: the deadline cut it short"}
+
+
+def test_a_check_that_hangs_fails_at_its_own_limit(tmp_path):
+    state, _ = do([shell("hangs", "sleep 60", tmp_path, limit_s=0.5), shell("next", "echo done", tmp_path)], tmp_path)
+    assert statuses(state) == {"hangs": "failed", "next": "passed"}
+    assert "not done after" in state.ended["hangs"]["words"]
+
+
+def test_a_second_call_goes_on(tmp_path):
+    """Protects the lent minutes: nothing runs twice, but what failed and is asked for again."""
+    listed = [
+        shell("good", 'echo x >> "$MARKS"; echo done', tmp_path),
+        shell("bad", 'echo x >> "$MARKS"; exit 3', tmp_path),
+    ]
+    do(listed, tmp_path)
+    state, left = do(listed, tmp_path)
+    assert (tmp_path / "marks").read_text().split() == ["x", "x"] and not left
+    assert statuses(state) == {"good": "passed", "bad": "failed"} and "exit code 3" in state.ended["bad"]["words"]
+    state.forget("failed")
+    work(listed, state, Deadline(), lambda check: "")
+    assert (tmp_path / "marks").read_text().split() == ["x", "x", "x"]
+
+
+CALLED = """
+import signal, sys
+from pathlib import Path
+from scripts.gpu_check.checks import Check
+from scripts.gpu_check.judges import said
+from scripts.gpu_check.work import Deadline, State, work
+folder, heard = Path(sys.argv[1]), []
+signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+told = {"RESULTS": str(folder), "MARKS": str(folder / "marks")}
+mark = 'echo {0} >> "$MARKS"; test "$WAITS" != {0} || exec sleep 3600; echo done'
+listed = [Check(name, "", ("sh", "-c", mark.format(name)), said("done"), told, estimate_s=0) for name in "abc"]
+work(listed, State(folder / "checks"), Deadline(), lambda check: "", signals=heard)
+"""
+
+
+@pytest.mark.parametrize("signum", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
+def test_a_call_that_was_killed_goes_on_where_it_was(tmp_path, signum):
+    """Protects the state: b was at work, and is run again; a is not; no process is left."""
+    words = [sys.executable, "-c", CALLED, tmp_path]
+    first = subprocess.Popen(words, cwd=ROOT, env=environment(WAITS="b"))
+    marks, until = tmp_path / "marks", time.monotonic() + 60
+    while time.monotonic() < until and not (marks.exists() and marks.read_text().split() == ["a", "b"]):
+        time.sleep(0.05)
+    first.send_signal(signum)
+    first.wait(60)
+    assert marks.read_text().split() == ["a", "b"]
+    time.sleep(0.2)
+    assert processes_of(tmp_path) == []
+    subprocess.run(words, cwd=ROOT, env=environment(), check=True, timeout=60)
+    assert marks.read_text().split() == ["a", "b", "b", "c"]
+
+
+def test_a_lost_gpu_ends_what_needs_it_and_nothing_else(tmp_path):
+    """Protects the page's "where": the check in which it went, and the others as not reached; builds go on."""
+    gone = "echo 'RuntimeError: CUDA error: GPU is lost'; exit 1"
+    listed = [shell("first", "echo done", tmp_path), shell("dies", gone, tmp_path)]
+    listed += [shell("later", "echo done", tmp_path), shell("build x", "echo done", tmp_path, judge=judges.built)]
+    state, left = do(listed, tmp_path, on_gpu=True, gpu_gone=lambda: "it does not answer")
+    assert statuses(state) == {"first": "passed", "dies": "failed", "build x": "passed"}
+    assert left == {"later": "not reached: the GPU was lost in dies: it does not answer"}
+
+
+def test_a_failure_that_reads_like_it_is_no_loss_while_the_gpu_computes(tmp_path):
+    listed = [shell("dies", "echo 'Error: GPU is lost'; exit 1", tmp_path), shell("later", "echo done", tmp_path)]
+    state, left = do(listed, tmp_path, on_gpu=True, gpu_gone=lambda: "")
+    assert statuses(state) == {"dies": "failed", "later": "passed"} and not left
+
+
+def test_a_plan_that_is_refused_is_that_checks_failure(tmp_path):
+    """Protects the others: a GPU that plans cannot ask any more, or a program that is not there, ends one check."""
+    (refused,) = [check for check in checks(DRY, tmp_path) if check.name == "ddp fp32"]
+    refused = dataclasses.replace(refused, variables=refused.variables | {"ARGS": "--image-size 1"})
+    missing = dataclasses.replace(shell("missing", "", tmp_path), argv=("no-such-program",))
+    state, _ = do([refused, missing, shell("next", "echo done", tmp_path)], tmp_path)
+    assert statuses(state) == {"ddp fp32": "failed", "missing": "failed", "next": "passed"}
+    assert "image_size is 1" in state.ended["ddp fp32"]["words"]
+
+
+def test_what_comes_after_a_failure_is_not_started(tmp_path):
+    listed = [shell("a", "exit 1", tmp_path), shell("b", "echo done", tmp_path, after="a")]
+    state, left = do(listed, tmp_path, lanes=2)
+    assert statuses(state) == {"a": "failed"} and left == {"b": "not started: a has not passed"}
+
+
+@pytest.mark.slow
+def test_256_images_are_halved_until_they_fit(monkeypatch):
+    """Protects a GPU of little memory: fewer images, and the page says so."""
+    monkeypatch.setenv("NUM_GPUS", "1")
+    monkeypatch.setenv("GPU_MEMORY_GB", "16.9")
+    scale, remarks = run.fitting(GPU, 1)
+    assert scale.images == "--batch-per-device 128"
+    assert len(remarks) == 1 and "128 images of a step instead of 256" in remarks[0] and "GB" in remarks[0]
+
+
+def test_a_driver_too_old_is_said_before_anything_starts(tmp_path, monkeypatch, capsys):
+    from benchmarks.common.errors import UserError
+
+    def unusable():
+        raise UserError("driver 450 is too old for torch 2.15")
+
+    monkeypatch.delenv("NUM_GPUS", raising=False)
+    monkeypatch.setattr("benchmarks.common.machine.usable_gpus", unusable)
+    monkeypatch.setenv("RESULTS", str(tmp_path / "x"))
+    with pytest.raises(UserError, match="too old"):
+        run.main(run.Options())
+    assert not (tmp_path / "x").exists()
+
+
+# --- judges -----------------------------------------------------------------------------------------------------------
+
+ROW = {"run_id": "r", "status": "ok", "device": "cuda", "precision": "bf16", "world_size": 1, "images_per_s": 9.0}
+
+
+def ended(tmp_path, row: dict, **other) -> judges.Ended:
+    append_rows(tmp_path, "runs", [row])
+    return judges.Ended(0, tmp_path / "log", tmp_path, "r", **{"precision": "bf16", "on_gpu": True} | other)
+
+
+@pytest.mark.parametrize(
+    "change, status, words",
+    [
+        ({}, "passed", "1 ranks on cuda"),
+        ({"device": "cpu"}, "failed", "ran on the CPU in place of the GPU"),
+        ({"precision": "fp32"}, "failed", "asked for bf16, and ran in fp32"),
+        ({"status": "skipped", "reason": "no room"}, "skipped", "no room"),
+        ({"status": "timeout", "reason": "rank 1 gave no sign"}, "failed", "rank 1 gave no sign"),
+        ({"other_gpu_processes": 2}, "passed", "2 processes of others"),
+    ],
+)
+def test_what_a_row_says(tmp_path, change, status, words):
+    """Protects against a check that passes on another device, in another precision, or unseen beside others."""
+    verdict = judges.ran(ended(tmp_path, ROW | change))
+    assert verdict.status == status and words in verdict.words
+
+
+def test_a_fault_passes_only_as_itself(tmp_path):
+    """Protects the faults: a run that survives, or fails of something else, is no proof."""
+    judge = judges.fails_as("failed", r"rank \d+: signal 9")
+    assert judge(ended(tmp_path, ROW)).status == "failed"
+    other = ROW | {"status": "failed", "reason": "rank 1: out of memory"}
+    (tmp_path / "2").mkdir()
+    (tmp_path / "3").mkdir()
+    assert judge(ended(tmp_path / "2", other)).status == "failed"
+    assert (
+        judge(ended(tmp_path / "3", other | {"reason": "rank 0: signal 9, possibly out of memory"})).status == "passed"
+    )
+
+
+def test_energy_is_skipped_without_a_counter_and_failed_on_a_gpu(tmp_path):
+    assert judges.energy(ended(tmp_path, ROW)).status == "failed"
+    (tmp_path / "2").mkdir()
+    assert judges.energy(ended(tmp_path / "2", ROW | {"device": "cpu"}, on_gpu=False)).status == "skipped"
+    (tmp_path / "3").mkdir()
+    assert "0.25 J an image" in judges.energy(ended(tmp_path / "3", ROW | {"energy_j_per_image": 0.25})).words
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_escapes_and_says_all(tmp_path):
+    """Protects its readers: texts of logs are no markup, and each check is on it once, with its command."""
+    listed = [shell("good", f"echo 'done {EVIL}'", tmp_path), shell("bad", f"echo 'error: {EVIL}'; exit 1", tmp_path)]
+    listed += [shell("gpu", "true", tmp_path, needs=("cuda",)), shell("two", "true", tmp_path, needs=("gpus",))]
+    listed += [shell("late", "true", tmp_path)]
+    state, _ = do(listed[:2], tmp_path)
+    left = {"gpu": "needs an NVIDIA GPU", "two": "needs two NVIDIA GPUs or more", "late": "not reached"}
+    write_page(tmp_path, listed, state, left, on_gpu=False, remarks=[EVIL])
+    html, markdown = (tmp_path / "gpu-check.html").read_text(), (tmp_path / "gpu-check.md").read_text()
+    assert "<script" not in html and "&lt;script&gt;" in html
+    assert "<script" not in "".join(markdown.split("```")[::2])  # a fence shows what it holds
+    assert html.index("This is a dry run") < html.index("Failed (1)") < html.index("Not reached (1)")
+    for heading in ("Passed (1)", "Left for several GPUs (1)", "Needs what is not here (1)"):
+        assert html.count(f"<h2>{heading}</h2>") == 1
+    assert [html.count(f'class="name">{check.name}<') for check in listed] == [1] * 5
+    assert "This is a dry run" in markdown and f"make gpu-check RESULTS={tmp_path}" in html
+    write_page(tmp_path, listed, state, left, on_gpu=True, remarks=[])
+    assert "dry run" not in (tmp_path / "gpu-check.html").read_text()
+
+
+def test_a_folder_is_of_a_gpu_or_of_a_dry_run(tmp_path):
+    from benchmarks.common.errors import UserError
+
+    (tmp_path / "checks").mkdir()
+    run.claim_mode(tmp_path, False)
+    run.claim_mode(tmp_path, False)
+    with pytest.raises(UserError, match="holds a dry run"):
+        run.claim_mode(tmp_path, True)
+
+
+# --- real -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_real_run_is_judged_by_its_row(tmp_path, monkeypatch):
+    """Protects the way from the list to a row: planned here, launched with its own flags, found again."""
+    monkeypatch.setenv("THREADS_PER_RANK", "1")
+    (check,) = [check for check in checks(DRY, tmp_path) if check.name == "single bf16"]
+    state, left = do([check], tmp_path)
+    assert statuses(state) == {"single bf16": "passed"}, state.ended
+    assert not left and "1 ranks on" in state.ended["single bf16"]["words"]
+    found = json.loads((tmp_path / "checks/single-bf16.json").read_text())
+    assert os.path.getsize(found["log"]) > 0 and (tmp_path / "short/runs.csv").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_rank_and_a_loss_that_is_no_number(tmp_path, monkeypatch):
+    """Protects the faults: made for real, found by name."""
+    monkeypatch.setenv("THREADS_PER_RANK", "1")
+    listed = [check for check in checks(DRY, tmp_path) if check.name.startswith("fault")]
+    state, _ = do([dataclasses.replace(check, timed=False) for check in listed], tmp_path)
+    assert set(statuses(state).values()) == {"passed"}, state.ended
+
+
+@pytest.mark.slow
+def test_the_whole_dry_run(tmp_path):
+    """Protects make gpu-check where there is no GPU: exit code 0, every check reached, a page."""
+    command = [sys.executable, "-m", "scripts.gpu_check.run"]
+    env = environment(RESULTS=tmp_path / "set", THREADS_PER_RANK=None)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=3000)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 failed" in done.stdout and " 0 not reached" in done.stdout
+    assert (tmp_path / "set/gpu-check.html").exists() and (tmp_path / "set/report.html").exists()

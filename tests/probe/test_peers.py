@@ -1,0 +1,96 @@
+"""`make peers`: pairs of launches become ratios, a peer is done when its ratio is known, and what is missing is named.
+
+.venv/bin/python -m pytest tests/probe/test_peers.py
+"""
+
+import csv
+import subprocess
+import sys
+
+import numpy
+import pytest
+from support import ROOT, TINY_YAML, environment
+
+from scripts.analysis.peers import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
+from scripts.probe.peers import PEERS, Options, Peer, done
+from scripts.report.peers import cells, peers_chart, read_peers
+
+
+def launches(ratio: float, num_rounds: int, sd: float, seed: int = 0) -> list[Launch]:
+    """Rounds in which the suite is `ratio` times as fast as a peer; sd: of the logarithm of a launch's throughput. What
+    a round does to both is ten times as much."""
+    noise, found = numpy.random.default_rng(seed), []
+    for number in range(1, num_rounds + 1):
+        of_round = 10 * sd * noise.standard_normal()
+        for place, (name, speed) in enumerate(((SUITE, ratio), ("other", 1.0)), 1):
+            rate = 100 * speed * numpy.exp(of_round + sd * noise.standard_normal())
+            found.append(Launch(number, place, name, float(rate), 30.0))
+    return found
+
+
+def test_a_ratio_is_of_pairs():
+    """Protects the interval from what a round did to both: launches far apart in time are not compared."""
+    found = estimate("other", SUITE, launches(1.1, 12, 0.01))
+    assert found.low < 1.1 < found.high and found.half_width < 0.02 and found.verdict == "faster"
+    assert estimate("other", SUITE, launches(1.1, 1, 0.01)).low is None
+    assert estimate("nobody", SUITE, launches(1.1, 3, 0.01)) is None
+
+
+def test_a_peer_is_done_when_its_ratio_is_known_or_its_time_is_over():
+    """Protects 30 minutes of machine time, and the claim of 3 %: not known after a few pairs that happen to agree."""
+    peer, options = Peer("other", "another"), Options()
+    assert not known("other", SUITE, launches(1, 6, 0.0001), 0.03)
+    assert done(peer, launches(1, 9, 0.005), options)
+    assert not done(peer, launches(1, 9, 0.2), options)
+    assert done(peer, launches(1, 31, 0.2), options)  # 31 pairs of a minute
+    assert not done(peer, [], options)
+
+
+def test_the_table_and_the_chart_have_every_peer(tmp_path):
+    """Protects what people read: one that was not installed is a row with its remedy, and no bar."""
+    names = [("other", "another loop", SUITE), ("gone", "one that is not here", SYNTHETIC)]
+    taken, why_not = launches(1.1, 8, 0.01), {"gone": "not installed; pip install gone"}
+    rows = ratio_rows(names, taken, why_not)
+    (tmp_path / "peers.csv").write_text(csv_of(rows, "resnet18, 2 ranks"))
+    (tmp_path / "peer_launches.csv").write_text(csv_of([vars(each) for each in taken]))
+    again, about = read_peers(tmp_path)
+    assert [*map(cells, again)] == [*map(cells, rows)] and about == "resnet18, 2 ranks"
+    assert again[0]["pairs"] == pytest.approx(rows[0]["pairs"]) and rows[0]["num_pairs"] == len(rows[0]["pairs"]) == 8
+    assert [cells(row)[-1] for row in rows] == ["faster", "not installed; pip install gone"]
+    with open(tmp_path / "peers.csv", newline="") as file:
+        saved = [*csv.DictReader(file)]
+    assert saved[1]["ratio"] == "" and saved[1]["why_not"] == "not installed; pip install gone"
+    figure = peers_chart(rows, about)
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["another loop"]
+    assert figure.axes[0].get_xlim()[0] == 0
+
+
+def run_peers(*flags: str, **variables) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "scripts.probe.peers", *flags]
+    done = subprocess.run(command, cwd=ROOT, env=environment(**variables), capture_output=True, text=True, timeout=900)
+    print(done.stdout + done.stderr)
+    return done
+
+
+def test_an_unknown_peer_and_a_set_with_peers_are_refused(tmp_path, tiny_data, tiny_config):
+    where = {"DATA": tiny_data, "CONFIG": tiny_config, "RESULTS": tmp_path, "NPROC": 2}
+    failed = run_peers("--only", "fabrik", **where)
+    assert failed.returncode == 2 and "no peer 'fabrik'; there are imagenet_example, fabric" in failed.stderr
+    (tmp_path / "peers.csv").touch()
+    failed = run_peers(**where)
+    assert failed.returncode == 2 and "has peers of another sitting" in failed.stderr
+
+
+@pytest.mark.slow
+def test_real_launches_of_every_peer_that_is_here(tmp_path, tiny_data):
+    """Protects the probes themselves: each is launched on two real ranks beside the suite, and a package that is
+    missing is named."""
+    (tmp_path / "own.yaml").write_text(TINY_YAML)
+    where = {"DATA": tiny_data, "CONFIG": tmp_path / "own.yaml", "RESULTS": tmp_path / "a set", "NPROC": 2}
+    ran = run_peers("--rounds", "1", **where)
+    assert ran.returncode == 0, ran.stderr
+    rows, _ = read_peers(tmp_path / "a set")
+    assert [row["peer"] for row in rows] == [peer.name for peer in PEERS]
+    for row in rows:
+        assert row["num_pairs"] == 1 or row["why_not"].startswith("not installed; "), row
+    assert sum(row["num_pairs"] for row in rows) >= 3

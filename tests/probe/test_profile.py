@@ -1,0 +1,80 @@
+"""The profile of a step: its kinds of layer, and their roofs, against sums done by hand.
+
+.venv/bin/python -m pytest tests/probe/test_profile.py
+"""
+
+import csv
+import types
+
+import pytest
+import torch
+from support import SYNTHETIC_YAML
+from torch import nn
+
+from benchmarks.common.config import load_config
+from scripts.probe import profile
+from scripts.probe.roof import trace_step
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("aten::convolution_backward", "convolution"),
+        ("aten::cudnn_convolution", "convolution"),
+        ("aten::native_batch_norm_backward", "batch norm"),
+        ("aten::cudnn_batch_norm", "batch norm"),
+        ("aten::clamp_min_", "elementwise"),
+        ("aten::threshold_backward", "elementwise"),
+        ("aten::addmm", "matrix product"),
+        ("aten::max_pool2d_with_indices_backward", "pooling"),
+        ("aten::_log_softmax", "loss"),
+        ("aten::_foreach_add_", "optimizer"),
+        ("nccl:all_reduce", "exchange"),
+        ("aten::something_new", "other"),
+    ],
+)
+def test_an_operation_is_of_one_kind(name, kind):
+    """Protects the table: a trace and a profile must call the same thing by the same kind."""
+    assert profile.kind_of(name) == kind
+
+
+def test_the_roof_of_each_kind_by_hand():
+    """Protects the gap: a convolution forward and for its weight, at 1 TFLOP/s and a bandwidth that does not count."""
+    operations = trace_step(net_of, 4, 8)
+    flops = 2 * (2 * 16 * 4 * 64 * 27)
+    found = profile.roof_ms(operations, tflops=1.0, gb_per_s=1e12)
+    assert found["convolution"] == pytest.approx(1000 * flops / 1e12)
+    output = 16 * 4 * 64 * 4  # bytes; ReLU reads and writes, backward reads two and writes one
+    found = profile.roof_ms(operations, tflops=1e12, gb_per_s=1.0)
+    assert found["elementwise"] >= 1000 * 5 * output / 1e9
+    assert "optimizer" in found
+
+
+def net_of() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def test_times_are_of_one_step_and_shares_of_all():
+    def event(key, us, count):
+        return types.SimpleNamespace(key=key, self_cpu_time_total=us, self_device_time_total=0.0, count=count)
+
+    events = [event("aten::mm", 3000.0, 4), event("aten::addmm", 3000.0, 2), event("aten::relu", 2000.0, 2)]
+    spent = profile.by_kind(events, steps=2, on_gpu=False)
+    assert spent == {"matrix product": (3.0, 3.0), "elementwise": (1.0, 1.0)}
+    first, second = profile.table(spent, {"matrix product": 1.5})
+    assert (first["share_pct"], first["roof_ms"], first["times_roof"]) == (75.0, 1.5, 2.0)
+    assert (second["roof_ms"], second["times_roof"]) == (None, None)
+
+
+def test_a_real_profile(tmp_path, capsys, monkeypatch):
+    """Protects the command: a strategy's own step, on this device, and a table of it."""
+    monkeypatch.setenv("THREADS_PER_RANK", "1")
+    (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
+    options = profile.Options(steps=1, output=tmp_path / "profile.csv")
+    assert profile.main(options, load_config(["--config", str(tmp_path / "own.yaml")])) == 0
+    said = capsys.readouterr().out
+    assert "a step takes" in said and "no roof is known for this device" in said
+    with open(tmp_path / "profile.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["kind"] == "convolution" and sum(float(row["share_pct"]) for row in rows) == pytest.approx(100)
+    torch.set_num_threads(1)

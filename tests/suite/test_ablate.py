@@ -1,0 +1,150 @@
+"""`make ablate`: what its runs are asked, and how a set's runs become ratios, intervals, lines and a chart.
+
+.venv/bin/python -m pytest tests/suite/test_ablate.py
+"""
+
+import csv
+import dataclasses
+import math
+
+import numpy
+import pytest
+from support import finish, recorded
+
+from benchmarks.common.config import FIELDS
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import append_rows
+from scripts.analysis.ablation import BASELINE, OPTIONS, SHARE, TOGETHER, fields_of, name_of, points_of
+from scripts.analysis.families import against
+from scripts.analysis.sets import load_set
+from scripts.report import ablate as report
+from scripts.suite import ablate, plan
+
+
+@pytest.fixture
+def planned(given, tmp_path, monkeypatch):
+    """planned(**variables): the runs of the first rounds, on four cores."""
+    monkeypatch.setattr("benchmarks.common.machine.num_cores", lambda: 4)
+
+    def make(**variables) -> list[plan.Run]:
+        return ablate.ablation(given(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))
+
+    return make
+
+
+def test_the_table_is_of_fields_that_there_are():
+    """Protects the table: a renamed field would be an option that nothing turns on."""
+    for option in OPTIONS:
+        assert option.off.keys() <= option.on.keys() <= {*FIELDS, "threads_per_rank"}
+        assert all(option.on[name] != value for name, value in option.off.items())
+
+
+def test_each_run_is_the_baseline_and_one_option(planned):
+    """Protects "one at a time": a run that differs in more, or in nothing, would be worth something else."""
+    runs = planned()
+    named = [name_of(run.asked) for run in runs]
+    unread = ["packed images"]  # of synthetic images
+    assert sorted([*named, *unread]) == sorted([BASELINE, TOGETHER, *(option.name for option in OPTIONS)])
+    by_name = dict(zip(named, runs, strict=True))
+    base = by_name[BASELINE].asked
+    for option in (option for option in OPTIONS if option.name not in unread):
+        asked = by_name[option.name].asked
+        assert {name for name in asked if asked[name] != base[name]} == option.on.keys()
+        assert by_name[option.name].asked == base | {n: 2 if v == SHARE else v for n, v in option.on.items()}
+    skipped = {name for name, run in by_name.items() if run.variables["SKIP"]}
+    assert skipped == {"cudnn.benchmark", "CUDA graphs (and compile)", "fast decoder", "a loader process"}
+    fitted = plan.fitted(runs)  # the reasons survive the look for memory
+    assert [run.variables["SKIP"] for run in fitted] == [run.variables["SKIP"] for run in runs]
+    together = by_name[TOGETHER].asked
+    assert together["fused"] and together["memory_format"] == "channels_last" and together["loader"] == "synthetic"
+    assert not together["cuda_graphs"] and not together["cudnn_benchmark"]
+    assert len({run.key for run in runs}) == len(runs)
+
+
+def test_what_cannot_make_a_difference_here_is_no_run(planned):
+    """Protects sets from two runs under one key: with a core a rank, its share of the threads is the baseline."""
+    assert "a thread a core" not in [name_of(run.asked) for run in planned(NPROC="4")]
+    alone = {name_of(run.asked): run.variables["SKIP"] for run in planned(NPROC="1", STRATEGY="single")}
+    assert "two ranks or more" in alone["static_graph"] and alone["cudnn.benchmark"] == "needs a GPU"
+
+
+def test_the_baseline_is_without_what_the_user_turned_on(planned):
+    """Protects ratios of 1: with an option in the baseline as well, it would be worth nothing."""
+    plain, told = (planned(ARGS=flags) for flags in ("", "--memory-format channels_last --fused --workers 3"))
+    assert [run.asked for run in told] == [run.asked for run in plain]
+
+
+def test_without_a_strategy_there_is_a_sentence(given):
+    with pytest.raises(UserError, match="STRATEGY is not set; for example: make ablate"):
+        ablate.ablation(given())
+
+
+@pytest.fixture
+def measured(planned, tmp_path):
+    """A set of three rounds in which bf16 is half as fast again, compile was skipped, and the rest is equal."""
+    results, noise = tmp_path / "a set", numpy.random.default_rng(0)
+    results.mkdir()
+    for run in planned(REPEATS=3):
+        name = name_of(run.asked)
+        row = {"run_id": f"{name}-{run.round}", "strategy": run.strategy, "repeat": run.round, "world_size": 2}
+        row |= {"nodes": 1, "threads_per_rank": run.asked["threads_per_rank"], "status": "ok"}
+        row |= {"images_per_s": 100 * (1.5 if name == "bf16" else 1) * math.exp(0.01 * noise.standard_normal())}
+        if run.variables["SKIP"] or name == "torch.compile":
+            row |= {"status": "skipped", "reason": run.variables["SKIP"] or "no compiler", "images_per_s": None}
+        own = {key: value for key, value in run.asked.items() if key in FIELDS}
+        append_rows(results, "runs", [recorded(results, row, **own)])
+    return results
+
+
+def test_ratios_are_the_familys(measured):
+    """Protects the claim "together": the intervals are Dunnett's over the baseline, and what was skipped has none."""
+    results = load_set(measured)
+    points = {point.name: point for point in points_of(results, "ddp")}
+    samples = {name: point.group.sample for name, point in points.items() if point.group}
+    assert [*points] == [BASELINE, *(option.name for option in OPTIONS), TOGETHER]
+    assert points["bf16"].worth == against(BASELINE, samples)["bf16"]
+    assert points["bf16"].worth.verdict == "faster" and points["bf16"].worth.low > 1.4
+    assert points["fused optimizer"].worth.verdict == "no difference seen"
+    assert points["torch.compile"].why_not == "no compiler" and points["torch.compile"].worth is None
+    assert points["cudnn.benchmark"].why_not == "needs a GPU"
+
+
+def test_the_study_is_a_table_a_file_and_a_chart(measured, capsys):
+    """Protects what people see: a line an option, also of those that were not run, with n and intervals."""
+    assert report.main(report.Options(measured, "ddp")) == 0
+    said = capsys.readouterr().out
+    assert "bf16" in said and "no compiler" in said
+    with open(measured / "ablate.csv", newline="") as file:
+        rows = {row["option"]: row for row in csv.DictReader(file)}
+    assert rows["bf16"]["num_runs"] == "3" and float(rows["bf16"]["ratio_low"]) > 1.4
+    assert rows["cudnn.benchmark"] | {"about": "", "date": ""} == rows["cudnn.benchmark"] | {"about": "", "date": ""}
+    assert rows["cudnn.benchmark"]["why_not"] == "needs a GPU" and rows["cudnn.benchmark"]["ratio"] == ""
+    assert {path.name for path in (measured / "charts").iterdir()} == {"ablate_ddp.png", "ablate_ddp.svg"}
+
+
+def test_two_studies_in_one_set_are_refused(measured, planned):
+    """Protects a ratio from a baseline of another model."""
+    for run in planned(ARGS="--norm group"):
+        row = {"run_id": f"other-{run.key[0]}", "strategy": "ddp", "repeat": 1, "world_size": 2, "nodes": 1}
+        row |= {"threads_per_rank": run.asked["threads_per_rank"], "status": "ok", "images_per_s": 1.0}
+        own = {key: value for key, value in run.asked.items() if key in FIELDS}
+        append_rows(measured, "runs", [recorded(measured, row, **own)])
+    with pytest.raises(UserError, match=r"in several settings: ddp.*norm batch.*norm group"):
+        points_of(load_set(measured), "ddp")
+
+
+def test_a_set_without_a_baseline_says_what_makes_one(planned, tmp_path):
+    runs = [run for run in planned() if name_of(run.asked) != BASELINE]
+    finish([dataclasses.replace(run, variables={}) for run in runs], tmp_path / "a set", images_per_s=1.0)
+    with pytest.raises(UserError, match="has no timed baseline of ddp; make ablate STRATEGY=ddp"):
+        points_of(load_set(tmp_path / "a set"), "ddp")
+
+
+def test_every_option_alone_has_its_name():
+    """Protects points from taking each other's place."""
+    names = [
+        name_of(fields_of([option]) | {"threads_per_rank": 4 if SHARE in option.on.values() else 1})
+        for option in OPTIONS
+    ]
+    assert names == [option.name for option in OPTIONS]
+    assert name_of({}) == "" and name_of(fields_of([]) | {"memory_format": "other"}) == ""
