@@ -132,15 +132,17 @@ MISTAKES = {
 ELSEWHERE = {
     "flips where there should be none": (
         CROPS,
-        "generator=generator).item() < 0.5",
-        "generator=generator).item() > 0.5",
+        "flip=numbers[2 * TRIES + 2] < 0.5",
+        "flip=numbers[2 * TRIES + 2] > 0.5",
     ),
     "evaluation as in training": (ENGINE, "        self.model.eval()\n", ""),
+    "evaluation of flipped images": (ENGINE, "output = self.predict(images)", "output = self.predict(images.flip(3))"),
     "resumed without momentum": (CHECKPOINT, '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
 }
 SAID = {
     "flips where there should be none": "not the reference's update",
-    "evaluation as in training": "the evaluation's loss is",
+    "evaluation as in training": "not the reference's update",  # its statistics are in the weights that are kept
+    "evaluation of flipped images": "the evaluation's loss is",
     "resumed without momentum": "resumed after step 5: not the reference's update",
 }
 THREE_RANKS = "--global-batch 24 --image-size 48"

@@ -414,3 +414,16 @@ def test_boolean_values_become_flags():
     assert plan.value_flags("copy_stream", "no") == ["--no-copy-stream"]
     with pytest.raises(UserError, match="yes and no"):
         plan.value_flags("augment", "2")
+
+
+def test_a_baseline_that_has_the_option_too_stands_at_each_value(tmp_path):
+    # Protects x single of a sweep over workers, lr, ...: each value has the baseline of the same one.
+    for value, alone, several in ((0, 100, 120), (1, 90, 130)):
+        add_runs(tmp_path, "single", alone, asked={"workers": value})
+        add_runs(tmp_path, "ddp", several, asked={"workers": value})
+    results = load_set(tmp_path)
+    figure = plot_sweep.sweep_chart(results, "ddp", "workers", sweep_points(results, "ddp", "workers"))
+    marks = [line for line in figure.axes[0].lines if line.get_marker() == "_" and len(line.get_xdata()) == 1]
+    bases = [group.throughput.value for group in results.timed("single")]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in marks] == [*zip((0, 1), bases, strict=True)]
+    assert "long dash: single with the same value" in figure.texts[-1].get_text().replace("\n", " ")
