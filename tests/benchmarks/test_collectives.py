@@ -103,7 +103,8 @@ def assert_prefixes(notes: list[list]) -> None:
     "name", [name if name == "ddp" else pytest.param(name, marks=pytest.mark.slow) for name in RANKS]
 )
 def test_all_ranks_ask_for_the_same_in_the_same_order(asked, tmp_path, name):
-    """Protects a run on GPUs from waiting for ever: training, evaluation, checkpoints and the account."""
+    """Protects a run on GPUs from waiting for ever: training, evaluation, checkpoints and the account. One collective
+    more on a rank, another shape, or another order is named with its place."""
     notes, row = asked(name, f"--account-steps 2 --timeout-s 30 --checkpoint-dir {tmp_path / 'kept'}")
     assert_equal(notes)
     assert row["status"] == "ok", row["reason"]
