@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from stand_ins import WithoutDriver, backward, checked, deepcopy, put_bare, start_fake_group, to, void
 from torch import nn
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from benchmarks.common import data, devices, engine, gpus, machine, stages
@@ -68,6 +69,8 @@ def see_gpus(patch, num_gpus: int, usable: bool = True) -> None:
     for name, value in told.items():
         patch.setattr(torch.cuda, name, value)
     patch.setattr(torch.Tensor, "record_stream", record_stream)
+    # torch 2.10 puts a real tensor on a GPU that torch.cuda calls available; later ones ask the driver
+    patch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
 
 
 class Moment:

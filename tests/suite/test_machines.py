@@ -36,6 +36,8 @@ TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows 
     "benchmarks/common/devices.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
     "scripts/probe/measured.py": {"is_available"},  # the name of what it ran on
     "scripts/analysis/device_use.py": {"is_available"},
+    # loops as other projects' users write them; make peers asks the predicate for the number of ranks
+    **{f"scripts/probe/peer_{name}.py": {"is_available"} for name in ("accelerate", "example", "horovod", "rank")},
 }
 
 
