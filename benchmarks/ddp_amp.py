@@ -53,7 +53,7 @@ def main(config: Config, fit=fit) -> None:
 
     def predict(images):
         with autocast:
-            return net(images)
+            return net.forward(images)  # where the model is compiled, not that: validation has batches of other sizes
 
     fit(
         config,
