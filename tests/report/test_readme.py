@@ -18,6 +18,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES
 from scripts.analysis import compare
 from scripts.analysis.sets import load_set
+from scripts.gpu_check import run as gpu_check
 from scripts.probe import overhead
 from scripts.probe.measured import add_rows
 from scripts.report.detail_charts import step_chart
@@ -177,7 +178,11 @@ def test_every_file_and_command_is_there(path):
             assert {name for name in names if "<" not in name} <= targets, line
             assert all(re.search(rf"\b{name}\b", MAKEFILE) for name in re.findall(r"([A-Z_]+)=", command)), line
         for flag in re.findall(r"(?<![\w-])--([a-z][\w-]+)", line):
-            options = [field.name for tool in (overhead, compare, room) for field in dataclasses.fields(tool.Options)]
+            options = [
+                field.name
+                for tool in (overhead, compare, room, gpu_check)
+                for field in dataclasses.fields(tool.Options)
+            ]
             known = {*FIELDS, *options}
             assert flag.replace("-", "_") in known, flag
 
