@@ -55,7 +55,7 @@ def write_page(
         "device": state.ended.get("environment", {}).get("words", ""),
         "commit": source.commit() or "",
         "changed": bool(source.local_changes()) if source.commit() else False,
-        "counts": {HEADINGS[status].lower(): len(rows) for status, rows in groups.items() if rows},
+        "counts": {named(status): len(rows) for status, rows in groups.items() if rows},
         "groups": [(status, HEADINGS[status], rows) for status, rows in groups.items() if rows],
         "has_report": (results / "report.html").exists(),
         "again": f"make gpu-check RESULTS={results}",
@@ -66,6 +66,11 @@ def write_page(
     markdown.filters["md"] = escape_markdown
     write_whole(results / "gpu-check.html", html.get_template("page.html.j2").render(values))
     write_whole(results / "gpu-check.md", markdown.get_template("page.md.j2").render(values))
+
+
+def named(status: str) -> str:
+    """A heading within a sentence."""
+    return HEADINGS[status][0].lower() + HEADINGS[status][1:]
 
 
 def kind_of_left(check: Check, why: str) -> str:
