@@ -13,12 +13,12 @@ import types
 import numpy
 import torch
 import torch.distributed as dist
-from stand_ins import WithoutDriver, backward, checked, deepcopy, put_bare, start_fake_group, to, void
+from stand_ins import WithoutDriver, backward, checked, deepcopy, done, put_bare, start_fake_group, to
 from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from benchmarks.common import data, devices, engine, gpus, machine, stages
+from benchmarks.common import account, data, devices, engine, gpus, machine, stages
 from benchmarks.common.errors import UserError
 
 NOT_USABLE = "driver 470.1 is too old for this torch; update it"
@@ -147,14 +147,15 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
     patch.setattr(data, "SyntheticBatches", Decoded)
     patch.setattr(nn.Module, "to", to)
     patch.setattr(stages, "copy", types.SimpleNamespace(deepcopy=deepcopy))
-    patch.setattr(engine, "gather", lambda values, worker, reduce: numpy.zeros((worker.world_size, len(values))))
+    for module in (engine, account):
+        patch.setattr(module, "gather", lambda values, worker, reduce: numpy.zeros((worker.world_size, len(values))))
     patch.setattr(engine, "count_devices", lambda devices, worker, reduce: len(set(devices)))
     if torch.cuda.is_available():
         patch.setattr(torch.autograd, "backward", backward)
     start_group = dist.init_process_group
     patch.setattr(dist, "init_process_group", lambda **options: start_fake_group(start_group, rank, num_ranks))
     for collective in ("all_reduce", "broadcast"):
-        patch.setattr(dist, collective, lambda tensor, *_, **__: void(checked(tensor)))
+        patch.setattr(dist, collective, lambda tensor, *_, **__: done(checked(tensor)))
     patch.setattr(dist, "barrier", lambda *_, **__: None)
     try:
         with WithoutDriver(allow_non_fake_inputs=True):

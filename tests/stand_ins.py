@@ -82,6 +82,7 @@ def horovod() -> types.ModuleType:
         def __new__(cls, optimizer, named_parameters, compression):
             optimizer.set_backward_passes_per_step = lambda passes: None
             optimizer.skip_synchronize = contextlib.nullcontext
+            optimizer.synchronize = lambda: None
             optimizer._handles = {}
             return optimizer
 
@@ -206,5 +207,12 @@ def start_fake_group(start, rank: int, num_ranks: int) -> None:
     start(backend="fake", store=FakeStore(), rank=rank, world_size=num_ranks)
 
 
-def void(_) -> None:
-    pass
+class Done:
+    """Stands for the handle of a collective that has come to its end."""
+
+    def wait(self) -> None:
+        pass
+
+
+def done(_) -> Done:
+    return Done()

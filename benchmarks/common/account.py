@@ -215,7 +215,7 @@ def _of_all_ranks(steps: list[dict[str, float]], worker: Worker, reduce: Reduce)
     names = list(steps[0])
     table = gather([step[name] for step in steps for name in names], worker, reduce)
     rows = []
-    for rank, of_rank in enumerate(table.view(worker.world_size, len(steps), len(names)).tolist()):
+    for rank, of_rank in enumerate(table.reshape(worker.world_size, len(steps), len(names)).tolist()):
         taken = [dict(zip(names, values, strict=True)) for values in of_rank]
         rows += [_row(step, step, None) | {"rank": rank, "number": number} for number, step in enumerate(taken)]
     return rows
