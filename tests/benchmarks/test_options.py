@@ -99,8 +99,9 @@ def test_ddp_trains_the_same_weights_with_its_options(tmp_path, tiny_data, tiny_
     """Protects what these options are: the same sums, told to DDP beforehand, or without a copy."""
     where = {"DATA": tiny_data, "CONFIG": tiny_config}
     _, plain = trained(tmp_path / "plain", tmp_path / "set", "", **where)
-    for options in ("--static-graph", "--gradient-as-bucket-view", "--static-graph --gradient-as-bucket-view"):
-        row, weights = trained(tmp_path / options, tmp_path / "set", options, **where)
+    told = ("--static-graph", "--gradient-as-bucket-view", "--static-graph --gradient-as-bucket-view")
+    for number, options in enumerate(told):
+        row, weights = trained(tmp_path / str(number), tmp_path / "set", options, **where)
         assert all(torch.equal(tensor, plain[name]) for name, tensor in weights.items()), options
         assert math.isfinite(row["exposed_comm_ms"]) and row["comm_ms"] > 0  # the account knows these buckets
     _, fused = trained(tmp_path / "fused", tmp_path / "set", "--fused", **where)
