@@ -186,7 +186,7 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     for name, values in allowed.items():
         if getattr(config, name) not in values:
             raise UserError(
-                f"this strategy cannot honour {name}={getattr(config, name)}; it takes {' or '.join(values)}"
+                f"this strategy cannot honour {name}={getattr(config, name)}; it takes {' or '.join(map(str, values))}"
             )
     return config
 

@@ -9,6 +9,7 @@ import os
 import torch
 import torchvision
 from lightning.fabric import Fabric
+from lightning.fabric.strategies import DDPStrategy
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
@@ -17,7 +18,7 @@ from scripts.probe.peer_example import files
 
 def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
     """Train for ever on the ranks that torchrun started; yields after each step."""
-    fabric = Fabric(accelerator="auto", strategy="ddp", devices=int(os.environ["LOCAL_WORLD_SIZE"]))
+    fabric = Fabric(accelerator="auto", strategy=DDPStrategy(), devices=int(os.environ["LOCAL_WORLD_SIZE"]))
     fabric.launch()
     dataset = files(folder, image_size)
     model = getattr(torchvision.models, arch)(num_classes=len(dataset.classes))

@@ -39,13 +39,16 @@ class Printing(Clock):
 def rank(module: str, flags: list[str]) -> None:
     """module: of scripts.probe, with `train`; empty: the suite's loop. flags: of the configuration."""
     config = load_config(flags)
-    config = whole_batch(config, int(os.environ.get("WORLD_SIZE") or os.environ["HOROVOD_SIZE"]))
+    ranks = int(os.environ.get("WORLD_SIZE") or os.environ["HOROVOD_SIZE"])
+    config = whole_batch(config, ranks)
     make_clock = functools.partial(Printing, global_batch=config.global_batch)
     if not module:
         ddp.main(config, fit=functools.partial(fit, make_clock=make_clock))
         return
     steps = steps_of(module, config)
     next(steps)  # from here on its process group and its device are there
+    if "WORLD_SIZE" in os.environ and ranks > 1 and not (dist.is_initialized() and dist.get_world_size() == ranks):
+        raise RuntimeError("its ranks have not met: each trains by itself")
     clock = make_clock(torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else CPU)
     for _ in range(config.warmup_steps):
         next(steps)
