@@ -410,7 +410,8 @@ def test_a_proof_differs_from_its_run_in_nothing_but_what_may(exact):
 def test_the_reference_reads_no_field_that_it_is_shared_over():
     """Protects the cache of references: one is trained for all values of these fields."""
     text = "".join((ROOT / name).read_text() for name in (REFERENCE, "scripts/proof/images.py", MODEL))
-    assert "config.seed" in text and not [name for name in NOT_READ if f"config.{name}" in text]
+    kernels = {"compile", "cuda_graphs", "fused"}  # the same arithmetic, which the reference does by the default ones
+    assert "config.seed" in text and not [name for name in {*NOT_READ} - kernels if f"config.{name}" in text]
 
 
 def test_a_difference_is_relative_and_never_lost():
