@@ -107,7 +107,6 @@ NAMED = {
     "analysis.sets": {"single"},
     "suite.preflight": {*CORE},
     # a list of what to time on a GPU, which says what is run and branches on nothing
-    "probe.peer_fabric": {"ddp"},  # Fabric's own word
     "gpu_check.checks": {"ddp", "ddp_compile"},
 }
 
