@@ -26,6 +26,7 @@ BY_HAND = {  # no launcher here can start these ranks, but the variables of thei
 NOT_HERE = set(REMEDY_WITHOUT) - set(BY_HAND)
 RANKS = [name for name in STRATEGIES if name not in ONE_PROCESS | NOT_HERE]
 POINT_TO_POINT = ("send", "recv")
+PAIRED_BY_NAME = {"horovod_ddp"}  # Horovod's coordinator waits until all ranks have asked for a name, in any order
 
 
 @pytest.fixture
@@ -84,16 +85,19 @@ def first_difference(lists: list[list]) -> str:
     return f"{longest - shortest} more on the rank that asked last: {max(lists, key=len)[shortest : shortest + 3]}"
 
 
-def assert_equal(notes: list[list]) -> None:
-    lists = of_all(notes)
+def assert_equal(notes: list[list], ordered: bool = True) -> None:
+    lists = of_all(notes) if ordered else [sorted(each, key=str) for each in of_all(notes)]
     assert all(each == lists[0] for each in lists), first_difference(lists)
     for sent, received in between(notes):
         assert sent == received
 
 
-def assert_prefixes(notes: list[list]) -> None:
+def assert_prefixes(notes: list[list], ordered: bool = True) -> None:
     lists = of_all(notes)
     longest = max(lists, key=len)
+    if not ordered:
+        assert all(Counter(map(str, each)) <= Counter(map(str, longest)) for each in lists)
+        return
     assert all(each == longest[: len(each)] for each in lists), first_difference(lists)
     for sent, received in between(notes):
         assert all(one == other for one, other in zip(sent, received, strict=False))
@@ -106,7 +110,7 @@ def test_all_ranks_ask_for_the_same_in_the_same_order(asked, tmp_path, name):
     """Protects a run on GPUs from waiting for ever: training, evaluation, checkpoints and the account. One collective
     more on a rank, another shape, or another order is named with its place."""
     notes, row = asked(name, f"--account-steps 2 --timeout-s 30 --checkpoint-dir {tmp_path / 'kept'}")
-    assert_equal(notes)
+    assert_equal(notes, name not in PAIRED_BY_NAME)
     assert row["status"] == "ok", row["reason"]
     assert len(of_all(notes)[0]) > 20, Counter(note[0] for note in notes[0])
 
@@ -133,6 +137,6 @@ def test_where_one_rank_meets_a_fault_none_asks_for_something_else(asked, own_da
     notes, row = asked(name, args, DATA=own_data, **FAULTY[fault])
     assert row["status"] not in ("ok", "skipped")
     assert all(len(each) for each in of_all(notes))
-    assert_prefixes(notes)
+    assert_prefixes(notes, name not in PAIRED_BY_NAME)
     if fault in TOGETHER:
-        assert_equal(notes)
+        assert_equal(notes, name not in PAIRED_BY_NAME)

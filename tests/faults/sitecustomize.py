@@ -101,8 +101,9 @@ def record_collectives(torch) -> None:
     class Recorder(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             if function.namespace == "c10d":
-                tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
                 name = function.overloadpacket.__name__.rstrip("_")
+                given = args[1] if name == "gather" else args  # only one rank has a place for what is gathered
+                tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
                 note_collective(dist.get_rank(), name, tensors, args[2] if name in ("send", "recv") else None)
             return function(*args, **(kwargs or {}))
 
