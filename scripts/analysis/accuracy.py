@@ -17,7 +17,7 @@ from benchmarks.common.settings import seed_of
 from scripts.analysis.identity import comparable
 from scripts.analysis.proportions import differ, differ_over_seeds, over_seeds, wilson
 from scripts.analysis.sets import Group
-from scripts.analysis.words import count
+from scripts.analysis.words import count, count_of
 
 OUTCOME = ["train_loss", "val_loss", "acc1"]  # bit-identical runs agree in all of them
 SUSPICION = 0.05  # p, corrected for all pairs, below which two accuracies are said to differ
@@ -101,14 +101,10 @@ def about_top1(groups: Sequence[Group]) -> str:
 def _counts(found: Sequence[Top1]) -> str:
     """n = 1 seed, 3 runs, repeats bit-identical"""
     num_seeds, num_runs = ({each.num_seeds for each in found}, {each.num_runs for each in found})
-    text = f"n = {_of_these(num_seeds, 'seed')}, {_of_these(num_runs, 'run')}"
+    text = f"n = {count_of(num_seeds, 'seed')}, {count_of(num_runs, 'run')}"
     if any(each.num_runs > each.num_seeds for each in found):
         text += ", repeats " + ("bit-identical" if all(each.identical for each in found) else "differ")
     return text
-
-
-def _of_these(numbers: set[int], what: str) -> str:
-    return "/".join(map(str, sorted(numbers)[:-1])) + "/" * (len(numbers) > 1) + count(max(numbers), what)
 
 
 def _differ(first: Top1, second: Top1) -> tuple[float, str]:

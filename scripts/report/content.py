@@ -58,7 +58,7 @@ EXPLAIN = (
     ),
     (
         "exposed comm. ms",
-        "how much longer a step takes for the exchange of gradients; ±: 95 % interval, over the accounted steps",
+        "how much longer a step of the lowest rank takes for the exchange of gradients, mean over the accounted steps",
     ),
     (
         "TFLOP/s, MFU %",

@@ -232,6 +232,17 @@ def test_the_table_has_the_measured_numbers(written):
     assert rows["apex_ddp"]["status"] == "1 skipped" and rows["apex_ddp"]["images/s"] == ""
 
 
+def test_each_column_has_its_method(written):
+    # Student's t over runs is not the method of top-1, nor of exposed communication, whose n are steps of one rank.
+    _, html, markdown = written
+    for text in (" ".join(Page(html).texts), markdown):
+        assert "Exposed comm.: of the lowest rank, n = 12 accounted steps of 3 runs; ±: Student's t, 95 %" in text
+        assert "Top-1: n = 1 seed, 3 runs" in text and "Wilson's 95 % interval for the images" in text
+    told = " ".join(html.split())
+    assert "Of step p50 and p95, memory and J/image: Student's t over runs." in told and "Of the others" not in told
+    assert "Of top-1 and exposed comm.: as said below the table." in told
+
+
 def test_the_loader_verdict_is_told(written):
     # The sentence and what it rests on.
     _, html, markdown = written
