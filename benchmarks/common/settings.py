@@ -74,6 +74,13 @@ def ask(config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank:
     return place | {"fingerprint": data} | dataclasses.asdict(config)
 
 
+def seed_of(half: dict, number: int) -> int | str | None:
+    """The seed of round `number` of runs that were asked this: those of a list are taken in turn. None: not recorded,
+    and the same for all of them."""
+    seeds = half.get("seeds")
+    return seeds[(number - 1) % len(seeds)] if isinstance(seeds, list) and seeds else half.get("seed")
+
+
 def counted(half: dict) -> dict:
     """The fields of a half that count; of runs whose rounds take the seeds of a list in turn, the list."""
     return {

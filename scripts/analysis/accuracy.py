@@ -2,27 +2,30 @@
 
     from scripts.analysis.accuracy import about_top1, top1
 
-Repeats with one seed are one run, bit for bit, and no repeat says how far other images would be off: n is the number
-of results that differ. Of one result the interval is Wilson's for the validation images. Of several, as SEEDS=3 gives
-them, it holds the spread over seeds as well: s^2 / n + p (1 - p) / N, with Student's t (proportions.over_seeds says
-whose). Needs no torch.
+n is the number of recorded seeds: repeats of one seed do not tell how far another seed would be off, whether they are
+bit-identical, as on CPUs, or not, as on GPUs. Of one seed the interval is Wilson's for the validation images. Of
+several, as SEEDS=3 gives them, it holds the spread over seeds as well: s^2 / n + p (1 - p) / N, with Student's t
+(proportions.over_seeds says whose). Needs no torch.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
+import pandas
+
+from benchmarks.common.settings import seed_of
 from scripts.analysis.identity import comparable
 from scripts.analysis.proportions import differ, differ_over_seeds, over_seeds, wilson
 from scripts.analysis.sets import Group
-from scripts.analysis.words import count
+from scripts.analysis.words import count, count_of
 
 OUTCOME = ["train_loss", "val_loss", "acc1"]  # bit-identical runs agree in all of them
+SUSPICION = 0.05  # p, corrected for all pairs, below which two accuracies are said to differ
 
 
 @dataclasses.dataclass(frozen=True)
 class Top1:
-    """Percent, the mean of the results that differ; low and high are None where the number of images is unknown or not
-    one number."""
+    """Percent, the mean over seeds; low and high are None where the number of images is unknown or not one number."""
 
     percent: float
     low: float | None
@@ -30,10 +33,13 @@ class Top1:
     num_correct: int
     num_images: int
     fractions: tuple[float, ...]
-    """Of each result that differs."""
+    """Of each seed, the mean of its runs."""
+    num_runs: int
+    identical: bool
+    """Whether the runs of each seed agree in all of OUTCOME."""
 
     @property
-    def num_different(self) -> int:
+    def num_seeds(self) -> int:
         return len(self.fractions)
 
     @property
@@ -47,15 +53,22 @@ def top1(group: Group) -> Top1 | None:
     rows = group.ok[group.ok.acc1.between(0, 100)]
     if rows.empty:
         return None
-    different = rows.drop_duplicates(OUTCOME)
-    percent, images = float(different.acc1.mean()), set(rows.val_samples)
-    fractions = tuple(float(each) / 100 for each in different.acc1)
+    of_seed = rows.groupby(seeds(group).loc[rows.index])
+    fractions = tuple(float(each) / 100 for each in of_seed.acc1.mean())
+    percent, images = 100 * sum(fractions) / len(fractions), set(rows.val_samples)
+    runs = len(rows), all(len(each.drop_duplicates(OUTCOME)) == 1 for _, each in of_seed)
     num_images = int(images.pop()) if len(images) == 1 and rows.val_samples.gt(0).all() else 0
     if not num_images:
-        return Top1(percent, None, None, 0, 0, fractions)
+        return Top1(percent, None, None, 0, 0, fractions, *runs)
     num_correct = round(percent / 100 * num_images)
     bounds = over_seeds(fractions, num_images) if len(fractions) > 1 else wilson(num_correct, num_images)
-    return Top1(percent, 100 * bounds[0], 100 * bounds[1], num_correct, num_images, fractions)
+    return Top1(percent, 100 * bounds[0], 100 * bounds[1], num_correct, num_images, fractions, *runs)
+
+
+def seeds(group: Group) -> pandas.Series:
+    """The recorded seed of each ok run, as text, by its row."""
+    asked = group.identity.asked
+    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of(asked, int(number))))
 
 
 def about_top1(groups: Sequence[Group]) -> str:
@@ -63,30 +76,41 @@ def about_top1(groups: Sequence[Group]) -> str:
     found = {group: each for group in groups if (each := top1(group)) and each.num_images}
     if not found:
         return ""
-    counts = "/".join(str(n) for n in sorted({each.num_different for each in found.values()}))
-    text = f"Top-1: n = {counts}, since bit-identical repeats are one; [a, b]: "
-    ways = {each.num_different > 1 for each in found.values()}
+    text = f"Top-1: {_counts([*found.values()])}; [a, b]: "
+    ways = {each.num_seeds > 1 for each in found.values()}
     told = {
         False: "Wilson's 95 % interval for the images",
         True: "95 % interval for the images and the spread over seeds (s²/n + p(1-p)/N)",
     }
-    text += "; of several results ".join(told[way] for way in sorted(ways))
+    text += "; of several seeds ".join(told[way] for way in sorted(ways))
     worst, best = (pick(found, key=lambda group: found[group].percent) for pick in (min, max))
     alike = len({each.num_images for each in found.values()}) == len(ways) == 1
     if alike and found[worst].percent < found[best].percent and comparable(worst.identity, best.identity):
         p, test = _differ(found[best], found[worst])
         num_results = len({each.fractions for each in found.values()})
         num_pairs = num_results * (num_results - 1) // 2  # strategies with one result are one thing
+        corrected = min(1.0, p * num_pairs)
         text += (
-            f". {best.label} and {worst.label} are furthest apart, p = {p:.2g} ({test}), "
-            f"{min(1.0, p * num_pairs):.2g} as one of {count(num_pairs, 'pair')}; {_batches(groups)}"
+            f". {best.label} and {worst.label} are furthest apart, p = {p:.2g} ({test}, unpaired approximation), "
+            f"{corrected:.2g} as one of {count(num_pairs, 'pair')}: "
+            + (f"they differ; {_batches(groups)}" if corrected < SUSPICION else "no difference seen")
         )
     return text + "."
 
 
+def _counts(found: Sequence[Top1]) -> str:
+    """n = 1 seed, 3 runs, repeats bit-identical"""
+    num_seeds, num_runs = ({each.num_seeds for each in found}, {each.num_runs for each in found})
+    text = f"n = {count_of(num_seeds, 'seed')}, {count_of(num_runs, 'run')}"
+    if any(each.num_runs > each.num_seeds for each in found):
+        text += ", repeats " + ("bit-identical" if all(each.identical for each in found) else "differ")
+    return text
+
+
 def _differ(first: Top1, second: Top1) -> tuple[float, str]:
-    """p-value, and whose test: of one result each, or of several each."""
-    if first.num_different > 1:
+    """p-value, and whose test: of one seed each, or of several each. Both take the answers of two models to one image
+    for independent, which they are not: pairs of answers are not recorded."""
+    if first.num_seeds > 1:
         return differ_over_seeds(first.fractions, second.fractions, first.num_images), "Welch"
     return differ(*((each.num_correct, each.num_images) for each in (first, second))), "Fisher"
 
@@ -95,9 +119,9 @@ def _batches(groups: Sequence[Group]) -> str:
     """What differs between strategies that do the same: the images that BatchNorm sees at once, where that is known."""
     sizes = {size for group in groups if (size := _images_at_once(group))}
     if len(sizes) < 2:
-        return "cut batches give BatchNorm fewer images"
+        return "that cut batches give BatchNorm fewer images may be why"
     *larger, smallest = (f"{size:g}" for size in sorted(sizes, reverse=True))
-    return f"BatchNorm sees batches of {', '.join(larger)} or {smallest}"
+    return f"that BatchNorm sees batches of {', '.join(larger)} or {smallest} may be why"
 
 
 def _images_at_once(group: Group) -> float | None:

@@ -73,7 +73,8 @@ def footnotes(comparisons: list[Comparison]) -> list[str]:
     notes = [
         "smallest difference: found with 80 % power.",
         "95 % interval: all over one strategy, or of B over A, are a family. They hold together: 1 of 20 families of "
-        "equal things shows a difference.",
+        "equal things shows a difference. Without --b and --strategy there are two: over single, and over the highest "
+        "mean.",
     ]
     if any(each.estimate.paired for each in comparisons):
         notes.append("What a round did to all strategies at once is taken out.")

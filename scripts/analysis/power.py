@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
 from scripts.analysis import critical
-from scripts.analysis.families import MIN_BLOCK_DF, Sample, all_pairs, find_spread, over_own, sample
+from scripts.analysis.families import MIN_BLOCK_DF, Sample, all_pairs, find_spread, over_own
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.analysis.stats import POWER
 
@@ -114,16 +114,19 @@ def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: 
 
 
 def report(results: ResultSet) -> list[str]:
-    """Lines of text. Raises UserError for a set without two strategies, or without a spread."""
-    samples = {group.label: sample(group.samples, group.rounds) for group in results.groups if group.samples}
+    """Lines of text, of the family that the report shows: those with a baseline; of all without one. Raises UserError
+    for a set without two strategies, or without a spread."""
+    timed = [group for group in results.groups if group.samples]
+    samples = {group.label: group.sample for group in results.compared or timed}
     if len(samples) < 2 or all(len(each.logs) < 2 for each in samples.values()):
         raise UserError(f"{results.path} needs two strategies, and two runs of one: make bench-all REPEATS=3")
     sd, high, df = run_spread(samples)
+    about = ", baseline included" if results.compared else ", without a baseline"
     have = min(len(each.logs) for each in samples.values())
-    walls = [group.ok.wall_s.mean() for group in results.groups if group.samples]
+    walls = [group.ok.wall_s.mean() for group in timed]  # a round runs the others, too
     round_s = float(numpy.sum(walls)) if numpy.isfinite(walls).all() else None
     lines = [
-        f"{results.path}: {len(samples)} strategies; from run to run the sd is {_percent(sd)}"
+        f"{results.path}: {len(samples)} strategies{about}; from run to run the sd is {_percent(sd)}"
         f" (may be {_percent(high)}; {df} degrees of freedom)"
     ]
     if have > 1:
@@ -135,7 +138,7 @@ def report(results: ResultSet) -> list[str]:
         lines.append(f"to find {100 * difference:3.0f} %: REPEATS={told[0]} (if unlucky {told[1]}){takes}")
     return [
         *lines,
-        "found: by 80 of 100 such sets, with intervals of all strategies over one baseline together at 95 %",
+        "found: over its baseline, by 80 of 100 such sets, with the intervals of these strategies together at 95 %",
     ]
 
 

@@ -2,7 +2,7 @@
 
     from scripts.analysis.proportions import wilson, over_seeds, differ
 
-Repeats with one seed are one run, bit for bit: n is the number of images, and not that of repeats. With several seeds
+Repeats of one seed tell nothing of another: n is the number of images, and not that of repeats. With several seeds
 there are two sources of chance (Bouthillier et al. 2021): the seed, s^2 / n, and the images, p (1 - p) / N, which all
 seeds share, so that more seeds do not lessen it. Their sum is too much rather than too little: s holds some of the
 images' part.
@@ -59,6 +59,9 @@ def wilson(num_correct: int, num_images: int) -> tuple[float, float]:
 
 
 def differ(first: tuple[int, int], second: tuple[int, int]) -> float:
-    """Fisher's exact p-value that two fractions, each (num_correct, num_images), are one: chance alone."""
+    """Fisher's exact p-value that two fractions, each (num_correct, num_images), are one: chance alone.
+
+    Of different images: where both saw the same, as two models do, it is an approximation.
+    """
     table = [[num_correct, num_images - num_correct] for num_correct, num_images in (first, second)]
     return float(fisher_exact(table).pvalue)

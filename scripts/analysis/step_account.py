@@ -1,6 +1,6 @@
 """Where the time of a step goes, of the accounted steps of a group: its parts, exposed communication, bubbles.
 
-    from scripts.analysis.step_account import bubbles, exposed, step_parts
+    from scripts.analysis.step_account import about_exposed, bubbles, exposed, step_parts
 
 Every README, chart and report takes these figures from here. Needs no torch.
 """
@@ -13,6 +13,7 @@ import pandas
 from scipy.special import fdtrc, stdtrit
 
 from scripts.analysis.sets import Group
+from scripts.analysis.words import count_of
 
 PHASES = ("data", "copy", "forward", "backward", "exposed_comm", "wait", "optimizer", "other")
 MAY_LACK = {"exposed_comm", "wait"}
@@ -65,9 +66,22 @@ def ranks(group: Group, steps: pandas.DataFrame) -> list[int]:
 
 
 def exposed(group: Group, steps: pandas.DataFrame) -> Mean | None:
-    """Exposed communication, milliseconds a step; None where it could not be told."""
+    """Exposed communication of the lowest rank, milliseconds a step; None where it could not be told."""
     parts = step_parts(group, steps).dropna(subset=["exposed_comm_ms"])
     return mean_of([each.exposed_comm_ms.to_numpy(float) for _, each in parts.groupby("run_id")])
+
+
+def about_exposed(groups: Sequence[Group], steps: pandas.DataFrame) -> str:
+    """For below a table: whose steps these are, n, and what the ± is. '' without any."""
+    found = [mean for group in groups if (mean := exposed(group, steps))]
+    if not found:
+        return ""
+    num_steps, num_runs = ({each.num_steps for each in found}, {each.num_runs for each in found})
+    return (
+        f"Exposed comm.: of the lowest rank, n = {count_of(num_steps, 'accounted step')} of "
+        f"{count_of(num_runs, 'run')}; ±: Student's t, 95 %, over the steps, or over the runs where an F test suggests "
+        "that these differ."
+    )
 
 
 def bubbles(group: Group, steps: pandas.DataFrame) -> list[Bubble]:

@@ -11,6 +11,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def count_of(numbers: Collection[int], noun: str) -> str:
+    """1 run where all have one; 2/3 runs where some have two and some three."""
+    *fewer, most = sorted(set(numbers))
+    return "".join(f"{number}/" for number in fewer) + count(most, noun)
+
+
 def digits(value: float) -> str:
     """At least three significant digits, and no more decimals than a reader can use."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"

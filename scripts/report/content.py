@@ -11,7 +11,7 @@ import pandas
 from scripts.analysis.accuracy import top1
 from scripts.analysis.device_use import use_of, why_less
 from scripts.analysis.families import over_fastest
-from scripts.analysis.identity import comparable
+from scripts.analysis.identity import comparable, computes_in
 from scripts.analysis.loader import rates as loader_rates
 from scripts.analysis.proofs import proved
 from scripts.analysis.sets import BASELINE, Group, ResultSet
@@ -58,7 +58,7 @@ EXPLAIN = (
     ),
     (
         "exposed comm. ms",
-        "how much longer a step takes for the exchange of gradients; ±: 95 % interval, over the accounted steps",
+        "how much longer a step of the lowest rank takes for the exchange of gradients, mean over the accounted steps",
     ),
     (
         "TFLOP/s, MFU %",
@@ -73,7 +73,7 @@ EXPLAIN = (
 
 
 def headline(results: ResultSet) -> list[str]:
-    """What the set says, in words: the fastest, over single, and which others differ from it."""
+    """What the set says, in words: the highest mean, over single, and which others differ from it."""
     timed = [group for group in results.groups if group.samples]
     if not timed:
         return ["No run has a throughput."]
@@ -81,6 +81,7 @@ def headline(results: ResultSet) -> list[str]:
     alike = max(([group for group in ranked if comparable(group.identity, of.identity)] for of in ranked), key=len)
     name, over_best = over_fastest({group.label: group.sample for group in alike})
     best = next(group for group in alike if group.label == name)
+    excluded = bool(over_best) and all(over.verdict == "slower" for over in over_best.values())
     single = results.baseline_of(best)
     # a pair with the baseline has one interval everywhere
     over_best |= {
@@ -88,7 +89,7 @@ def headline(results: ResultSet) -> list[str]:
     }
     if single:
         over_best.pop(single.label, None)
-    sentences = [_first_sentence(results, best)]
+    sentences = [_first_sentence(results, best, excluded)]
     seen = {label: over for label, over in over_best.items() if over.verdict in ("slower", "faster")}
     unseen = {label: over for label, over in over_best.items() if over.verdict == "no difference seen"}
     if unseen:
@@ -107,7 +108,8 @@ def headline(results: ResultSet) -> list[str]:
     if any(over.low is not None for over in (over_best | results.over_baseline).values()):
         sentences.append(
             f"[a, b] is a 95 % interval: those over {BASELINE} hold together (Dunnett), and so do those over the "
-            "fastest, which was picked after looking (Tukey and Kramer)."
+            "highest mean, which was picked after looking (Tukey and Kramer); of equal strategies, 1 of 20 for each of "
+            "these two families shows a difference."
         )
     return sentences
 
@@ -121,25 +123,24 @@ def _not_ranked(results: ResultSet, others: list[Group]) -> list[str]:
     return found + ([f"Not compared, since they computed in another precision: {_and(alone)}."] if alone else [])
 
 
-def _first_sentence(results: ResultSet, best: Group) -> str:
+def _first_sentence(results: ResultSet, best: Group, excluded: bool) -> str:
+    """excluded: whether every other one that it was compared with was seen to be slower than the highest mean."""
     device = best.ok.iloc[0].device_name or "this machine"
     estimate = best.throughput
     speed = f"{digits(estimate.value)}{_bounds(estimate.low, estimate.high, digits)} images/s"
     speed += f", n = {count(estimate.num_runs, 'run')}"
     if best.strategy == BASELINE:
         return f"On {device}, no strategy was seen to be faster than {best.label}, one process ({speed})."
-    single = results.baseline_of(best)
+    single, among = results.baseline_of(best), f"of those in {computes_in(best.identity) or 'one precision'}"
+    leads = f"On {device}, {best.label} {'is the fastest' if excluded else 'has the highest mean'} {among}"
     if single is None:
-        return f"On {device}, {best.label} is the fastest ({speed})."
+        return f"{leads} ({speed})."
     over = results.over_baseline[best.label]
     if over.verdict == "no verdict":
         return f"On {device}, {best.label} ran {over.value:.2f}x as fast as {single.label} ({speed})."
     if over.verdict != "faster":
-        return (
-            f"On {device}, no strategy was seen to be faster than {single.label}: the fastest, {best.label}, is "
-            f"{_times(over)} {single.label} ({speed})."
-        )
-    return f"On {device}, {best.label} is the fastest: {_times(over)} {single.label} ({speed})."
+        return f"{leads}: {_times(over)} {single.label} ({speed}), which it was not seen to be faster than."
+    return f"{leads}: {_times(over)} {single.label} ({speed})."
 
 
 def _times(over: RatioEstimate) -> str:

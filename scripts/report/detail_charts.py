@@ -146,7 +146,8 @@ def _step_notes(bars: list[Bar]) -> list[str]:
     if any(bar.exposed and bar.exposed.low is not None for bar in bars):
         notes.append(
             "exposed communication: what forward and backward take longer with the exchange of gradients than without "
-            "it; line and ±: its 95 % interval. Below zero it is noise."
+            "it, on the lowest rank; line and ±: 95 % interval over the steps, or over the runs where these differ. "
+            "Below zero it is noise."
         )
     if any(bar.bubble for bar in bars):
         notes.append(

@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from scripts.analysis.accuracy import top1
+from scripts.analysis.accuracy import seeds, top1
 from scripts.analysis.sets import PLAUSIBLE, Group, ResultSet
+from scripts.analysis.words import count
 from scripts.report.figures import (
     LINE_COLORS,
     LINES,
@@ -48,9 +49,9 @@ class Curve:
         return max(table.shape[1] for table in self.tables.values())
 
     @functools.cached_property
-    def num_different(self) -> int:
-        """Runs whose curves differ; repeats of one seed are one."""
-        return len(pandas.concat(self.tables.values()).T.drop_duplicates())
+    def num_seeds(self) -> int:
+        drawn = self.group.ok.run_id.isin(pandas.concat(self.tables.values()).columns)
+        return seeds(self.group)[drawn].nunique(dropna=False)
 
 
 def learning_chart(sets: list[ResultSet]) -> Figure | None:
@@ -86,8 +87,7 @@ def learning_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 NOTES = (
-    "n: results that differ, of so many runs; repeats of one seed are bit-identical, so that they count once and "
-    "have no interval. Thin: each result.",
+    "n: seeds; repeats of one seed do not tell how far another would be off. Thin: each run, where they differ.",
     "upright line at the last epoch: 95 % interval of top-1, for the validation images, and over seeds where n > 1.",
     "seconds: training and evaluation passes, one after the other, mean over runs; start-up is not in them.",
 )
@@ -118,8 +118,8 @@ def _curve(group: Group, results: ResultSet, sets: list[ResultSet]) -> Curve | N
 
 
 def _words(curve: Curve) -> str:
-    runs = f" of {curve.num_runs} runs" if curve.num_runs > curve.num_different else ""
-    return f"{curve.label} (n = {curve.num_different}{runs})"
+    runs = f", {count(curve.num_runs, 'run')}" if curve.num_runs > curve.num_seeds else ""
+    return f"{curve.label} (n = {count(curve.num_seeds, 'seed')}{runs})"
 
 
 def _draw(axes: Axes, table: pandas.DataFrame | None, style: dict) -> None:

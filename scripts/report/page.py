@@ -24,6 +24,7 @@ from scripts.analysis.ablation import points_of, studied
 from scripts.analysis.accuracy import about_top1
 from scripts.analysis.cautions import warnings_of
 from scripts.analysis.sets import ResultSet, load_set
+from scripts.analysis.step_account import about_exposed
 from scripts.analysis.words import clean
 from scripts.report.ablate import ablate_chart
 from scripts.report.command import command
@@ -109,7 +110,7 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
         "headline": headline(results),
         "columns": columns,
         "rows": rows,
-        "about_top1": about_top1(results.groups),
+        "below": [about_top1(results.groups), about_exposed(results.groups, results.table("steps"))],
         "warnings": [*results.remarks, *warnings_of(results)],
         "troubles": troubles(results),
         "wall_header": wall_header,

@@ -8,11 +8,12 @@ Needs no torch.
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.common.results import WARM_UP, read_table
 from scripts.analysis.cautions import busy, oversubscribed, throttled
 from scripts.analysis.identity import comparable, unlike
 from scripts.analysis.proofs import proved
 from scripts.analysis.sets import BASELINE, Group, ResultSet
-from scripts.analysis.words import show
+from scripts.analysis.words import count, show
 
 RULE = 1  # of these checks; a set that an older rule let in says so in its published.json
 LEAST_ROUNDS = 3
@@ -76,7 +77,16 @@ def _rounds(timed: list[Group]) -> Iterator[str]:
 
 
 def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
-    """The same settings but for what strategies are, one machine, and nothing else on it."""
+    """A warm machine, rounds in an order, the same settings but for what strategies are, and nothing else running."""
+    runs = read_table(results.path, "runs")
+    if not ((runs.status == WARM_UP) & (runs.images_per_s > 0)).any():
+        yield "no run of round 0 warmed the machine, so that the first had a colder one; make bench-all, in a new set"
+    for group in timed:
+        if number := int(group.ok.position.isna().sum()):
+            yield (
+                f"{group.label}: {number} of {count(len(group.ok), 'run')} without a place in the order of the round "
+                "(position): started by hand, or by an older suite; make bench-all, in a new set"
+            )
     singles = [group for group in timed if group.strategy == BASELINE]
     if not singles:
         yield f"no timed runs of {BASELINE}, which speed-ups are over; make bench-{BASELINE} on this set"

@@ -21,7 +21,7 @@ from scripts.analysis.accuracy import about_top1, top1
 from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.step_account import Mean, exposed
-from scripts.analysis.words import digits
+from scripts.analysis.words import count_of, digits
 from scripts.analysis.yardstick import ITSELF, NUMBERS, first_and_last, per_launch, spreads
 from scripts.report.figures import describe
 from scripts.report.markdown import markdown_table, read_cells
@@ -100,6 +100,7 @@ def of_runs(results: ResultSet) -> dict[str, str]:
         "hardware": _hardware(results),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": f"{100 * least:.0f} %",
+        "rounds": count_of([len(group.samples) for group in results.compared], "round"),
         "minutes": f"{results.table('runs').wall_s.sum() / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.value:.0f} ms" for group, mean in shown.items() if mean},

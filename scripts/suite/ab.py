@@ -217,7 +217,10 @@ def verdict(step: Step, sitting: Sitting, results: Path, limit: float | None) ->
     if sitting.sd is not None:
         print(f"sd from run to run: {100 * sitting.sd:.1f} %")
     if found.smallest_difference is not None:
-        print(f"these rounds find a difference of {100 * found.smallest_difference:.1f} % with 80 % power")
+        least, look = f"{100 * found.smallest_difference:.1f} %", count(num_rounds, "round")
+        print(f"one look after {look}, had that been set beforehand, finds a difference of {least} with 80 % power")
+    if step.early:
+        print("it stopped early, where the answer was clear: the interval holds, the ratio is biased outward")
     said = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
     said += f": {found.why}" if found.why else ""
     print(f"{said}; {so_far(step)}" if num_rounds else "no verdict: no round was done", flush=True)

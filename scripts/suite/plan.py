@@ -22,7 +22,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.listing import known_fingerprint
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import NOT_COUNTED, ask, settings_hash
+from benchmarks.common.settings import NOT_COUNTED, ask, seed_of, settings_hash
 from scripts.analysis.identity import OWN_OPTIONS
 from scripts.suite import preflight, room
 from scripts.suite.options import value_flags
@@ -72,7 +72,7 @@ def make_run(
     """
     seeds = [config.seed + n for n in range(num_seeds)]
     if seeds:
-        config = dataclasses.replace(config, seed=seeds[(number - 1) % num_seeds])
+        config = dataclasses.replace(config, seed=seed_of({"seeds": seeds}, number))
     ranks_here = ranks_here or given.ranks_here
     threads = threads or machine.threads_per_rank(ranks_here)
     if given.limit_s is not None:

@@ -1,11 +1,13 @@
 """Power as people mean it: 80 of 100. By hand for two strategies, and by simulation for a family."""
 
 import math
+import re
 
 import numpy
 import pytest
 from scipy import stats
 from simulate import PUBLISHED, samples_of
+from test_sets import MET, add, asked
 
 from benchmarks.common.errors import UserError
 from scripts.analysis import power
@@ -45,7 +47,26 @@ def test_rounds_needed_are_the_fewest_that_find_it():
 def test_the_published_set_says_what_it_found_and_what_more_would(capsys):
     assert power.command(["--results", str(next(PUBLISHED.iterdir()))]) == 0
     out = capsys.readouterr().out
-    assert "10 strategies" in out and out.count("REPEATS=") == 3 and "%" in out
+    results = load_set(next(PUBLISHED.iterdir()))
+    assert (
+        f"{len(results.compared)} strategies, baseline included; " in out and out.count("REPEATS=") == 3 and "%" in out
+    )
+
+
+def test_the_family_is_the_pages(tmp_path):
+    """Protects REPEATS from rows that are in no interval of the page. Mutant: every timed group counts, 4 here."""
+    for repeat in (1, 2, 3):
+        for n, (strategy, threads) in enumerate([("single", 1), ("single", 2), ("ddp", 1), ("ddp_amp", 1)]):
+            met = MET | {"precision": "bf16" if strategy == "ddp_amp" else "fp32"}
+            half = asked(strategy, 1 if strategy == "single" else 2, threads_per_rank=threads)
+            speed = (100 + 20 * n) * (1 + 0.01 * ((repeat + n) % 3))
+            add(tmp_path, half, met, repeat=repeat, wall_s=60.0, images_per_s=speed)
+    results = load_set(tmp_path)
+    assert (len(results.groups), len(results.compared)) == (4, 2)
+    first, *lines = power.report(results)
+    assert ": 2 strategies, baseline included; " in first
+    of_10, least = next((line, int(re.search("REPEATS=([0-9]+)", line)[1])) for line in lines if " 10 %" in line)
+    assert f"about {4 * least} min" in of_10, "a round runs all four"
 
 
 def test_a_set_without_a_spread_is_a_users_error(tmp_path):

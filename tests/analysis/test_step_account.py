@@ -9,7 +9,7 @@ from test_sets import MET, add, asked
 
 from benchmarks.common.results import append_rows
 from scripts.analysis.sets import load_set
-from scripts.analysis.step_account import PHASES, bubbles, exposed, mean_of
+from scripts.analysis.step_account import PHASES, about_exposed, bubbles, exposed, mean_of
 from scripts.report.content import table_rows
 from scripts.report.detail_charts import step_bars
 
@@ -83,6 +83,8 @@ def test_the_report_and_the_chart_have_the_same_figure(tmp_path):
     results = load_set(tmp_path)
     (group,) = results.groups
     text = exposed(group, results.table("steps")).text()
+    assert "the lowest rank, n = 12 accounted steps of 3 runs; " in about_exposed([group], results.table("steps"))
+    assert about_exposed([], results.table("steps")) == ""
     assert "±" in text and text.startswith("30")
     assert table_rows(results)[0]["exposed comm. ms"] == text
     assert f"exposed {text} " in step_bars([results])[0].words

@@ -201,7 +201,7 @@ def test_equal_curves_are_one_line_and_named(tmp_path):
     curves = [[line for line in axes.lines if line.get_marker() not in ("_", "None")] for axes in figure.axes[:4]]
     assert [len(lines) for lines in curves] == [2, 2, 2, 3]
     assert "the same: single = ddp." in figure.texts[-1].get_text()
-    assert "single (n = 1 of 3 runs)" in [text.get_text() for text in figure.axes[4].get_legend().get_texts()]
+    assert "single (n = 1 seed, 3 runs)" in [text.get_text() for text in figure.axes[4].get_legend().get_texts()]
 
 
 def test_several_sets_are_drawn_side_by_side(tmp_path, capsys):

@@ -14,7 +14,7 @@ import pandas
 import pytest
 from support import ROOT, environment, recorded
 
-from benchmarks.common.results import append_rows, read_table
+from benchmarks.common.results import WARM_UP, append_rows, read_table
 from scripts.analysis.sets import load_set
 from scripts.report.publish import Options, _place, put, without_paths
 from scripts.report.publishable import RULE, missing_files, problems
@@ -29,12 +29,12 @@ def write_set(folder, speeds=SPEEDS, num_rounds=3, met=None, **columns):
     folder.mkdir(parents=True, exist_ok=True)
     rng, num_ranks = numpy.random.default_rng(0), dict.fromkeys(speeds, 2) | {"single": 1}
     for repeat in range(1, num_rounds + 1):
-        for strategy, speed in speeds.items():
+        for position, (strategy, speed) in enumerate(speeds.items(), 1):
             run_id, ranks = f"{strategy}-{repeat}-000000", num_ranks[strategy]
             speed *= float(numpy.exp(0.02 * rng.normal()))
             row = {
                 "schema": 2, "run_id": run_id, "strategy": strategy, "status": "ok", "repeat": repeat,
-                "arch": "resnet18",
+                "position": position, "arch": "resnet18",
                 "image_size": 48, "global_batch": 32, "loader": "folder", "device": "cpu", "device_name": "Test CPU",
                 "world_size": ranks, "nodes": 1, "threads_per_rank": 1, "backend": "gloo" if ranks > 1 else "none",
                 "parallel": True, "oversubscribed": False, "torch": "2.15.0", "commit": "abc", "dirty": False,
@@ -42,6 +42,9 @@ def write_set(folder, speeds=SPEEDS, num_rounds=3, met=None, **columns):
                 "started_at": f"2026-11-21T0{repeat}:00:00+00:00", "log_path": f"logs/{run_id}/run.log",
             } | columns  # fmt: skip
             row = recorded(folder, row, data=SECRET, **(met or {}))
+            if (repeat, position) == (1, 1):
+                warm = {"run_id": f"{strategy}-0-000000", "repeat": 0, "position": None, "status": WARM_UP}
+                append_rows(folder, "runs", [row | warm])
             append_rows(folder, "runs", [row])
             windows = [{"run_id": run_id, "window": n, "images": 128, "seconds": 128 / speed} for n in range(3)]
             append_rows(folder, "windows", windows)
@@ -101,10 +104,13 @@ def setting(column, cell, strategy="ddp", repeat="3"):
         ("runs", setting("commit", "def"), ["2 commits (abc, def)"]),
         ("runs", setting("commit", ""), ["without a commit"]),
         ("runs", setting("device_name", "Other CPU"), ["device_name: Other CPU, Test CPU"]),
-        ("runs", setting("load_average", "7", "single", "1"), ["busy before the first run"]),
+        ("runs", setting("load_average", "7", "single", "0"), ["busy before the first run"]),
         ("runs", setting("oversubscribed", "yes"), ["ddp: oversubscribed"]),
         ("runs", lambda frame: frame[frame.repeat != "3"], ["ddp has 2 of at least 3 rounds", "REPEATS=3"]),
         ("runs", lambda frame: frame[frame.strategy != "single"], ["no timed runs of single"]),
+        ("runs", lambda frame: frame[frame.repeat != "0"], ["no run of round 0 warmed the machine", "new set"]),
+        ("runs", setting("images_per_s", "", "single", "0"), ["no run of round 0 warmed the machine"]),
+        ("runs", setting("position", ""), ["ddp: 1 of 3 runs without a place in the order", "new set"]),
         ("equivalence", lambda frame: frame[frame.strategy != "ddp"], ["ddp: not proved yet: make verify"]),
         ("equivalence", lambda frame: frame.assign(verdict="failed"), ["single: NO: ", "ddp: NO: "]),
         ("equivalence", lambda frame: frame.assign(asked=frame.asked.str.replace('"seed":0', '"seed":1')), ["seed"]),

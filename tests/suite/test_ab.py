@@ -314,8 +314,11 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     constant = ab.Sitting(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0] * 4}, list("ABBA"))
     assert ab.verdict(ab.next_step(constant.log_ratios, 4), constant, tmp_path, 0.05) == 2
     said = capsys.readouterr()
+    assert "biased" not in said.out and "one look after 4 rounds, had that been set beforehand, finds" in said.out
     assert "B is slower; B/A 0.910 [" in said.out and "no verdict: every run has the same throughput" in said.out
     assert said.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
+    ab.verdict(ab.next_step(sitting.log_ratios, 20), sitting, tmp_path, None)
+    assert "it stopped early, where the answer was clear: the interval holds, the ratio is" in capsys.readouterr().out
 
 
 # --- acceptance: on a quiet machine -------------------------------------------------------------------------------

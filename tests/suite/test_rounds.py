@@ -251,7 +251,7 @@ def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(given, tmp_path):
             [run], results, acc1=50.0 + run.config.seed, val_samples=100, images_per_s=1.0, train_loss=run.config.seed
         )
     (group,) = load_set(results).groups
-    assert (len(group.samples), top1(group).num_different) == (4, 3)
+    assert (len(group.samples), top1(group).num_seeds) == (4, 3)
     for seed in (5, 6):
         one = plan.bench(given(STRATEGIES="ddp", REPEATS=1, ARGS=f"--seed {seed}"))
         assert plan.left_to_do(one, results) == one
