@@ -19,6 +19,7 @@ from support import ROOT, environment, recorded
 from benchmarks.common.results import append_rows, read_table
 from scripts.analysis import device_use as roofline
 from scripts.analysis.cautions import warnings_of
+from scripts.analysis.families import find_spread
 from scripts.analysis.sets import load_set
 from scripts.analysis.step_account import step_parts
 from scripts.report import content as report_content
@@ -318,6 +319,30 @@ def test_windows_that_stand_out_are_named_by_place(tmp_path):
     def slowed(number):
         name, place, images, seconds, rest = lines[number].split(",")
         return ",".join((name, place, images, str(1.4 * float(seconds)), rest))
+def test_strategies_of_another_day_are_named(tmp_path):
+    # `make bench-ddp RESULTS=old` a week later pairs its rounds 1 to 3 with last week's, by their numbers.
+    for strategy, day in (("single", 1), ("slurm", 1), ("ddp", 8)):
+        add_runs(tmp_path, strategy, 100, started_at=f"2026-01-0{day}T03:04:05+00:00")
+    (found,) = warnings_of(load_set(tmp_path))
+    assert found.startswith("ddp: runs of another sitting") and "the day's effect is unknown" in found
+    assert not find_spread([group.sample for group in load_set(tmp_path).groups]).blocked
+
+
+def test_a_baseline_that_is_noisier_than_the_others_is_named(tmp_path):
+    # At 3 rounds Bartlett's test does not see it, and one spread is too narrow for all that is over it.
+    for strategy in ("ddp", "slurm", "zero1", "fsdp"):
+        add_runs(tmp_path, strategy, 100)
+    add_runs(tmp_path, "single", 100, world_size=1)
+    assert warnings_of(load_set(tmp_path)) == []
+    steady = load_set(tmp_path)
+    windows = steady.table("windows")
+    rounds = windows.run_id.map({f"single-{number}": factor for number, factor in ((1, 0.97), (2, 1.0), (3, 1.03))})
+    windows["seconds"] = windows.seconds * rounds.fillna(1.0)
+    (tmp_path / "windows.csv").write_text(windows.to_csv(index=False))
+    (found,) = warnings_of(load_set(tmp_path))
+    assert re.match(r"single: its runs spread \d\.\d times as far", found) and "REPEATS=10" in found
+
+
 
     for number, words in ((1, "first window is slow in 1 of 3 runs"), (4, "1 of 15 windows far from the median")):
         changed = [slowed(n) if n == number else line for n, line in enumerate(lines)]
