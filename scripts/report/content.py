@@ -13,6 +13,7 @@ from scripts.analysis.device_use import use_of, why_less
 from scripts.analysis.families import over_fastest
 from scripts.analysis.identity import comparable
 from scripts.analysis.loader import rates as loader_rates
+from scripts.analysis.loader import verdict
 from scripts.analysis.proofs import proved
 from scripts.analysis.sets import BASELINE, Group, ResultSet
 from scripts.analysis.stats import Estimate, RatioEstimate, mean_interval
@@ -228,7 +229,7 @@ def about_mfu(results: ResultSet) -> list[tuple[str, str]]:
 
 
 def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
-    """The verdict on the loader, and rows of what was measured: name, images/s, images/s a core, windows."""
+    """The verdict on the loader, of these rows, and what was measured: name, images/s, images/s a core, windows."""
     rows = results.table("loader")
     if rows.empty:
         return "", []
@@ -237,7 +238,7 @@ def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
         mine = rows[rows.what == what]
         speed = digits(rate.value) + _bounds(rate.low, rate.high, digits)
         cells.append([what, speed, _number(mine.images_per_s_per_core.mean()), f"{mine.num_windows.sum():.0f}"])
-    return rows.verdict.iloc[0], cells
+    return verdict(rows), cells
 
 
 def wall_rows(results: ResultSet) -> tuple[list[str], list[list[str]]]:
