@@ -47,7 +47,10 @@ EXPLAIN = (
         "x single",
         "throughput over that of one process in the same precision; the 95 % intervals of all strategies hold together",
     ),
-    ("efficiency", "with a batch a device, which is weak scaling: x single over the number of devices"),
+    (
+        "efficiency",
+        "with a batch a device, which is weak scaling: x single and its interval, over the number of devices",
+    ),
     ("step p50, p95", "median and 95th percentile of a step, each the mean over runs, with its interval"),
     (
         "top-1 %, val images",
@@ -177,7 +180,7 @@ def _table_row(results: ResultSet, group: Group) -> dict:
         if over := results.over_baseline.get(group.label):
             row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
             if (ok.batch_per_device > 0).all():
-                row["efficiency"] = f"{over.value / ok.world_size.iloc[0]:.2f}"
+                row["efficiency"] = _scaled(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
     if use := use_of(group, results.environment):  # in proportion to images/s, interval and all
         row["TFLOP/s"] = _scaled(use.tflops, estimate, "{:#.3g}".format)
         row["MFU %"] = "" if use.mfu is None else _scaled(100 * use.mfu, estimate, "{:.1f}".format)
@@ -210,8 +213,8 @@ def _mean(values: pandas.Series) -> str:
     return digits(mean) + _bounds(low, high, digits)
 
 
-def _scaled(value: float, estimate: Estimate | None, style) -> str:
-    """A value that is in proportion to a throughput, with the interval of that."""
+def _scaled(value: float, estimate: Estimate | RatioEstimate | None, style) -> str:
+    """A value that is in proportion to a throughput or a ratio, with the interval of that."""
     if estimate is None or estimate.low is None:
         return style(value)
     bounds = (value * bound / estimate.value for bound in (estimate.low, estimate.high))

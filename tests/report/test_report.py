@@ -319,14 +319,6 @@ def test_a_clean_set_has_no_warnings(tmp_path):
     assert warnings_of(load_set(add_runs(tmp_path, "ddp", 100))) == []
 
 
-def test_windows_that_stand_out_are_named_by_place(tmp_path):
-    # hyperfine's rules: a slow first window is warm-up, a slow later one is an outlier.
-    add_runs(tmp_path, "ddp", 100)
-    lines = (tmp_path / "windows.csv").read_text().splitlines()
-
-    def slowed(number):
-        name, place, images, seconds, rest = lines[number].split(",")
-        return ",".join((name, place, images, str(1.4 * float(seconds)), rest))
 def test_strategies_of_another_day_are_named(tmp_path):
     # `make bench-ddp RESULTS=old` a week later pairs its rounds 1 to 3 with last week's, by their numbers.
     for strategy, day in (("single", 1), ("slurm", 1), ("ddp", 8)):
@@ -351,6 +343,14 @@ def test_a_baseline_that_is_noisier_than_the_others_is_named(tmp_path):
     assert re.match(r"single: its runs spread \d\.\d times as far", found) and "REPEATS=10" in found
 
 
+def test_windows_that_stand_out_are_named_by_place(tmp_path):
+    # hyperfine's rules: a slow first window is warm-up, a slow later one is an outlier.
+    add_runs(tmp_path, "ddp", 100)
+    lines = (tmp_path / "windows.csv").read_text().splitlines()
+
+    def slowed(number):
+        name, place, images, seconds, rest = lines[number].split(",")
+        return ",".join((name, place, images, str(1.4 * float(seconds)), rest))
 
     for number, words in ((1, "first window is slow in 1 of 3 runs"), (4, "1 of 15 windows far from the median")):
         changed = [slowed(n) if n == number else line for n, line in enumerate(lines)]
