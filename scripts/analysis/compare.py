@@ -11,8 +11,9 @@ intervals of a family, such as all over `single`, hold together.
 
 `--fail-over 5%` is for CI: exit 1 where B is slower than A by more than 5 % with confidence, that is where the whole
 interval of B/A lies below 0.95, where B lacks a strategy that A has timed, and where one repeat allows no verdict.
+Where the interval reaches over 0.95 to both sides nothing is decided, and that does not pass.
 Exit code: 0, 1 as above or where no run is ok, 2 for a mistake, for sets that are not alike, and with `--fail-over`
-where the day's effect is unknown. Needs no torch.
+where that is not decided or the day's effect is unknown. Needs no torch.
 """
 
 import dataclasses
@@ -95,8 +96,9 @@ def main(options: Options) -> int:
     for name in ("fail_over", "day_sd", "day_sets"):
         if getattr(options, name) and options.b is None:
             raise UserError(f"--{name.replace('_', '-')} is for comparing two sets: give the new one as --b")
-    day = find_day(options.day_sd, options.day_sets, options.anyway)
-    sets = [load_set(path) for path in (options.a, options.b) if path is not None]
+    compared = [path for path in (options.a, options.b) if path is not None]
+    day = find_day(options.day_sd, options.day_sets, options.anyway, compared)
+    sets = [load_set(path) for path in compared]
     for sentence in same_hash_other_settings(sets):
         print(f"warning: {sentence}", file=sys.stderr)
     for results in sets:
@@ -134,7 +136,18 @@ def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> in
     if unknown:
         print(f"error: no verdict: {UNKNOWN}; {DECIDES}", file=sys.stderr)
         return 2
-    return int(any(faults.values()))
+    unclear = [
+        each.title
+        for each in comparisons
+        if each.estimate.low is not None and each.estimate.low < 1 - limit <= each.estimate.high
+    ]
+    if unclear:
+        print(
+            f"not decided: whether B is slower by more than {100 * limit:g}%: {', '.join(unclear)}; take more repeats "
+            f"of both, or let make ab A=... B=... FAIL_OVER={100 * limit:g}% go on until it is clear",
+            file=sys.stderr,
+        )
+    return 1 if any(faults.values()) else 2 if unclear else 0
 
 
 def command(args: list[str] | None = None) -> int:

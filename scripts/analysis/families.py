@@ -6,8 +6,9 @@ Nine comparisons of equal things, each with a false alarm in 1 of 20, cry wolf i
 sets: the 95 % is that of all intervals of a family together. Against a baseline they are Dunnett's, and of all pairs,
 so that the fastest may be picked after looking, Tukey and Kramer's. Both work on logarithms of the runs' throughputs.
 
-- Rounds are blocks: where every strategy ran once in each round, what a round did to all of them is taken out, from
-  MIN_BLOCK_DF degrees of freedom on (4 strategies and 3 rounds, or 2 and 7), where that costs at most a tenth of width.
+- Rounds are blocks: where every strategy ran once in each round, each of one sitting, what a round did to all of them
+  is taken out, from MIN_BLOCK_DF degrees of freedom on (4 strategies and 3 rounds, or 2 and 7), where that costs at
+  most a tenth of width.
 - The variance is pooled, unless Bartlett's test says at 5 % that strategies differ in it. Then each comparison has its
   own (Welch) and Sidak's correction: wide with 3 rounds, but right. With so few rounds the test sees little: a strategy
   that is 3 times as noisy as the others is pooled in 7 of 10 sets of 3 rounds, and in 1 of 10 of 10 rounds.
@@ -41,10 +42,12 @@ SUSPICION = 0.05  # Bartlett's p below which variances are not pooled
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """The runs of one strategy: logarithm of throughput [num_runs], and the round that each was part of."""
+    """The runs of one strategy: logarithm of throughput [num_runs], the round that each was part of, and its sitting
+    (scripts/analysis/sittings.py); () where all were of one."""
 
     logs: numpy.ndarray
     rounds: Sequence[float]
+    sittings: Sequence[int] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +66,9 @@ class Spread:
         return "one spread for all strategies" + (", without what rounds have in common" if self.blocked else "")
 
 
-def sample(runs: Sequence[Windows], rounds: Sequence[float]) -> Sample:
-    """Windows of each run, and the round of each."""
-    return Sample(log_throughput(runs), rounds)
+def sample(runs: Sequence[Windows], rounds: Sequence[float], sittings: Sequence[int] = ()) -> Sample:
+    """Windows of each run, the round of each, and its sitting."""
+    return Sample(log_throughput(runs), rounds, sittings)
 
 
 def against(baseline: str, samples: Mapping[str, Sample]) -> dict[str, RatioEstimate]:
@@ -149,9 +152,10 @@ def _dunnett_limits(samples: Mapping[str, Sample], pairs: list[tuple[str, str]],
 
 
 def _same_rounds(samples: Sequence[Sample]) -> bool:
-    """Whether every strategy ran once in each of the same rounds."""
-    rounds = [sorted(each.rounds) for each in samples]
-    return all(row == rounds[0] for row in rounds) and len(set(rounds[0])) == len(rounds[0]) == len(samples[0].logs)
+    """Whether every strategy ran once in each of the same rounds, in the sitting of the others."""
+    runs = [sorted(zip(each.rounds, each.sittings or itertools.repeat(0), strict=False)) for each in samples]
+    once = {number for number, _ in runs[0]}
+    return all(row == runs[0] for row in runs) and len(once) == len(runs[0]) == len(samples[0].logs)
 
 
 def _differ(residuals: Sequence[numpy.ndarray]) -> bool:

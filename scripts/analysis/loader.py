@@ -3,7 +3,8 @@
     from scripts.analysis.loader import rates, verdict
 
 The three of a round follow one another, so that what slows the machine slows all of them: ratios are of a round, and
-their intervals are Student's on logarithms, over rounds. Needs no torch.
+their intervals are Student's on logarithms, over rounds. All windows are of one process and in that order, so that
+intervals know nothing of what another launch would do. Needs no torch.
 """
 
 import dataclasses
@@ -34,14 +35,19 @@ def rates(rows: pandas.DataFrame) -> dict[str, Rate]:
 
 
 def verdict(rows: pandas.DataFrame) -> str:
-    """One sentence of all three. rows: of loader.csv, a row a window.
+    """One sentence of all three. rows: of loader.csv, a row a window; a round that lacks one of the three is left out.
 
     What counts is what training loses by loading; how fast the loader is by itself says why.
     """
-    loader, training, both = (_logs(rows, what) for what in WHATS)
-    speed, kept = _rate(loader - training), _rate(both - training)
-    if speed.low is None or kept.low is None:
-        return "no verdict: one window of each says nothing of the spread; run make loader"
+    by_round = rows[rows.images_per_s > 0].pivot_table(index="window", columns="what", values="images_per_s")
+    loader, training, both = numpy.log(by_round.reindex(columns=WHATS).dropna().to_numpy(float)).T
+    if len(training) < 2 or None in ((speed := _rate(loader - training)).low, (kept := _rate(both - training)).low):
+        return "no verdict: fewer than two rounds of windows say nothing of the spread; run make loader"
+    return f"{_said(rows, speed, kept)}; in this one launch, over {len(training)} windows of each"
+
+
+def _said(rows: pandas.DataFrame, speed: Rate, kept: Rate) -> str:
+    """speed: the loader's over training's; kept: what training keeps of its own with the loader."""
     alone = f"alone it is {speed.value:.2f} [{speed.low:.2f}, {speed.high:.2f}] times as fast as training"
     reach = f"with it training keeps {_percent(kept.value, kept.low, kept.high)} of its throughput"
     if kept.high < 1 - WORTH and speed.low > 1:

@@ -8,6 +8,7 @@ scripts/analysis/compare.py is the command.
 import dataclasses
 import difflib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
@@ -83,10 +84,11 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
     return [Comparison(f"{of} / {to}", groups[of], groups[to], over) for (of, to), over in found.items()]
 
 
-def find_day(given: str, paths: tuple[Path, ...], anyway: bool) -> DaySpread | None:
+def find_day(given: str, paths: tuple[Path, ...], anyway: bool, compared: Sequence[Path]) -> DaySpread | None:
     """The day-to-day spread: given, such as 2%, or of sets of the same settings; None without either.
 
-    Raises UserError for both, or for sets that do not tell it.
+    compared: the sets whose ratio it is for. Raises UserError for both, for one of `compared`, whose difference would
+    count as the day's, or for sets that do not tell it.
     """
     if given and paths:
         raise UserError("--day-sd gives what --day-sets measures: leave one of them out")
@@ -94,6 +96,11 @@ def find_day(given: str, paths: tuple[Path, ...], anyway: bool) -> DaySpread | N
         return DaySpread(parse_percent(given, "--day-sd"))
     if not paths:
         return None
+    if own := [path for path in paths if path.resolve() in {each.resolve() for each in compared}]:
+        raise UserError(
+            f"--day-sets: {own[0]} is one of the two that are compared, so that a slowdown would count as the day's; "
+            "give three sets of other days"
+        )
     days = [timed_groups(load_set(path)) for path in {path.resolve(): path for path in paths}.values()]
     for groups in days[1:]:
         for label in days[0].keys() & groups.keys():

@@ -102,7 +102,8 @@ def enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: f
 
 def _without(one: Sample, latest: float) -> Sample:
     kept = numpy.asarray(one.rounds) != latest
-    return Sample(one.logs[kept], numpy.asarray(one.rounds)[kept].tolist())
+    sittings = numpy.asarray(one.sittings)[kept].tolist() if one.sittings else ()
+    return Sample(one.logs[kept], numpy.asarray(one.rounds)[kept].tolist(), sittings)
 
 
 def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:

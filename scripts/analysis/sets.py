@@ -21,6 +21,7 @@ from benchmarks.common.settings import settings_hash
 from scripts.analysis.families import Sample, over_own, sample
 from scripts.analysis.identity import Identity, asked_the_same, computes_in, labels, same_asked, same_share, same_work
 from scripts.analysis.recorded import halves, identities, read_halves
+from scripts.analysis.sittings import sittings
 from scripts.analysis.stats import Estimate, RatioEstimate, Windows, strategy_throughput
 from scripts.analysis.words import clean
 
@@ -41,6 +42,8 @@ class Group:
     """Windows of each ok run that has a throughput."""
     rounds: list[float]
     """`repeat` of each of these runs."""
+    sittings: list[int]
+    """The number of the sitting of each."""
 
     @property
     def settings(self) -> dict[str, object]:
@@ -54,7 +57,7 @@ class Group:
     @functools.cached_property
     def sample(self) -> Sample:
         """Its timed runs, for comparisons with other groups."""
-        return sample(self.samples, self.rounds)
+        return sample(self.samples, self.rounds, self.sittings)
 
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
@@ -186,7 +189,8 @@ def load_set(path: Path) -> ResultSet:
             samples = {index: _samples(row, timed) for index, row in part[part.status == "ok"].iterrows()}
             kept = [index for index, sample in samples.items() if sample is not None]
             rounds = [float(value) for value in part.loc[kept, "repeat"]]
-            groups.append(Group(name, str(strategy), identity, part, [samples[index] for index in kept], rounds))
+            own = [samples[index] for index in kept], rounds, part.loc[kept, "sitting"].tolist()
+            groups.append(Group(name, str(strategy), identity, part, *own))
     return ResultSet(path.resolve().name, path, groups, remarks, tables)
 
 
@@ -209,8 +213,9 @@ def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:
 
 
 def _counted_runs(path: Path) -> pandas.DataFrame:
-    """runs.csv without what only warmed the machine."""
+    """runs.csv without what only warmed the machine, and a column `sitting`."""
     runs = _table(path, "runs")
+    runs = runs.assign(sitting=sittings(runs))
     return runs[(runs.status != WARM_UP) & (runs["repeat"] != 0)].reset_index(drop=True)
 
 

@@ -35,7 +35,7 @@ def throughput_chart(sets: list[ResultSet]) -> Figure | None:
     if not works:
         return None
     figure, panels, legend = _bar_panels("Training throughput", sets, works, "images/s [95 %]")
-    panels[-1].set_xlabel("images/s   (bar: mean of repeats, dots: repeats, line: 95 % interval)")
+    panels[-1].set_xlabel("images/s   (bar: geometric mean of repeats, dots: repeats, line: 95 % interval)")
     finish(figure, legend, sets, _all(works), [ABOUT_N])
     return figure
 

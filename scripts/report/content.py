@@ -13,6 +13,7 @@ from scripts.analysis.device_use import use_of, why_less
 from scripts.analysis.families import over_fastest
 from scripts.analysis.identity import comparable, computes_in
 from scripts.analysis.loader import rates as loader_rates
+from scripts.analysis.loader import verdict
 from scripts.analysis.proofs import proved
 from scripts.analysis.sets import BASELINE, Group, ResultSet
 from scripts.analysis.stats import Estimate, RatioEstimate, mean_interval
@@ -46,7 +47,10 @@ EXPLAIN = (
         "x single",
         "throughput over that of one process in the same precision; the 95 % intervals of all strategies hold together",
     ),
-    ("efficiency", "with a batch a device, which is weak scaling: x single over the number of devices"),
+    (
+        "efficiency",
+        "with a batch a device, which is weak scaling: x single and its interval, over the number of devices",
+    ),
     ("step p50, p95", "median and 95th percentile of a step, each the mean over runs, with its interval"),
     (
         "top-1 %, val images",
@@ -177,7 +181,7 @@ def _table_row(results: ResultSet, group: Group) -> dict:
         if over := results.over_baseline.get(group.label):
             row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
             if (ok.batch_per_device > 0).all():
-                row["efficiency"] = f"{over.value / ok.world_size.iloc[0]:.2f}"
+                row["efficiency"] = _scaled(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
     if use := use_of(group, results.environment):  # in proportion to images/s, interval and all
         row["TFLOP/s"] = _scaled(use.tflops, estimate, "{:#.3g}".format)
         row["MFU %"] = "" if use.mfu is None else _scaled(100 * use.mfu, estimate, "{:.1f}".format)
@@ -210,8 +214,8 @@ def _mean(values: pandas.Series) -> str:
     return digits(mean) + _bounds(low, high, digits)
 
 
-def _scaled(value: float, estimate: Estimate | None, style) -> str:
-    """A value that is in proportion to a throughput, with the interval of that."""
+def _scaled(value: float, estimate: Estimate | RatioEstimate | None, style) -> str:
+    """A value that is in proportion to a throughput or a ratio, with the interval of that."""
     if estimate is None or estimate.low is None:
         return style(value)
     bounds = (value * bound / estimate.value for bound in (estimate.low, estimate.high))
@@ -229,7 +233,7 @@ def about_mfu(results: ResultSet) -> list[tuple[str, str]]:
 
 
 def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
-    """The verdict on the loader, and rows of what was measured: name, images/s, images/s a core, windows."""
+    """The verdict on the loader, of these rows, and what was measured: name, images/s, images/s a core, windows."""
     rows = results.table("loader")
     if rows.empty:
         return "", []
@@ -238,7 +242,7 @@ def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
         mine = rows[rows.what == what]
         speed = digits(rate.value) + _bounds(rate.low, rate.high, digits)
         cells.append([what, speed, _number(mine.images_per_s_per_core.mean()), f"{mine.num_windows.sum():.0f}"])
-    return rows.verdict.iloc[0], cells
+    return verdict(rows), cells
 
 
 def wall_rows(results: ResultSet) -> tuple[list[str], list[list[str]]]:

@@ -143,6 +143,17 @@ def _step_notes(bars: list[Bar]) -> list[str]:
         "accounted steps come after the timed windows, with marks between the parts; the parts sum to the step, "
         "which has a 95 % interval."
     ]
+    below = [
+        f"{NAMES.get(phase, phase)} of {clean(bar.label.partition(chr(10))[0])} ({bar.means[f'{phase}_ms']:.2g} ms)"
+        for bar in bars
+        for phase in PHASES
+        if bar.means[f"{phase}_ms"] < 0
+    ]
+    if below:
+        notes.append(
+            "below zero by noise, so not drawn, and the stack is longer than the printed step by it: "
+            f"{', '.join(below)}."
+        )
     if any(bar.exposed and bar.exposed.low is not None for bar in bars):
         notes.append(
             "exposed communication: what forward and backward take longer with the exchange of gradients than without "

@@ -149,7 +149,7 @@ def describe_rows(rows: pandas.DataFrame) -> str:
 
 
 def draw_point(axes: Axes, place: float, group: Group, marker: str, hollow: bool = False) -> None:
-    """Images/s of a group at a place of the x axis: mean, 95 % interval, every repeat, and n."""
+    """Images/s of a group at a place of the x axis: geometric mean, 95 % interval, every repeat, and n."""
     estimate = group.throughput
     if estimate.low is not None:
         axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")

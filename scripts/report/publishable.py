@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.results import WARM_UP, read_table
-from scripts.analysis.cautions import busy, oversubscribed, throttled
+from scripts.analysis.cautions import busy, oversubscribed, several_sittings, throttled
 from scripts.analysis.identity import comparable, unlike
 from scripts.analysis.proofs import proved
 from scripts.analysis.sets import BASELINE, Group, ResultSet
@@ -97,7 +97,7 @@ def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
     for column in ("device_name", "torch"):
         if len(found := set(results.ok[column])) > 1:
             yield f"several values of {column}: {', '.join(sorted(found))}; measure on one machine and version"
-    for rule in (busy, throttled, oversubscribed):
+    for rule in (busy, throttled, oversubscribed, several_sittings):
         yield from rule(results)
 
 

@@ -18,9 +18,11 @@ import tyro
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table, write_whole
 from scripts.analysis.accuracy import about_top1, top1
+from scripts.analysis.families import all_pairs
 from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.step_account import Mean, exposed
+from scripts.analysis.sweep import sweep_points
 from scripts.analysis.words import count_of, digits
 from scripts.analysis.yardstick import ITSELF, NUMBERS, first_and_last, per_launch, spreads
 from scripts.report.figures import describe
@@ -89,7 +91,7 @@ def of_runs(results: ResultSet) -> dict[str, str]:
         raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
     shown = {group: exposed(group, results.table("steps")) for group in timed}  # as step_account.png has it
     exchange = "exposed comm., ms/step ±95%"
-    header = ("strategy", "ranks", "images/s [95 %]", "x single [95 %]", exchange, "top-1 % [95 %]")
+    header = ("strategy", "ranks", "images/s [95%]", "x single [95%, together]", exchange, "top-1 % [95%]")
     bases = {*results.baselines.values()}
     rows = [_strategy_row(group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
@@ -103,7 +105,7 @@ def of_runs(results: ResultSet) -> dict[str, str]:
         "rounds": count_of([len(group.samples) for group in results.compared], "round"),
         "minutes": f"{results.table('runs').wall_s.sum() / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.throughput.value:,.0f}" for group in timed},
-        **{f"exposed_comm_ms.{group.label}": f"{mean.value:.0f} ms" for group, mean in shown.items() if mean},
+        **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }
 
 
@@ -133,15 +135,21 @@ def _hardware(results: ResultSet) -> str:
 
 
 def of_sweeps(path: Path) -> dict[str, str]:
-    """Images/s at each value of each option that was swept."""
-    rows = read_cells(path / "sweep.csv", ("strategy", "key", "value", "images_per_s"))
+    """Images/s at each value of each option that was swept, n, and whether any two differ (Tukey and Kramer)."""
+    rows = read_cells(path / "sweep.csv", ("strategy", "key", "value", "images_per_s", "num_runs"))
     made = {}
     for (strategy, key), points in rows.groupby(["strategy", "key"]):
-        speeds = [
-            f"{value}: {float(speed):.0f}" for value, speed in zip(points.value, points.images_per_s, strict=True)
-        ]
-        made[f"sweep.{strategy}.{key}"] = ", ".join(speeds)
+        speeds = [f"{value}→{float(speed):.0f}" for value, speed in zip(points.value, points.images_per_s, strict=True)]
+        groups = sweep_points(load_set(path), strategy, key)
+        made[f"sweep.{strategy}.{key}"] = f"{', '.join(speeds)}; {_differences({*points.num_runs}, groups)}"
     return made
+
+
+def _differences(num_runs: set[str], groups: dict[str, Group]) -> str:
+    """n, and whether the intervals of all pairs of a sweep's points, which hold together, show a difference."""
+    verdicts = {each.verdict for each in all_pairs({value: group.sample for value, group in groups.items()}).values()}
+    seen = "differences seen" if verdicts & {"faster", "slower"} else "no difference seen"
+    return f"n={'/'.join(sorted(num_runs))}, {'no verdict' if verdicts <= {'no verdict'} else seen}"
 
 
 def of_ablation(path: Path) -> dict[str, str]:

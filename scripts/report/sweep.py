@@ -68,7 +68,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     axes.set_xlabel(f"{key}, {UNITS[key]}" if key in UNITS else key)
     axes.set_ylabel("images/s")
     notes = [
-        "square: mean of repeats; dots: repeats; line: 95 % interval, cut where it leaves the chart.",
+        "square: geometric mean of repeats; dots: repeats; line: 95 % interval, cut where it leaves the chart.",
         about_single,
     ]
     if any(group.throughput.low is None for group in points.values()):

@@ -115,6 +115,10 @@ def test_the_day_is_measured_from_three_sets(compare, base, slow, tmp_path):
     two = compare("--a", base, "--b", slow, "--day-sets", *days[:2])
     assert two.returncode == 2 and "--day-sets: a day-to-day spread needs 3 sets" in two.stderr
     assert compare("--a", base, "--b", slow, "--day-sets", days[0], days[0], days[0]).returncode == 2
+    (tmp_path / "link").symlink_to(slow)  # with one of them among the days any slowdown becomes the day's
+    for own in (base, tmp_path / "link"):
+        hidden = compare("--a", base, "--b", slow, "--day-sets", *days, own)
+        assert hidden.returncode == 2 and "is one of the two that are compared" in hidden.stderr
     both = compare("--a", base, "--b", slow, "--day-sd", "2%", "--day-sets", *days)
     assert both.returncode == 2 and "leave one of them out" in both.stderr
     other = write_set(tmp_path / "other", {"ddp": 150}, image_size=224)
@@ -218,11 +222,22 @@ def test_mistakes_are_sentences(compare, base, args, words):
     assert done.returncode == 2 and done.stderr.startswith("error: ") and words in done.stderr
 
 
-def test_a_slowdown_that_may_be_chance_does_not_fail(compare, base, tmp_path):
-    # The point is 10 % slower, but two repeats leave an interval that reaches over the limit.
+def test_a_slowdown_that_may_be_chance_is_not_decided(compare, base, tmp_path):
+    # The point is 10 % slower, but two repeats leave an interval that reaches over the limit: neither 1 nor 0.
     two = write_set(tmp_path / "two", {"ddp": 153}, num_repeats=2, seed=1)
     done = compare("--a", base, "--b", two, "--fail-over", "9%", "--strategy", "ddp", *SAME_DAY)
-    assert done.returncode == 0 and float(line(done, "ddp ").split()[1]) < 0.91
+    assert done.returncode == 2 and float(line(done, "ddp ").split()[1]) < 0.91
+    (last,) = [text for text in done.stderr.splitlines() if text.startswith("not decided: ")]
+    assert "slower by more than 9%: ddp; " in last and "make ab" in last and "failed" not in done.stderr
+
+
+def test_a_set_too_noisy_to_say_anything_does_not_pass(compare, base, slow):
+    # Equal things, whose days differ by more than the limit: this gate was green.
+    wide = ("--fail-over", "5%", "--day-sd", "10%")
+    noisy = compare("--a", base, "--b", base, "--strategy", "ddp", *wide)
+    assert noisy.returncode == 2 and "not decided: " in noisy.stderr
+    both = compare("--a", base, "--b", slow, *wide)
+    assert both.returncode == 1 and "not decided: " in both.stderr, "a strategy that is missing fails, whatever else"
 
 
 def test_the_command_itself(base, tmp_path):

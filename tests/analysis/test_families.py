@@ -84,6 +84,20 @@ def test_rounds_are_blocks_by_hand():
     assert logs(against("a", apart)["b"])[2] > 5 * half
 
 
+def test_rounds_of_several_sittings_are_no_blocks():
+    # What a week did to one strategy is not what a round did to all.
+    rng = numpy.random.default_rng(14)
+    found = samples(rng)
+    assert find_spread([*found.values()]).blocked
+
+    def timed(**sittings):
+        return [Sample(each.logs, each.rounds, sittings.get(name, (0, 0, 0))) for name, each in found.items()]
+
+    assert find_spread(timed()) == find_spread([*found.values()])
+    assert not find_spread(timed(ddp=(1, 1, 1))).blocked and not find_spread(timed(ddp=(0, 1, 0))).blocked
+    assert find_spread(timed(**dict.fromkeys(found, (0, 0, 1)))).blocked, "a set that was gone on with"
+
+
 def test_rounds_are_matched_by_their_number_and_not_by_their_place():
     rng = numpy.random.default_rng(4)
     found = samples(rng)

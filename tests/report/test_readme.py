@@ -9,20 +9,32 @@ import itertools
 import re
 import shutil
 
+import numpy
 import pytest
 from fault_runs import NUM_ROWS, Matrix
-from support import ROOT
+from support import ROOT, recorded
 
 from benchmarks.common.config import FIELDS
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import TABLES
+from benchmarks.common.results import TABLES, append_rows
 from scripts.analysis import compare
 from scripts.analysis.sets import load_set
+from scripts.analysis.sweep import sweep_points, write_sweep_csv
 from scripts.gpu_check import run as gpu_check
 from scripts.probe import overhead, peers
 from scripts.probe.measured import add_rows
 from scripts.report.detail_charts import step_chart
-from scripts.report.readme import MEASURED, PUBLISHED, READMES, all_figures, figures, fill, of_measured, shown
+from scripts.report.readme import (
+    MEASURED,
+    PUBLISHED,
+    READMES,
+    all_figures,
+    figures,
+    fill,
+    of_measured,
+    of_sweeps,
+    shown,
+)
 from scripts.suite import room
 
 TEXTS = {path: path.read_text() for path in READMES}
@@ -107,7 +119,24 @@ def test_the_readme_says_what_its_chart_says():
     drawn = {
         round(float(text.get_text())) for text in axes.texts if text.get_position()[1] == ddp and text.get_bbox_patch()
     }
-    assert int(MADE["exposed_comm_ms.ddp"].removesuffix(" ms")) in drawn
+    value, half = MADE["exposed_comm_ms.ddp"].removesuffix(" ms").split("±")
+    assert int(value) in drawn and int(half) > 0
+
+
+@pytest.mark.parametrize(("noise", "said"), [(0.2, "n=3, no difference seen"), (0.01, "n=3, differences seen")])
+def test_a_sweep_in_the_readme_says_whether_its_values_differ(tmp_path, noise, said):
+    """Protects the reader from taking the largest of four noisy figures for the best value."""
+    rng = numpy.random.default_rng(1)
+    for value, speed in ((1, 100), (25, 110)):
+        for repeat in range(1, 4):
+            row = {"run_id": f"ddp-{value}-{repeat}", "strategy": "ddp", "repeat": repeat, "status": "ok"}
+            row |= {"world_size": 2, "images_per_s": speed * float(numpy.exp(noise * rng.normal()))}
+            append_rows(tmp_path, "runs", [recorded(tmp_path, row, bucket_cap_mb=value)])
+    results = load_set(tmp_path)
+    points = sweep_points(results, "ddp", "bucket_cap_mb")
+    write_sweep_csv(results, "ddp", "bucket_cap_mb", points)
+    speeds = ", ".join(f"{value}→{group.throughput.value:.0f}" for value, group in points.items())
+    assert of_sweeps(tmp_path) == {"sweep.ddp.bucket_cap_mb": f"{speeds}; {said}"}
 
 
 def test_the_fault_matrix_becomes_a_table(tmp_path):

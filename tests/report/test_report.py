@@ -19,6 +19,7 @@ from support import ROOT, environment, recorded
 from benchmarks.common.results import append_rows, read_table
 from scripts.analysis import device_use as roofline
 from scripts.analysis.cautions import warnings_of
+from scripts.analysis.families import find_spread
 from scripts.analysis.sets import load_set
 from scripts.analysis.step_account import step_parts
 from scripts.report import content as report_content
@@ -128,18 +129,15 @@ def written(tmp_path_factory):
             proof | of("apex_ddp") | {"verdict": "skipped", "reason": "no GPU"},
         ],
     )
+    told = {"run_id": "l", "images_per_s_per_core": 406.0, "num_windows": 1, "workers": 0}
+    told |= {"verdict": "the loader is not the limit, with a margin of 4.06"}  # of an older suite
     append_rows(
         folder,
         "loader",
         [
-            {
-                "run_id": "l",
-                "what": EVIL,
-                "images_per_s": 812.0,
-                "images_per_s_per_core": 406.0,
-                "num_windows": 5,
-                "verdict": "the loader is not the limit, with a margin of 4.06",
-            }
+            told | {"what": what, "window": number, "images_per_s": speed + number}
+            for number in (1, 2, 3)
+            for what, speed in ((EVIL, 812), ("loader alone", 316), ("training alone", 100), ("both together", 75))
         ],
     )
     facts = {
@@ -244,10 +242,21 @@ def test_each_column_has_its_method(written):
 
 
 def test_the_loader_verdict_is_told(written):
-    # The sentence and what it rests on.
+    # The sentence of the rates beside it, not the one that was stored; and what it rests on.
     _, html, markdown = written
     for text in (" ".join(Page(html).texts), markdown):
-        assert "the loader is not the limit, with a margin of 4.06." in text and "406.0" in text
+        assert "loading costs 25 % [" in text and "in this one launch, over 3 windows of each." in text
+        assert "406.0" in text and "814.0" in text and "margin of 4.06" not in text
+
+
+def test_efficiency_has_the_interval_of_the_speed_up(tmp_path):
+    # With a batch a device it is x single over the devices, and known no better than that.
+    for strategy, speed, ranks in (("single", 100, 1), ("ddp", 180, 2)):
+        add_runs(tmp_path, strategy, speed, world_size=ranks, batch_per_device=16, global_batch=16 * ranks)
+    results = load_set(tmp_path)
+    over = results.over_baseline["ddp"]
+    (row,) = [row for row in report_content.table_rows(results) if row["strategy"] == "ddp"]
+    assert row["efficiency"] == f"{over.value / 2:.2f} [{over.low / 2:.2f}, {over.high / 2:.2f}]"
 
 
 def test_commands_are_quoted_and_whole(written):
@@ -339,6 +348,30 @@ def test_a_clean_set_has_no_warnings(tmp_path):
     assert warnings_of(load_set(add_runs(tmp_path, "ddp", 100))) == []
 
 
+def test_strategies_of_another_day_are_named(tmp_path):
+    # `make bench-ddp RESULTS=old` a week later pairs its rounds 1 to 3 with last week's, by their numbers.
+    for strategy, day in (("single", 1), ("slurm", 1), ("ddp", 8)):
+        add_runs(tmp_path, strategy, 100, started_at=f"2026-01-0{day}T03:04:05+00:00")
+    (found,) = warnings_of(load_set(tmp_path))
+    assert found.startswith("ddp: runs of another sitting") and "the day's effect is unknown" in found
+    assert not find_spread([group.sample for group in load_set(tmp_path).groups]).blocked
+
+
+def test_a_baseline_that_is_noisier_than_the_others_is_named(tmp_path):
+    # At 3 rounds Bartlett's test does not see it, and one spread is too narrow for all that is over it.
+    for strategy in ("ddp", "slurm", "zero1", "fsdp"):
+        add_runs(tmp_path, strategy, 100)
+    add_runs(tmp_path, "single", 100, world_size=1)
+    assert warnings_of(load_set(tmp_path)) == []
+    steady = load_set(tmp_path)
+    windows = steady.table("windows")
+    rounds = windows.run_id.map({f"single-{number}": factor for number, factor in ((1, 0.97), (2, 1.0), (3, 1.03))})
+    windows["seconds"] = windows.seconds * rounds.fillna(1.0)
+    (tmp_path / "windows.csv").write_text(windows.to_csv(index=False))
+    (found,) = warnings_of(load_set(tmp_path))
+    assert re.match(r"single: its runs spread \d\.\d times as far", found) and "REPEATS=10" in found
+
+
 def test_windows_that_stand_out_are_named_by_place(tmp_path):
     # hyperfine's rules: a slow first window is warm-up, a slow later one is an outlier.
     add_runs(tmp_path, "ddp", 100)
@@ -387,6 +420,17 @@ def test_the_step_chart_stacks_to_the_step(tmp_path):
     axes = report_charts.step_chart([results]).axes[0]
     assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(100)
     assert [round(patch.get_width()) for patch in axes.patches] == [20, 1, 25, 40, 8, 5, 1]
+
+
+def test_a_part_below_zero_is_told_below_the_step_chart(tmp_path):
+    # It cannot be drawn, so that the stack is longer than the step that is printed beside it: 92 ms and 84.
+    results = load_set(add_runs(tmp_path, "ddp", 100))
+    assert "below zero by noise" not in " ".join(report_charts._step_notes(report_charts.step_bars([results])))
+    results.table("steps")["exposed_comm_ms"] = -8.0
+    figure = report_charts.step_chart([results])
+    assert sum(patch.get_width() for patch in figure.axes[0].patches) == pytest.approx(92)
+    notes = " ".join(report_charts._step_notes(report_charts.step_bars([results])))
+    assert "longer than the printed step by it: exposed communication of ddp (-8 ms)." in notes
 
 
 def test_no_ok_rows_is_a_sentence_and_exit_1(tmp_path, capsys):
