@@ -56,7 +56,8 @@ def code_of(path) -> list[str]:
 
 
 def test_a_newcomer_finishes_the_readme():
-    assert len(TEXTS[ROOT / "README.md"].split()) <= 1300  # as wc -w counts
+    words = [word for word in TEXTS[ROOT / "README.md"].split() if word != "|"]  # that rules tables
+    assert len(words) <= 1300
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
