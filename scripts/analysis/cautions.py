@@ -11,12 +11,10 @@ from collections.abc import Iterator
 import numpy
 
 from scripts.analysis.device_use import use_of
-from scripts.analysis.families import find_spread
 from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.sittings import apart
 from scripts.analysis.words import count
 
-NOISY = 2  # the baseline's standard deviation over the others' median
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
 OUTLIER_LEAST = 0.05  # and at least this far from the median: windows can agree to a part in a thousand
@@ -33,7 +31,6 @@ def warnings_of(results: ResultSet) -> list[str]:
     rules = (
         one_repeat(results),
         several_sittings(results),
-        noisy_baseline(results),
         unsteady(results),
         slow_first_window(results),
         outliers(results),
@@ -64,22 +61,6 @@ def several_sittings(results: ResultSet) -> Iterator[str]:
             f"{_list(names)}: runs of another sitting than the others', over an hour apart: the day's effect is "
             "unknown, so their ratios are not comparable; measure all in one sitting, in a new set."
         )
-
-
-def noisy_baseline(results: ResultSet) -> Iterator[str]:
-    """A baseline that is noisier than what is over it, in a spread that is taken to be one for all."""
-    repeated = {group.label: group.sample for group in results.compared if len(group.samples) > 1}
-    if len(repeated) < 3 or find_spread([*repeated.values()]).variance is None:
-        return
-    sd = {label: float(one.logs.std(ddof=1)) for label, one in repeated.items()}
-    for base in dict.fromkeys(results.baselines.values()):
-        others = [sd[of] for of, to in results.baselines.items() if to == base and of in sd]
-        if base in sd and len(others) > 1 and sd[base] > NOISY * numpy.median(others) > 0:
-            yield (
-                f"{base}: its runs spread {sd[base] / numpy.median(others):.1f} times as far as those of the median "
-                "strategy over it, yet one spread counts for all: if it really is noisier, false alarms are far "
-                "likelier than 1 of 20; take more rounds (REPEATS=10)."
-            )
 
 
 def unsteady(results: ResultSet) -> Iterator[str]:
