@@ -50,7 +50,7 @@ def estimate(peer: str, suite: str, launches: Iterable[Launch]) -> RatioEstimate
 def known(peer: str, suite: str, launches: Iterable[Launch], width: float) -> bool:
     """Whether the interval is as narrow as that, and was a round before (power.enough says why)."""
     samples = pairs(peer, suite, launches)
-    return bool(len(samples[peer].logs)) and enough(samples, peer, width)
+    return bool(len(samples[peer].logs)) and enough(samples, {suite: peer}, width)
 
 
 def ratio_rows(
