@@ -82,7 +82,7 @@ def tensors(value, path="") -> dict[str, torch.Tensor]:
     return {name: tensor for key, inner in items for name, tensor in tensors(inner, f"{path}/{key}").items()}
 
 
-@pytest.mark.parametrize("name", ["single", "ddp", "horovod_ddp"])
+@pytest.mark.parametrize("name", ["single", "ddp", pytest.param("horovod_ddp", marks=pytest.mark.slow)])
 def test_a_killed_and_resumed_run_ends_bit_identical_to_an_uninterrupted_one(
     name, tiny_config, tiny_data, tmp_path, checkpoints
 ):

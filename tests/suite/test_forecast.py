@@ -202,6 +202,7 @@ def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, t
     assert rows["ddp"]["reason"] in said and scripts == ["ddp_amp"]
 
 
+@pytest.mark.slow
 def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout, tiny_data, tmp_path):
     """Protects `make bench-single` on a small card, and a launcher that is started by hand: the same sentence."""
     given = {"CONFIG": "configs/imagenet-bench.yaml", "GPU_MEMORY_GB": 2, "NUM_GPUS": 1, "STRATEGIES": "single"}
