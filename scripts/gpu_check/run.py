@@ -10,7 +10,6 @@ did, 2 for a mistake found before the first one, 129, 130 or 143 after a signal.
 
 import dataclasses
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common import machine
+from benchmarks.common.compiling import no_compiler
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from scripts.analysis.sets import BASELINE
@@ -58,7 +58,7 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
     "gpus": ("two NVIDIA GPUs or more", lambda here: here.num_gpus > 1),
     "ampere": ("a GPU of compute capability 8 or newer", lambda here: (here.capability or (0, 0)) >= (8, 0)),
     "bf16": ("a GPU of compute capability 8 or newer, or a CPU", lambda here: (here.capability or (8, 0)) >= (8, 0)),
-    "compiler": ("a C++ compiler, such as g++ or one named in CXX", lambda here: here.has_compiler),
+    "compiler": ("a C++ compiler (g++, or one named in CXX) and Python's headers", lambda here: here.has_compiler),
 }
 
 
@@ -67,8 +67,7 @@ def main(options: Options) -> int:
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    names = (os.environ.get("CXX", "c++"), "g++", "clang++")
-    here = Here(num_gpus, machine.capability(), any(map(shutil.which, names)))
+    here = Here(num_gpus, machine.capability(), not no_compiler())
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]
