@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
+from scripts.analysis.epoch import epoch_of
 from scripts.analysis.sets import BASELINE, PLAUSIBLE, Group, ResultSet
 from scripts.analysis.stats import strategy_throughput
 from scripts.analysis.words import digits, interval, show
@@ -140,25 +141,12 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 def _epoch_bar(results: ResultSet, group: Group, number: int) -> Bar:
-    """Measured where every ok run trained on a whole ImageNet from files; else from its throughput."""
-    epochs = results.table("epochs")
-    measured = []
-    for _, row in group.ok.iterrows():
-        whole = IMAGENET_TRAIN_IMAGES - (row.global_batch if row.global_batch > 0 else 0)
-        mine = epochs[(epochs.run_id == row.run_id) & (epochs.phase == "train") & (epochs.images >= whole)]
-        mine = mine[mine.seconds.between(*PLAUSIBLE)]
-        if row.loader == "folder" and len(mine):
-            measured.append(mine[["images", "seconds"]].to_numpy(float))
-    if measured and len(measured) == len(group.ok):
-        estimate, samples, how = strategy_throughput(measured), measured, "measured"
-    else:
-        estimate, samples, how = group.throughput, group.samples, "worked out"
-    points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in samples]
-    value = IMAGENET_TRAIN_IMAGES / estimate.value
-    low, high = (IMAGENET_TRAIN_IMAGES / bound if bound else None for bound in (estimate.high, estimate.low))
-    n = _n(group) if how == "worked out" else f"{len(samples)}"
-    cells = n, digits(value), f"{interval(low, high, digits)} {how}".strip()
-    return Bar(group.label, value, low, high, points, cells, group.parallel, number)
+    epoch = epoch_of(results, group)
+    how = "measured" if epoch.measured else "worked out"
+    points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in epoch.samples]
+    n = f"{len(epoch.samples)}" if epoch.measured else _n(group)
+    cells = n, digits(epoch.seconds), f"{interval(epoch.low, epoch.high, digits)} {how}".strip()
+    return Bar(group.label, epoch.seconds, epoch.low, epoch.high, points, cells, group.parallel, number)
 
 
 def by_work(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:
