@@ -2,8 +2,8 @@
 
     make publish NAME=cpu2-epyc_torch2.15_202611 RESULTS=results/x [REPLACE=yes]
 
-What goes along: the tables, environment.json, the report and its charts, and the same of the sets `scaling`, `sweeps`
-and `ablation` inside; no logs and no checkpoints. Paths of this machine become names. All is made in a folder beside
+What goes along: the tables, environment.json, the report and its charts, the same of the sets `scaling`, `sweeps`
+and `ablation` inside, and a manifest with checksums; no logs and no checkpoints. Paths of this machine become names. All is made in a folder beside
 the place and renamed, so that a stop leaves the old set or the new one. Exit code: 1 where the set may not be
 published, with a line for each reason, 2 for a mistake. Needs no torch.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES, write_json, write_whole
+from scripts.analysis.manifest import write_manifest
 from scripts.analysis.recorded import read_halves
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.report import readme
@@ -149,6 +150,7 @@ def write_report(new: Path, source: ResultSet) -> None:
     for name, figure in drawn.items():
         save_chart(figure, new / "charts", name)
     write_json(new / "published.json", {"rule": RULE, "at": f"{datetime.date.today():%Y-%m-%d}"})
+    write_manifest(new, load_set(new))
 
 
 def _readmes(options: Options, shown: dict[str, str], kind: str, new: Path) -> dict[Path, str] | str:

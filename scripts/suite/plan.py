@@ -77,8 +77,8 @@ def make_run(
     threads = threads or machine.threads_per_rank(ranks_here)
     if given.limit_s is not None:
         config = dataclasses.replace(config, limit_s=given.limit_s)
-    data = "" if config.loader == "synthetic" else _fingerprint(config.data)
-    asked = ask(config, strategy, *machine.all_ranks(ranks_here), threads, data)
+    images = "" if config.loader == "synthetic" else fingerprint(config.data)
+    asked = ask(config, strategy, *machine.all_ranks(ranks_here), threads, images)
     asked |= {"seeds": seeds} if seeds else {}
     # a cluster's nodes are known to the launcher only: what was said of them stands for them
     asked |= {name.lower(): os.environ[name] for name in OF_A_CLUSTER if os.environ.get(name)}
@@ -97,7 +97,8 @@ def fitted(runs: list[Run]) -> list[Run]:
 
 
 @functools.cache
-def _fingerprint(data: str) -> str:
+def fingerprint(data: str) -> str:
+    """Of the images in a folder. Raises UserError where there are none."""
     preflight.check_data(data)
     return known_fingerprint(Path(data))
 

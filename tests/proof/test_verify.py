@@ -372,11 +372,11 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
             with pytest.raises(UserError, match=message):
                 wanted.of_set(given, results, 20)
     set_variables(monkeypatch, DATA=own_data, NUM_GPUS=0, NNODES=1)
-    plan._fingerprint.cache_clear()
+    plan.fingerprint.cache_clear()
     next(own_data.glob("train/*/*.JPEG")).unlink()
     with pytest.raises(UserError, match="proves other images than"):
         wanted.of_set(plan.read_variables(), results, 20)
-    plan._fingerprint.cache_clear()
+    plan.fingerprint.cache_clear()
     shutil.rmtree(own_data)
     with pytest.raises(UserError, match="does not exist; set DATA"):
         wanted.of_set(plan.read_variables(), results, 20)

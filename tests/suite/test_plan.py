@@ -121,7 +121,7 @@ def test_a_sweep_times_its_baseline_in_each_round(given, variables, wanted):
 def test_one_process_on_all_cores_is_a_reference_on_cpus(given, monkeypatch, variables):
     """Protects CPU results from looking faster than plain threads: a run more, where it differs from single's."""
     monkeypatch.setattr(machine, "num_cores", lambda: 4)
-    monkeypatch.setattr(plan, "_fingerprint", lambda data: "")
+    monkeypatch.setattr(plan, "fingerprint", lambda data: "")
     runs = [each for each in names_of(plan.bench(given(**{"STRATEGIES": "", "REPEATS": 1} | variables)))]
     plain = [each[2] for each in runs if each[:2] == ("single", "fp32")]
     assert plain == ([2, 4] if not variables else [4] if "NPROC" in variables and len(variables) == 1 else [2])
