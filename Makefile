@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report publish readme compare ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -39,6 +39,8 @@ help: ## this text
 #: PACK, PACKED                            what make pack keeps (full, 256, jpeg256), and its folder
 #: MEASURE     no: make report from what is there
 #: NAME, REPLACE   for publish: <hardware>_<torch>_<yyyymm>; yes: in the place of the set of that name
+#: SET         for reproduce: a published set; STRATEGIES takes some of it, ARGS="--day-sd 2%" allows a verdict
+#: PRICE_PER_HOUR  for gallery: of a machine, such as 2.50 for all sets, or "NAME=2.50 ..." for some
 #: WARNING_S   bench-slurm: seconds before the time limit at which a checkpoint is asked for; default 60
 #: PEERS, MINUTES  for peers: which, and of pairs with each at most; default: all, 30
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
@@ -117,6 +119,12 @@ report: setup data ## report.html and report.md of RESULTS; measures first what 
 
 publish: setup ## check RESULTS and put it into results/published/NAME with its report; README's figures follow
 	@$(PYTHON) -m scripts.report.publish --results "$(or $(RESULTS),results/latest)" --name "$(NAME)" $(if $(filter yes,$(REPLACE)),--replace)
+
+gallery: setup ## all published sets on one page, results/gallery.html: filters, J/image, seconds of an epoch; PRICE_PER_HOUR=2.50 adds costs
+	@$(PYTHON) -m scripts.report.gallery $(if $(PRICE_PER_HOUR),--price-per-hour "$(PRICE_PER_HOUR)")
+
+reproduce: setup data ## a published set again, at its commit, and compared: SET=results/published/x
+	@$(PYTHON) -m scripts.suite.reproduce
 
 readme: setup ## the figures in the READMEs again, from the committed results
 	@$(PYTHON) -m scripts.report.readme

@@ -16,7 +16,7 @@ from scripts.analysis.stats import Estimate, Windows, strategy_throughput
 class Epoch:
     """Seconds of an epoch with their 95 % interval, None where one sample says nothing of the spread."""
 
-    seconds: float
+    value: float
     low: float | None
     high: float | None
     measured: bool

@@ -145,8 +145,8 @@ def _epoch_bar(results: ResultSet, group: Group, number: int) -> Bar:
     how = "measured" if epoch.measured else "worked out"
     points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in epoch.samples]
     n = f"{len(epoch.samples)}" if epoch.measured else _n(group)
-    cells = n, digits(epoch.seconds), f"{interval(epoch.low, epoch.high, digits)} {how}".strip()
-    return Bar(group.label, epoch.seconds, epoch.low, epoch.high, points, cells, group.parallel, number)
+    cells = n, digits(epoch.value), f"{interval(epoch.low, epoch.high, digits)} {how}".strip()
+    return Bar(group.label, epoch.value, epoch.low, epoch.high, points, cells, group.parallel, number)
 
 
 def by_work(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:

@@ -42,15 +42,20 @@ def problems(results: ResultSet) -> list[str]:
 def _source(results: ResultSet) -> Iterator[str]:
     """One commit, and nothing beside it."""
     commits = sorted(set(results.ok.commit) - {""})
-    changes = {show(group.identity.met.get("local_changes", "")) for group in results.groups if group.samples}
     if len(commits) > 1:
         yield f"its runs are of {len(commits)} commits ({', '.join(commits)}); measure all with one, in a new set"
     if "" in set(results.ok.commit):
         yield "runs without a commit: nobody could make them again; measure in a git checkout"
-    if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
-        yield "made with local changes, which no commit has; commit them, and measure again"
+    yield from changed(results)
     if not all(group.identity.recorded for group in results.groups if group.samples):
         yield "runs whose settings were not recorded, by an older version of the suite; measure again"
+
+
+def changed(results: ResultSet) -> Iterator[str]:
+    """Whether files differed from the commit when the runs were made."""
+    changes = {show(group.identity.met.get("local_changes", "")) for group in results.groups if group.samples}
+    if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
+        yield "made with local changes, which no commit has; commit them, and measure again"
 
 
 def _rows(results: ResultSet) -> Iterator[str]:
