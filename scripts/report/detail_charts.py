@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.step_account import PHASES, Bubble, Mean, bubbles, exposed, mean_of, step_parts
 from scripts.analysis.words import clean, count, digits
-from scripts.report.figures import COLORS, LINES, MARKERS, footnote, make_figure
+from scripts.report.figures import COLORS, LINES, MARKERS, footnote, in_column, make_figure, wrap
 
 NAMES = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}
 NAMES |= {"wait": "waiting for other ranks"}
@@ -81,12 +81,14 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
     bars = step_bars(sets)
     if not bars:
         return None
-    figure, (axes,), legend = make_figure("Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], 2)
+    rows, room = (4, 2.3) if in_column() else (2, 1.75)
+    figure, (axes,), legend = make_figure("Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], rows)
     longest = max(bar.means.clip(lower=0).sum() for bar in bars)
     for place, bar in enumerate(bars):
         end = _draw_bar(axes, place, bar, longest)
-        axes.annotate(bar.words, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
-    axes.set_xlim(0, 1.75 * longest)
+        words = wrap(bar.words, 22) if in_column() else bar.words
+        axes.annotate(words, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
+    axes.set_xlim(0, room * longest)
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
     axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
     axes.tick_params(axis="y", length=0)
@@ -98,7 +100,7 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
         )
         for phase in shown
     ]
-    legend.legend(handles=handles, loc="center", ncols=4, frameon=False, fontsize=7)
+    legend.legend(handles=handles, loc="center", ncols=8 // rows, frameon=False, fontsize=7)
     footnote(figure, _step_notes(bars))
     return figure
 
@@ -184,7 +186,7 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     if not panels:
         return None
     num_rows = (len(panels) + 1) // 2
-    num_legend_columns = max(1, min(3, 110 // max(len(label) + 20 for label, _, _ in lines)))
+    num_legend_columns = max(1, min(3, (55 if in_column() else 110) // max(len(label) + 20 for label, _, _ in lines)))
     num_legend_rows = -(-len(lines) // num_legend_columns)
     figure, axes_list, legend = make_figure(
         "The machine during the runs", sets, [1.5] * num_rows, num_legend_rows, num_columns=2
