@@ -1,6 +1,7 @@
 """The manifest of a published set: what its runs were, at which commit, and a checksum of every file.
 
-    {"schema": 1, "commit": "...", "runs": [{"strategy": "ddp", "label": "ddp", "rounds": 3, "asked": {}, "met": {}}, ...],
+    {"schema": 1, "commit": "...",
+     "runs": [{"strategy": "ddp", "label": "ddp", "rounds": 3, "asked": {...}, "met": {...}}, ...],
      "files": {"runs.csv": "<sha256>", ...}}
 
 `make publish` writes it last. `make reproduce` runs what it says again; the gallery shows no set that is not what its

@@ -31,18 +31,18 @@ SPECIAL = {letter: f"\\{letter}" for letter in "#$%&_{}"} | {
     "|": r"\textbar{}",
     **{letter: f"{{{letter}}}" for letter in "[]*"},  # after a line's end they would be its arguments
     "-": "-{}",  # no dashes: --global-batch is what one types
-    "×": r"$\times$",
+    "\N{MULTIPLICATION SIGN}": r"$\times$",
     "±": r"$\pm$",
     "²": r"$^2$",
-    "–": "--",
-    "—": "---",
+    "\N{EN DASH}": "--",
+    "\N{EM DASH}": "---",
     "…": r"\dots{}",
-    "’": "'",
-    "‘": "`",
+    "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+    "\N{LEFT SINGLE QUOTATION MARK}": "`",
     "™": r"\texttrademark{}",
     "®": r"\textregistered{}",
     "©": r"\textcopyright{}",
-    "µ": r"$\mu$",
+    "\N{MICRO SIGN}": r"$\mu$",
     "\N{GREEK SMALL LETTER MU}": r"$\mu$",
 }
 
@@ -84,7 +84,7 @@ def fixed(value: float) -> Tex:
 
 
 def column_of(cells: list[str]) -> str:
-    """The table-format of a column of numbers for siunitx: 3.1 for 199.0 and 7.25, with as many places as are needed."""
+    """The table-format of a column of numbers for siunitx: 3.1 for 199.0 and 7.25, with the places that it needs."""
     halves = [cell.partition(".") for cell in cells if cell]
     whole, after = (max((len(half[place]) for half in halves), default=0) for place in (0, 2))
     return f"{max(1, whole)}.{after}"

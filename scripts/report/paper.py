@@ -2,28 +2,22 @@
 
     from scripts.report.paper import paper
 
-The values are those of report.html. A sentence about what a set did not record is left out, never guessed. Needs no
-torch.
+The values are those of report.html. Needs no torch.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy
-import pandas
 from matplotlib.figure import Figure
 
-from benchmarks.common.results import read_table
-from scripts.analysis.accuracy import seeds, top1
-from scripts.analysis.families import find_spread
-from scripts.analysis.identity import computes_in
-from scripts.analysis.sets import BASELINE, Group, ResultSet
+from scripts.analysis.accuracy import top1
+from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.stats import mean_interval
 from scripts.analysis.step_account import about_exposed
-from scripts.analysis.words import count, count_of, digits, show
-from scripts.report.content import headline, table_rows
-from scripts.report.figures import describe, troubles
+from scripts.report.content import headline
+from scripts.report.figures import troubles
 from scripts.report.latex import Tex, bounds, column_of, environment, fixed, number, typed
+from scripts.report.methods import checklist, methods
 from scripts.report.origin import commands
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -72,170 +66,3 @@ def caption(figure: Figure) -> tuple[str, str]:
     """The chart's title and, as further sentences, what is said above and below it."""
     title, _, about = figure.get_suptitle().partition("\n")
     return title, f"{' '.join(about.split()).rstrip('.')}. {figure.get_label()}".strip()
-
-
-# --- methods ------------------------------------------------------------------------------------------------------
-
-
-def methods(results: ResultSet) -> list[str]:
-    """How it was measured, on what, with which versions: sentences for one paragraph."""
-    timed = [group for group in results.groups if group.samples]
-    sentences = [f"We trained {describe([results])}."]
-    names = ", ".join(group.label for group in timed)
-    rounds = count_of([len(group.samples) for group in timed], "run")
-    sentences.append(f"{count(len(timed), 'configuration')} ({names}) had {rounds} each, every run a process of its own.")
-    if all(group.ok.position.notna().all() for group in timed):
-        sentences.append(
-            "Runs were interleaved: each round has one of every strategy, in the order of a row of a Williams square, so "
-            "that drift of the machine falls on all; a run of round 0 warmed it and is not counted."
-        )
-    sentences += _of_windows(timed)
-    sentences += _of_arithmetic(timed)
-    sentences += [_of_intervals(results), *_of_versions(results)]
-    return sentences
-
-
-def _asked(timed: Iterable[Group], name: str) -> str:
-    """The value of a field that all were asked, '' where they differ or one did not record it."""
-    values = {show(group.identity.asked.get(name)) if group.identity.recorded else "unknown" for group in timed}
-    return values.pop() if len(values) == 1 and "unknown" not in values else ""
-
-
-def _of_windows(timed: list[Group]) -> list[str]:
-    warm_up, window, number_of = (_asked(timed, name) for name in ("warmup_steps", "window_steps", "windows"))
-    if not (warm_up and window and number_of):
-        return []
-    return [
-        f"After {warm_up} warm-up steps a run times {number_of} windows of {window} whole optimizer steps, data loading "
-        "included, with the device synchronised before and after each and nothing else inside."
-    ]
-
-
-def _of_arithmetic(timed: list[Group]) -> list[str]:
-    kinds: dict[str, list[str]] = {}
-    for group in timed:
-        kinds.setdefault(computes_in(group.identity) or "unknown", []).append(group.label)
-    kinds.pop("unknown", None)
-    if len(kinds) == 1:
-        return [f"All compute in {[*kinds][0]}."]
-    most = max(kinds, key=lambda kind: len(kinds[kind])) if kinds else ""
-    others = "; ".join(f"{', '.join(names)} in {kind}" for kind, names in kinds.items() if kind != most)
-    return [f"They compute in {most}, but for {others}."] if kinds else []
-
-
-def _of_intervals(results: ResultSet) -> str:
-    text = (
-        "Throughput is the geometric mean over runs of total images over total seconds, with Student's 95 % interval on "
-        "the logarithms of the runs"
-    )
-    repeated = [group.sample for group in results.compared if len(group.samples) > 1]
-    if not results.over_baseline or not repeated:
-        return text + "."
-    return (
-        f"{text}; ratios to {BASELINE} in the same precision have intervals that hold simultaneously with 95 % "
-        f"(Dunnett; {find_spread(repeated).words})."
-    )
-
-
-def _of_versions(results: ResultSet) -> list[str]:
-    environment_, ok = results.environment, results.ok
-
-    def values(column: str) -> str:
-        found = [show(value) for value in dict.fromkeys(ok[column])]
-        return ", ".join(text for text in found if text not in ("unknown", "none"))
-
-    machine = [f"{values('device_name') or 'unknown hardware'}"]
-    machine += [f"{show(environment_['num_cores'])} cores"] if "num_cores" in environment_ else []
-    machine += [f"{environment_['memory_gb']:.0f} GB of memory"] if "memory_gb" in environment_ else []
-    software = [f"{name} {version}" for name, version in environment_.get("packages", {}).items() if version]
-    software = software or [f"torch {values('torch')}"]
-    software += [f"Python {environment_['python']}"] if "python" in environment_ else []
-    software += [environment_["platform"]] if "platform" in environment_ else []
-    backends = f"; collectives by {values('backend')}" if values("backend") else ""
-    commits = values("commit") or "unknown"
-    return [f"The machine: {', '.join(machine)}{backends}.", f"Software: {', '.join(software)}; the suite's commit {commits}."]
-
-
-# --- checklist ----------------------------------------------------------------------------------------------------
-
-
-def checklist(results: ResultSet) -> list[tuple[str, str]]:
-    """What reviewers ask for: a question and its answer, each from the set's files."""
-    timed = [group for group in results.groups if group.samples]
-    found = [("Seeds", _seeds(timed)), ("Runs", _runs(results)), ("Intervals", _intervals(timed))]
-    found += [("Compute", compute(results.path)), ("Energy", energy(results))]
-    fingerprints = {_asked([group], "fingerprint") for group in timed} - {""}
-    data = f"fingerprint {', '.join(sorted(fingerprints))} (classes, training and validation images, hash of their names and sizes)"
-    found.append(("Data", data if fingerprints else "not recorded by this version of the suite, or synthetic"))
-    found.append(("Code", _code(results)))
-    rows = [row for row in table_rows(results) if row["images/s"]]
-    proofs = [row["strategy"] for row in rows if row["same update?"].startswith("yes")]
-    found.append(
-        (
-            "Equivalence",
-            f"{len(proofs)} of {len(rows)} configurations are proved to compute the same update as one process"
-            + (f": {', '.join(proofs)}" if proofs else ""),
-        )
-    )
-    return found
-
-
-def _seeds(timed: list[Group]) -> str:
-    if not all(group.identity.recorded for group in timed):
-        return "one seed for all runs, its value not recorded by this version of the suite"
-    values = sorted({seed for group in timed for seed in seeds(group)})
-    if len(values) == 1:
-        return f"{values[0]}, one for all runs: repeats tell of timing, and nothing of another seed's accuracy"
-    return f"{', '.join(values)}, taken in turn by the rounds"
-
-
-def _runs(results: ResultSet) -> str:
-    counts: dict[str, int] = {}
-    for group in results.groups:
-        for status, number_of in group.counts.items():
-            counts[status or "no status"] = counts.get(status or "no status", 0) + number_of
-    told = ", ".join(f"{number_of} {status}" for status, number_of in counts.items())
-    return f"all attempts are in runs.csv: {told}"
-
-
-def _intervals(timed: list[Group]) -> str:
-    return (
-        f"95 %, over {count_of([len(group.samples) for group in timed], 'run')} of "
-        f"{count_of([len(run) for group in timed for run in group.samples], 'window')} each"
-    )
-
-
-def compute(path: Path) -> str:
-    """Wall clock and device-hours of every attempt in the set and the sets inside it, failures and warm-ups too."""
-    inside = sorted(each.parent for each in path.glob("*/runs.csv"))
-    rows = pandas.concat([read_table(each, "runs") for each in (path, *inside)])
-    rows = rows[rows.wall_s > 0]
-    hours, known = rows.wall_s.sum() / 3600, rows[rows.world_size > 0]
-    text = f"{digits(hours)} h of wall clock in {count(len(rows), 'attempt')}, failures and warm-ups included"
-    text += f" ({', '.join(['this set', *(each.name for each in inside)])})" if inside else ""
-    for device, name in (("cuda", "GPU-hours"), ("cpu", "core-hours")):
-        mine = known[known.device == device]
-        used = mine.world_size * (mine.threads_per_rank if device == "cpu" else 1)
-        if (total := float((mine.wall_s * used).sum()) / 3600) > 0:
-            text += f"; {digits(total)} {name} of those whose ranks are known"
-    return text
-
-
-def energy(results: ResultSet) -> str:
-    """What the devices drew over the whole runs, from the samples of their power; or that they tell none."""
-    samples = results.table("telemetry")
-    samples = samples[samples.power_w.notna() & samples.t_s.notna()]
-    if samples.empty:
-        return "not measured: no device of this machine tells its power to the suite (NVML, RAPL)"
-    joules = sum(
-        float(numpy.trapezoid(each.power_w, each.t_s))
-        for _, each in samples.sort_values("t_s").groupby(["run_id", "device"])
-    )
-    devices = ", ".join(sorted(set(samples.device)))
-    return f"{digits(joules / 3.6e6)} kWh, of {devices} over {count(samples.run_id.nunique(), 'run')}; J/image is of the timed windows only"
-
-
-def _code(results: ResultSet) -> str:
-    commits = ", ".join(sorted(set(results.ok.commit) - {""})) or "unknown"
-    changed = "with local changes that no commit has" if (results.ok.dirty == "yes").any() else "without local changes"
-    return f"commit {commits}, {changed}"

@@ -71,7 +71,7 @@ def find_set() -> Path:
 
 
 def find_commit(told: dict, published: Path) -> str:
-    """The whole hash of the set's commit. Raises UserError where no commit has its code, or this repository lacks it."""
+    """The whole hash of the set's commit. Raises UserError where no commit has its code, or it is not here."""
     if any(run["met"].get("local_changes") for run in told["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
     commit = worktrees.find_commit(told["commit"])

@@ -1,0 +1,150 @@
+"""`make reproduce`: what is refused before anything starts, and a set that runs again at its commit and is compared.
+
+.venv/bin/python -m pytest tests/suite/test_reproduce.py
+
+Launchers and attempts of two checkouts are real; what they run trains nothing, but for the slow test.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from support import Recorder, environment
+from test_ab import Clone
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import read_table
+from scripts.analysis.manifest import NAME, write_manifest
+from scripts.analysis.sets import load_set
+from scripts.suite import reproduce, source, worktrees
+
+
+class Published(Clone):
+    """A clone with a set that was made at its first commit; the newest one's launchers fail."""
+
+    def __init__(self, folder, strategies="single", **variables):
+        super().__init__(folder)
+        self.variables |= {"STRATEGIES": strategies} | variables
+        self.set = self.folder / "results" / "made"
+        self.made_at = self.git("rev-parse", "HEAD").strip()
+        done = self.program("scripts.suite.bench", "all", RESULTS="results/made")
+        assert done.returncode == 0, done.stderr
+        write_manifest(self.set, load_set(self.set))
+        for path in (self.folder / "launchers").glob("*.sh"):
+            if path.name != "all.sh":
+                path.write_text("#!/bin/sh\necho 'this is another commit' >&2\nexit 9\n")
+        self.commit("broken launchers")
+        self.variables |= {"CONFIG": None, "STRATEGIES": None, "REPEATS": None}
+
+    def program(self, *words, **variables) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", *words]
+        env = environment(**self.variables | variables)
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=900)
+        print(done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done
+
+    def change(self, **told) -> None:
+        """Other values in the manifest, at the top or of the first run's halves."""
+        found = json.loads((self.set / NAME).read_text())
+        for key, value in told.items():
+            half, _, name = key.partition("__")
+            if name:
+                found["runs"][0][half][name] = value
+            else:
+                found[key] = value
+        (self.set / NAME).write_text(json.dumps(found))
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    """The clone and its set of one run, by an interpreter that trains nothing."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    (folder / "stub folder").mkdir()
+    recorder = Recorder(folder / "stub folder")
+    told = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.suite.attempt", "REPEATS": 1}
+    return Published(folder, **recorder.variables | told)
+
+
+@pytest.fixture
+def kept(untrained):
+    """The same, with its manifest as it was afterwards."""
+    before = (untrained.set / NAME).read_text()
+    yield untrained
+    (untrained.set / NAME).write_text(before)
+
+
+def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
+    """Protects "reproduced": the code is the set's commit's, the settings are the set's, and two days have no verdict.
+    Mutants: launchers of this checkout (they fail here); settings by this checkout's defaults (another hash)."""
+    plan = kept.program("scripts.suite.reproduce", SET="results/made", PLAN="yes")
+    assert plan.returncode == 0 and "1 of 1 runs" in plan.stdout and kept.made_at[:12] in plan.stdout
+    done = kept.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/again")
+    assert done.returncode == 0, done.stderr
+    assert "throughput of B, results/again, over that of A, results/made" in done.stdout
+    assert "no verdict" in done.stdout and "1.000" in done.stdout
+    before, after = (read_table(kept.folder / "results" / name, "runs") for name in ("made", "again"))
+    assert [*after.commit] == [*before.commit] == [kept.made_at[:12]] and [*after.status] == ["ok"]
+    assert [*after.settings] == [*before.settings], "what was asked and met has the same hash"
+    assert kept.left_over() == []
+    again = kept.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/again")
+    assert again.returncode == 0 and len(read_table(kept.folder / "results/again", "runs")) == 1, "all was done already"
+
+
+@pytest.mark.parametrize(
+    ("told", "variables", "words"),
+    [
+        ({}, {"SET": ""}, "SET is not set; for example: make reproduce SET=results/published/x"),
+        ({}, {"SET": "nowhere"}, "SET=nowhere is no folder"),
+        ({}, {"CONFIG": "x.yaml"}, "CONFIG is the set's own"),
+        ({}, {"STRATEGIES": "ddp"}, "has no ddp; it has single"),
+        ({}, {"ARGS": "--day-sd two"}, "--day-sd is 'two'"),
+        ({"commit": "0123456789ab"}, {}, "commit 0123456789ab of"),
+        ({"schema": 2}, {}, "is of schema 2"),
+        ({"met__local_changes": "1234"}, {}, "made with local changes, which no commit has"),
+        ({"met__device": "cuda"}, {}, "ran on 1 GPUs a machine, and here are 0"),
+        ({"asked__nodes": 2, "asked__ranks": 4}, {}, "ran 4 ranks on 2 nodes; say where they are"),
+        ({"asked__fingerprint": "2-40-23-abc"}, {"DATA": "images"}, "images"),
+        ({"files": {"gone.csv": "00"}}, {}, "gone.csv is missing; git checkout"),
+        ({"files": {"runs.csv": "00"}}, {}, "runs.csv is not what was published (sha256)"),
+        ({"files": {"../x": "00"}}, {}, "names ../x, which is not in the set"),
+    ],
+)
+def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, told, variables, words):
+    """Protects hours: nothing is started, and the sentence says what to do."""
+    kept.change(**told)
+    for name in [*os.environ]:
+        monkeypatch.delenv(name)
+    for name, value in (environment() | {"SET": "results/made", "PLAN": "yes"} | variables).items():
+        monkeypatch.setenv(name, str(value))
+    if "--day-sd" in words:
+        monkeypatch.delenv("PLAN")
+    monkeypatch.chdir(kept.folder)
+    monkeypatch.setattr(worktrees, "ROOT", kept.folder)
+    monkeypatch.setattr(source, "ROOT", kept.folder)
+    with pytest.raises(UserError, match=re.escape(words)):
+        reproduce.main()
+
+
+def test_a_set_without_a_manifest_is_told_of(kept, monkeypatch):
+    (kept.set / NAME).rename(kept.set / "aside")
+    try:
+        done = kept.program("scripts.suite.reproduce", SET="results/made")
+    finally:
+        (kept.set / "aside").rename(kept.set / NAME)
+    assert done.returncode == 2 and "has no manifest.json" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_real_training_comes_out_as_it_was(tmp_path):
+    """Two strategies that train, run again: the same settings, a ratio for both, and a verdict with a day's spread."""
+    made = Published(tmp_path, "single ddp", REPEATS=2)
+    done = made.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/again", ARGS="--day-sd 5%")
+    assert done.returncode == 0, done.stderr
+    again = read_table(made.folder / "results/again", "runs")
+    assert [*again[again.repeat > 0].status] == ["ok"] * 4 and set(again.commit) == {made.made_at[:12]}
+    assert re.search(r"(?m)^single .*(faster|slower|no difference seen)", done.stdout)
+    assert re.search(r"(?m)^ddp .*(faster|slower|no difference seen)", done.stdout) and made.left_over() == []
