@@ -37,7 +37,7 @@ class Published(Clone):
             if path.name != "all.sh":
                 path.write_text("#!/bin/sh\necho 'this is another commit' >&2\nexit 9\n")
         self.commit("broken launchers")
-        self.variables |= {"CONFIG": None, "STRATEGIES": None, "REPEATS": None}
+        self.variables |= {**dict.fromkeys(("CONFIG", "STRATEGIES", "REPEATS", "THREADS_PER_RANK"))}
 
     def program(self, *words, **variables) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", *words]
@@ -105,7 +105,7 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
         ({"commit": "0123456789ab"}, {}, "commit 0123456789ab of"),
         ({"schema": 2}, {}, "is of schema 2"),
         ({"met__local_changes": "1234"}, {}, "made with local changes, which no commit has"),
-        ({"met__device": "cuda"}, {}, "ran on 1 GPUs a machine, and here are 0"),
+        ({"met__device": "cuda"}, {}, "ran on 2 GPUs a machine, and here are 0"),
         ({"asked__nodes": 2, "asked__ranks": 4}, {}, "ran 4 ranks on 2 nodes; say where they are"),
         ({"asked__fingerprint": "2-40-23-abc"}, {"DATA": "images"}, "images"),
         ({"files": {"gone.csv": "00"}}, {}, "gone.csv is missing; git checkout"),
@@ -118,7 +118,8 @@ def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, told, variabl
     kept.change(**told)
     for name in [*os.environ]:
         monkeypatch.delenv(name)
-    for name, value in (environment() | {"SET": "results/made", "PLAN": "yes"} | variables).items():
+    told_all = {"THREADS_PER_RANK": None, "SET": "results/made", "PLAN": "yes"} | variables
+    for name, value in environment(**told_all).items():
         monkeypatch.setenv(name, str(value))
     if "--day-sd" in words:
         monkeypatch.delenv("PLAN")
