@@ -116,13 +116,12 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
 def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, told, variables, words):
     """Protects hours: nothing is started, and the sentence says what to do."""
     kept.change(**told)
-    for name in [*os.environ]:
+    plan = None if "ARGS" in variables else "yes"  # ARGS are read when all is about to start
+    env = environment(**{"THREADS_PER_RANK": None, "SET": "results/made", "PLAN": plan} | variables)
+    for name in os.environ.keys() - env.keys() - {"PYTEST_CURRENT_TEST"}:
         monkeypatch.delenv(name)
-    told_all = {"THREADS_PER_RANK": None, "SET": "results/made", "PLAN": "yes"} | variables
-    for name, value in environment(**told_all).items():
-        monkeypatch.setenv(name, str(value))
-    if "--day-sd" in words:
-        monkeypatch.delenv("PLAN")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(kept.folder)
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)
     monkeypatch.setattr(source, "ROOT", kept.folder)
