@@ -36,6 +36,8 @@ OWN = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY")  # the set says 
 
 def main() -> int:
     published, given = find_set(), read_variables()
+    if given.results and (given.results / NAME).exists():
+        raise UserError(f"RESULTS={given.results} is a published set; leave it out for a new one")
     told = read_manifest(published)
     if lines := faults(published, told["files"]):
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")

@@ -100,6 +100,7 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
         ({}, {"SET": ""}, "SET is not set; for example: make reproduce SET=results/published/x"),
         ({}, {"SET": "nowhere"}, "SET=nowhere is no folder"),
         ({}, {"CONFIG": "x.yaml"}, "CONFIG is the set's own"),
+        ({}, {"RESULTS": "results/made"}, "RESULTS=results/made is a published set"),
         ({}, {"STRATEGIES": "ddp"}, "has no ddp; it has single"),
         ({}, {"ARGS": "--day-sd two"}, "--day-sd is 'two'"),
         ({"commit": "0123456789ab"}, {}, "commit 0123456789ab of"),
