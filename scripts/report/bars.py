@@ -68,7 +68,7 @@ def draw_bars(
     longest = max(max([bar.value, *bar.points]) for bar in bars)
     ends = [max([bar.value, *bar.points, bar.ideal or 0, min(bar.high or 0, 1.6 * longest)]) for bar in bars]
     axes.set_xlim(0, 1.03 * max(ends))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4 if in_column() else 7))
     axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
     width = 20 if in_column() else 28

@@ -13,6 +13,7 @@ from scripts.analysis.sets import BASELINE, PLAUSIBLE, Group, ResultSet
 from scripts.analysis.stats import strategy_throughput
 from scripts.analysis.words import digits, interval, show
 from scripts.report.bars import Bar, draw_bars, finish, make_bar_figure
+from scripts.report.figures import in_column
 
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
 # github.com/tczhangzhi/pytorch-distributed. ResNet-18, global batch 3200; Apex 6400.
@@ -121,8 +122,9 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
     title = f"Seconds of one ImageNet-1k epoch ({IMAGENET_TRAIN_IMAGES:,} images)"
     figure, panels, legend = _bar_panels(title, sets, works, "seconds [95 %]", published)
     *ours, theirs = panels
+    where = "below" if in_column() else "above"
     for axes, work in zip(ours, works, strict=True):
-        axes.set_title(f"this suite, on the hardware named above: {work}", pad=14)
+        axes.set_title(f"this suite, on the hardware named {where}: {work}", pad=14)
         axes.set_xlabel(f"seconds, {work}   (dots: repeats, line: 95 % interval)")
     theirs.set_title(PUBLISHED_TITLE, pad=14)
     theirs.set_xlabel(f"seconds, {PUBLISHED_WORK}")

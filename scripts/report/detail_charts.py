@@ -85,7 +85,7 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
     figure, (axes,), legend = make_figure("Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], rows)
     longest = max(bar.means.clip(lower=0).sum() for bar in bars)
     for place, bar in enumerate(bars):
-        end = _draw_bar(axes, place, bar, longest)
+        end = _draw_bar(axes, place, bar, least=(0.2 if in_column() else 0.07) * longest)
         words = wrap(bar.words, 22) if in_column() else bar.words
         axes.annotate(words, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
     axes.set_xlim(0, room * longest)
@@ -105,8 +105,11 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
     return figure
 
 
-def _draw_bar(axes: Axes, place: int, bar: Bar, longest: float) -> float:
-    """The parts of one bar, paler where it is not parallel, with the interval of the exposed part; returns its end."""
+def _draw_bar(axes: Axes, place: int, bar: Bar, least: float) -> float:
+    """The parts of one bar, paler where it is not parallel, with the interval of the exposed part; returns its end.
+
+    least: milliseconds of a part that has room for its figure.
+    """
     left, means = 0.0, bar.means
     for phase in PHASES:
         width = means[f"{phase}_ms"]
@@ -126,7 +129,7 @@ def _draw_bar(axes: Axes, place: int, bar: Bar, longest: float) -> float:
         if phase == "exposed_comm" and bar.exposed and bar.exposed.low is not None:
             ends = [max(0.0, left + bound) for bound in (bar.exposed.low, bar.exposed.high)]
             axes.plot(ends, [place - 0.27] * 2, color="black", linewidth=1.3, marker="|", markersize=5)
-        if width > 0.07 * longest:
+        if width > least:
             axes.text(
                 left + width / 2,
                 place,

@@ -96,10 +96,10 @@ def in_column() -> bool:
 def fit_to_column(figure: Figure) -> None:
     """Wrap what stands around the axes, so that it is no wider than these."""
     for axes in figure.axes:
-        letters = 42 // (axes.get_gridspec().ncols if axes.get_gridspec() else 1)
-        for text, change in ((axes.get_xlabel(), axes.set_xlabel), (axes.get_title("left"), axes.set_title)):
-            if text:
-                change(wrap(" ".join(text.split()), letters))
+        columns = axes.get_gridspec().ncols if axes.get_gridspec() else 1
+        label, title = " ".join(axes.get_xlabel().split()), " ".join(axes.get_title("left").split())
+        axes.set_xlabel(wrap(label, 40 // columns) if label else "")
+        axes.set_title(wrap(title, 34 // columns) if title else "")
 
 
 def legend_shape(words: list[str]) -> tuple[int, int]:

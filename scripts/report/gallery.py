@@ -39,7 +39,7 @@ from scripts.report.readme import PUBLISHED, ROOT
 MARK = "published.json"  # what make publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
-MONEY = ("images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
+MONEY = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
 COLUMNS = (
     "strategy",
     "precision",
@@ -72,9 +72,14 @@ class Options:
 def main(options: Options) -> int:
     folders = find_sets(options.published)
     prices = read_prices(options.price_per_hour, [path.name for path in folders])
-    why_not = {path: reasons for path in folders if (reasons := why_left_out(path))}
-    told = [tell(load_set(path), prices, options.output.parent) for path in folders if path not in why_not]
-    left_out = {path.name: reasons for path, reasons in why_not.items()}
+    told, left_out = [], {}
+    for path in folders:
+        lines = changed_files(path)
+        results = None if lines else load_set(path)
+        if lines := lines or unbelievable(results):
+            left_out[path.name] = lines
+        else:
+            told.append(tell(results, prices, options.output.parent))
     try:
         write_whole(options.output, render(told, left_out, options.price_per_hour))
     except OSError as error:
@@ -123,19 +128,19 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
     return prices
 
 
-def why_left_out(path: Path) -> list[str]:
-    """What is wrong with a published set, a line each; [] where its figures can be shown."""
+def changed_files(path: Path) -> list[str]:
+    """A line for each file of a published set that is missing, or not what was published."""
     lines = [f"{name} is missing; git checkout {path}" for name in NEEDED if not (path / name).is_file()]
-    if lines:
+    if lines or not (path / manifest.NAME).exists():
         return lines
-    if (path / manifest.NAME).exists():
-        try:
-            lines = manifest.faults(path, manifest.read_manifest(path)["files"])
-        except UserError as error:
-            return [str(error)]
-        if lines:
-            return lines
-    results = load_set(path)
+    try:
+        return manifest.faults(path, manifest.read_manifest(path)["files"])
+    except UserError as error:
+        return [str(error)]
+
+
+def unbelievable(results: ResultSet) -> list[str]:
+    """Why the set's figures cannot be shown; [] where they can."""
     return [*changed(results)] or ([] if any(group.samples for group in results.groups) else ["no run was timed"])
 
 
@@ -185,20 +190,25 @@ def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> d
         "ranks": show(first.world_size) + (f" on {show(first.nodes)} nodes" if first.nodes > 1 else ""),
         **{name: said[name] for name in ("images/s", "x single", "J/image")},
         "epoch, s": scaled(epoch.value, epoch, digits),
-        f"{NUM_EPOCHS} epochs, s": scaled(NUM_EPOCHS * epoch.value, epoch, digits),
+        f"{NUM_EPOCHS} epochs, s": digits(NUM_EPOCHS * epoch.value),
     }
     if price:
         second = price * max(1.0, first.nodes if first.nodes > 0 else 1.0) / 3600
         rate = group.throughput
         cells |= {
-            MONEY[0]: scaled(rate.value / second, rate, digits),
+            MONEY[0]: scaled(rate.value / second / 1000, rate, _rounded),
             MONEY[1]: scaled(second * epoch.value, epoch, digits),
-            MONEY[2]: scaled(NUM_EPOCHS * second * epoch.value, epoch, digits),
+            MONEY[2]: digits(NUM_EPOCHS * second * epoch.value),
         }
     filters = {name: cells[name] for name in FILTERS if name in cells}
     filters |= {"strategy": group.strategy, "set": results.name}
     proof = said["same update?"] or "none"
     return {"cells": cells, "filters": filters, "proof": proof, "measured": epoch.measured}
+
+
+def _rounded(value: float) -> str:
+    """Three significant digits, as many as a price has."""
+    return digits(float(f"{value:.3g}"))
 
 
 def render(told: list[dict], left_out: dict[str, list[str]], price: str) -> str:

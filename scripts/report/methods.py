@@ -116,13 +116,10 @@ def checklist(results: ResultSet) -> list[tuple[str, str]]:
     found.append(("Code", _code(results)))
     rows = [row for row in table_rows(results) if row["images/s"]]
     proofs = [row["strategy"] for row in rows if row["same update?"].startswith("yes")]
-    found.append(
-        (
-            "Equivalence",
-            f"{len(proofs)} of {len(rows)} configurations are proved to compute the same update as one process"
-            + (f": {', '.join(proofs)}" if proofs else ""),
-        )
+    proved = (
+        f"of {len(rows)} configurations {len(proofs)} are proved, at these settings, to compute one process's update"
     )
+    found.append(("Equivalence", proved + (f": {', '.join(proofs)}" if proofs else "")))
     return found
 
 

@@ -93,7 +93,10 @@ def test_the_checklist_counts_every_attempt(folder, tmp_path):
     assert f"{(4 * 10 + 3 * 20) / 3600:.3g} core-hours" in compute(own)
     answers = dict(checklist(load_set(own)))
     assert answers["Seeds"].startswith("0, one for all runs") and "1 failed" in answers["Runs"]
-    assert answers["Equivalence"].startswith("2 of 2") and "commit abc, without local changes" in answers["Code"]
+    assert (
+        answers["Equivalence"].startswith("of 2 configurations 2 are proved")
+        and "commit abc, without local changes" in answers["Code"]
+    )
     assert answers["Data"].startswith("fingerprint 2-40-23-abc") and answers["Energy"].startswith("not measured")
 
 
