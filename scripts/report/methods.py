@@ -116,9 +116,7 @@ def checklist(results: ResultSet) -> list[tuple[str, str]]:
     found.append(("Code", _code(results)))
     rows = [row for row in table_rows(results) if row["images/s"]]
     proofs = [row["strategy"] for row in rows if row["same update?"].startswith("yes")]
-    proved = (
-        f"of {len(rows)} configurations {len(proofs)} are proved, at these settings, to compute one process's update"
-    )
+    proved = f"of {len(rows)} configurations {len(proofs)} are proved, at their settings, to do one process's update"
     found.append(("Equivalence", proved + (f": {', '.join(proofs)}" if proofs else "")))
     return found
 
