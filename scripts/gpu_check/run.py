@@ -23,7 +23,8 @@ from benchmarks.common.compiling import no_compiler
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from scripts.analysis.sets import BASELINE
-from scripts.gpu_check.checks import DRY, GPU, Check, Scale, checks
+from scripts.gpu_check.check import DRY, GPU, Check, Scale
+from scripts.gpu_check.checks import checks
 from scripts.gpu_check.page import write_page
 from scripts.gpu_check.work import ROOT, Deadline, State, work
 from scripts.suite import preflight, room

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import write_json
-from scripts.gpu_check.checks import Check
+from scripts.gpu_check.check import Check
 from scripts.gpu_check.judges import LOST, Ended, Verdict
 from scripts.suite import plan, schedule
 from scripts.suite.attempt import die_with_parent

@@ -19,7 +19,8 @@ from support import ROOT, STRATEGIES, environment
 from benchmarks.common.config import load_config
 from benchmarks.common.results import append_rows
 from scripts.gpu_check import judges, run
-from scripts.gpu_check.checks import DRY, GPU, Check, checks
+from scripts.gpu_check.check import DRY, GPU, Check
+from scripts.gpu_check.checks import checks
 from scripts.gpu_check.page import write_page
 from scripts.gpu_check.work import Deadline, State, launcher_of, planned, work
 
@@ -145,7 +146,7 @@ def test_a_second_call_goes_on(tmp_path):
 CALLED = """
 import signal, sys
 from pathlib import Path
-from scripts.gpu_check.checks import Check
+from scripts.gpu_check.check import Check
 from scripts.gpu_check.judges import said
 from scripts.gpu_check.work import Deadline, State, work
 folder, heard = Path(sys.argv[1]), []
