@@ -58,6 +58,8 @@ class Check:
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     needs: tuple[str, ...] = ()
     timed: bool = False
+    alone: bool = False
+    """Nothing runs beside it, as beside what is timed."""
     estimate_s: float = 25.0
     """On a GPU, roughly: it starts where as much is left before the deadline."""
     limit_s: float = 240.0

@@ -225,6 +225,7 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
             folder,
             judges.fails_as("failed", "out of memory|can't allocate memory"),
             variables={"GPU_MEMORY_GB": "1000000"},  # else the memory forecast would skip it
+            alone=True,  # it fills the GPU, and others would run out of memory, too
         ),
         dataclasses.replace(kill, argv=(python(), "-m", "scripts.gpu_check.kill_rank", *kill.argv)),
         launched(

@@ -221,19 +221,23 @@ def work(
 
 
 def next_ready(queue: Sequence[Check], running: Sequence[Running], state: State, lanes: int) -> Check | None:
-    """The first that may start now: a timed one alone; beside what it waits for, another that is done by then."""
-    if any(one.check.timed for one in running) or len(running) >= lanes:
+    """The first that may start now: one that runs alone; beside what it waits for, another that is done by then."""
+    if any(runs_alone(one.check) for one in running) or len(running) >= lanes:
         return None
     to_come = {check.name for check in queue} | {one.check.name for one in running}
     waits = False
     for check in queue:
         if check.after in to_come:
             continue
-        if check.timed and running:
+        if runs_alone(check) and running:
             waits = True
         elif not waits or check.estimate_s < max(one.about_s() for one in running):
             return check
     return None
+
+
+def runs_alone(check: Check) -> bool:
+    return check.timed or check.alone
 
 
 def missing_before(check: Check, state: State) -> str:

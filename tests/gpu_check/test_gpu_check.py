@@ -92,13 +92,20 @@ def test_what_is_timed_is_in_the_set_and_the_rest_is_not(tmp_path):
             assert (check.results == tmp_path) <= check.timed, check.name
 
 
+def test_nothing_runs_beside_what_fills_the_gpu(tmp_path):
+    """Protects the others: beside a run that takes all of the memory, they would fail of it."""
+    greedy = [check for check in checks(GPU, tmp_path) if GPU.too_many_images in check.command]
+    assert [(check.name, check.alone) for check in greedy] == [("fault memory", True)]
+
+
 # --- order, deadline, going on ----------------------------------------------------------------------------------------
 
 
-def test_timed_checks_run_alone_and_others_at_once(tmp_path):
+@pytest.mark.parametrize("field", ["timed", "alone"])
+def test_timed_checks_run_alone_and_others_at_once(tmp_path, field):
     """Protects the timed figures from the other checks, and the nine minutes from waiting."""
     mark = 'echo "+{0}" >> "$MARKS"; sleep 0.5; echo "-{0}" >> "$MARKS"; echo done'
-    listed = [shell(name, mark.format(name), tmp_path, timed=name == "t") for name in ("a", "b", "t", "c", "d")]
+    listed = [shell(name, mark.format(name), tmp_path, **{field: name == "t"}) for name in ("a", "b", "t", "c", "d")]
     state, left = do(listed, tmp_path, lanes=2)
     marks = (tmp_path / "marks").read_text().split()
     assert set(statuses(state).values()) == {"passed"} and not left
