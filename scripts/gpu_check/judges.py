@@ -75,19 +75,19 @@ def ran(ended: Ended) -> Verdict:
         return Verdict("failed", "ran on the CPU in place of the GPU")
     if ended.precision not in ("", row["precision"]):
         return Verdict("failed", f"asked for {ended.precision}, and ran in {row['precision']}")
-    crowd = row["other_gpu_processes"]
-    others = f"; {crowd:.0f} processes of others used the GPU meanwhile, so that it may be slow" if crowd > 0 else ""
-    return Verdict("passed", f"{row['world_size']:.0f} ranks on {row['device_name'] or row['device']}{others}")
+    return Verdict("passed", f"{row['world_size']:.0f} ranks on {row['device_name'] or row['device']}")
 
 
 def timed(ended: Ended) -> Verdict:
-    """As `ran`, and with a throughput."""
+    """As `ran`, and with a throughput; it says who else used the GPU, which runs alone."""
     found, row = ran(ended), ended.row()
     if found.status != "passed":
         return found
     if not row["images_per_s"] > 0:
         return Verdict("failed", "no window was timed")
-    return Verdict("passed", f"{digits(row['images_per_s'])} images/s; {found.words}")
+    crowd = row["other_gpu_processes"]
+    others = f"; {crowd:.0f} processes of others used the GPU meanwhile, so that it may be slow" if crowd > 0 else ""
+    return Verdict("passed", f"{digits(row['images_per_s'])} images/s; {found.words}{others}")
 
 
 def energy(ended: Ended) -> Verdict:

@@ -124,8 +124,8 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
 
 
 def num_lanes(num_gpus: int) -> int:
-    """How many checks that time nothing run at a time: two cores each, and room on the GPU."""
-    most = max(2, min(6, machine.num_cores() // 2))
+    """How many checks that time nothing run at a time: two cores for each of their ranks, and room on the GPU."""
+    most = max(2, min(6, machine.num_cores() // (2 * max(1, num_gpus))))
     memory_bytes = machine.gpu_memory_bytes(num_gpus) if num_gpus else None
     return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_LANE)))
 

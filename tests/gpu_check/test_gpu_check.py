@@ -256,13 +256,26 @@ def ended(tmp_path, row: dict, **other) -> judges.Ended:
         ({"precision": "fp32"}, "failed", "asked for bf16, and ran in fp32"),
         ({"status": "skipped", "reason": "no room"}, "skipped", "no room"),
         ({"status": "timeout", "reason": "rank 1 gave no sign"}, "failed", "rank 1 gave no sign"),
-        ({"other_gpu_processes": 2}, "passed", "2 processes of others"),
     ],
 )
 def test_what_a_row_says(tmp_path, change, status, words):
     """Protects against a check that passes on another device, in another precision, or unseen beside others."""
     verdict = judges.ran(ended(tmp_path, ROW | change))
     assert verdict.status == status and words in verdict.words
+
+
+def test_other_processes_are_said_of_what_is_timed(tmp_path):
+    """Protects the page: checks that run several at once share the GPU with each other, and slowness is theirs."""
+    crowded = ended(tmp_path, ROW | {"other_gpu_processes": 2})
+    assert "2 processes of others" in judges.timed(crowded).words and "others" not in judges.ran(crowded).words
+
+
+@pytest.mark.parametrize("num_gpus, cores, lanes", [(0, 2, 2), (1, 16, 6), (8, 64, 4), (8, 16, 2)])
+def test_each_rank_of_each_lane_has_two_cores(monkeypatch, num_gpus, cores, lanes):
+    """Protects several GPUs: a check there has a rank on each, and six at once would share few cores."""
+    monkeypatch.setattr("benchmarks.common.machine.num_cores", lambda: cores)
+    monkeypatch.setattr("benchmarks.common.machine.gpu_memory_bytes", lambda num_used: 80e9)
+    assert run.num_lanes(num_gpus) == lanes
 
 
 def test_a_fault_passes_only_as_itself(tmp_path):
