@@ -40,7 +40,8 @@ def checks(scale: Scale, results: Path) -> list[Check]:
 def _first(scale: Scale, results: Path) -> list[Check]:
     told = {"RESULTS": str(results)}
     environment = (python(), "-m", "scripts.suite.environment", "--results", str(results))
-    users = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
+    ask = "nvidia-smi --format=csv,noheader --query-"
+    users = ("sh", "-c", f"{ask}compute-apps=pid,process_name,used_memory && {ask}gpu=memory.used")
     found = [
         Check(
             "environment",
@@ -50,7 +51,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             told,
             timed=True,
         ),
-        Check("alone", "nobody else uses the GPU", users, judges.nobody_else, told, ("cuda",), estimate_s=5),
+        Check("alone", "nobody else uses the GPU", users, judges.nobody_else, told, ("cuda",), alone=True, estimate_s=5),
     ]
     for library in LIBRARIES:
         folder = results / "builds" / library
@@ -158,7 +159,7 @@ def _speed(scale: Scale, results: Path) -> list[Check]:
             "loader",
             "the loader is timed alone, and beside training",
             (*module, "scripts.probe.loader", "--results", str(results), *config),
-            judges.said(r"^(?:the loader is|loading costs|no verdict).*"),
+            judges.loads,
             told,
             needs=("bf16",),
             timed=True,

@@ -1,4 +1,4 @@
-"""What a check's outcome says: passed, failed or skipped, and in a few words why, or what it found.
+"""What a check's outcome says: passed, failed, skipped or left, and in a few words why, or what it found.
 
     from scripts.gpu_check.judges import Ended, ran
 
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.common.results import read_table
+from scripts.analysis.sets import BASELINE
 from scripts.analysis.words import digits
 
 # What a run, or CUDA, says of a GPU that is gone: after it, nothing on it can pass.
@@ -20,6 +21,7 @@ LOST = re.compile(
     r"|driver shutting down|unable to determine the device handle|\bXid\b|ran on the CPU in place of the GPU",
     re.IGNORECASE,
 )
+IDLE_MIB = 1024  # of a GPU's memory: more than its driver takes for itself
 RAISED = re.compile(r"^(?:error: .*|(?:\w+\.)*\w*(?:Error|Exception)\b.*|invalid: .*)", re.MULTILINE)
 
 
@@ -36,6 +38,8 @@ class Ended:
     precision: str = ""
     """The one that it asked for, '' where it asked for none."""
     on_gpu: bool = False
+    num_left: int = 0
+    """Processes of the run that were alive when its command had ended."""
 
     def row(self) -> dict:
         """The run's row of runs.csv, {} where it left none."""
@@ -56,7 +60,7 @@ class Ended:
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     status: str
-    """passed, failed or skipped."""
+    """passed, failed, skipped, or left: for several GPUs, as one alone does not try all of the claim."""
     words: str
     """What was found, or why not."""
 
@@ -103,13 +107,16 @@ def energy(ended: Ended) -> Verdict:
 
 
 def fails_as(status: str, pattern: str) -> Judge:
-    """A planted fault passes where its row has this status and a first cause that reads like this."""
+    """A planted fault passes where its row has this status and a first cause that reads like this, and none of its
+    processes is left."""
 
     def judge(ended: Ended) -> Verdict:
         row = ended.row()
         if not row:
             return Verdict("failed", f"left no row; {ended.last_words()}")
         became = f"{row['status']}: {row['reason']}"
+        if ended.num_left:
+            return Verdict("failed", f"{ended.num_left} of its processes outlived its launcher; its row says {became}")
         if row["status"] == status and re.search(pattern, row["reason"], re.IGNORECASE):
             return Verdict("passed", f"its row says {became}")
         return Verdict("failed", f"a row of status {status} that says {pattern} was expected; it says {became}")
@@ -136,6 +143,10 @@ def proved(ended: Ended) -> Verdict:
     if row.verdict != "ok":
         return Verdict("skipped" if row.verdict == "skipped" else "failed", row.reason)
     bits = "bit-identical" if row.bit_identical == "yes" else f"{row.max_relative_difference:.1e} apart"
+    runs = read_table(ended.results / "verify", "runs")
+    divided = "yes" in set(runs[runs.run_id == row.run_id].parallel)
+    if not divided and row.strategy != BASELINE:
+        return Verdict("left", f"{bits} after {row.steps:.0f} steps on one device: no exchange was tested")
     return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {row.world_size:.0f} ranks")
 
 
@@ -149,6 +160,12 @@ def said(pattern: str) -> Judge:
         return Verdict("passed", " ".join(found[-1].split()))
 
     return judge
+
+
+def loads(ended: Ended) -> Verdict:
+    """What the loader costs; skipped where its windows were too uneven to tell."""
+    found = said(r"^(?:the loader is|loading costs|no verdict).*")(ended)
+    return Verdict("skipped", found.words) if found.words.startswith("no verdict") else found
 
 
 def built(ended: Ended) -> Verdict:
@@ -170,10 +187,14 @@ def described(ended: Ended) -> Verdict:
 
 
 def nobody_else(ended: Ended) -> Verdict:
-    """nvidia-smi lists no process that computes on the GPU."""
-    others = [line for line in ended.text().splitlines() if re.match(r"\d+,", line)]
-    if ended.code:
+    """nvidia-smi lists no process that computes on the GPU, and no memory of it is taken: in a container it lists none
+    of those outside."""
+    others = re.findall(r"^\d+,.*", ended.text(), re.MULTILINE)
+    used = max(map(int, re.findall(r"^(\d+) MiB$", ended.text(), re.MULTILINE)), default=None)
+    if ended.code or used is None:
         return Verdict("skipped", f"nvidia-smi does not tell who else uses the GPU: {ended.last_words()}")
     if others:
         return Verdict("failed", f"{len(others)} others compute on it, so that no time is to be believed: {others[0]}")
-    return Verdict("passed", "nobody else")
+    if used > IDLE_MIB:
+        return Verdict("failed", f"{used} MiB of its memory are taken, by nobody that can be seen from here")
+    return Verdict("passed", f"nobody else; {used} MiB of its memory are taken")

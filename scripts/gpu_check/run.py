@@ -166,9 +166,9 @@ def begin_words(on_gpu: bool, listed: list[Check], state: State, seconds: float)
 def end_words(listed: list[Check], state: State, left: dict[str, str], results: Path) -> int:
     found = {check.name: state.ended[check.name]["status"] for check in listed if check.name in state.ended}
     failed = [name for name, status in found.items() if status == "failed"]
-    counts = [f"{[*found.values()].count(status)} {status}" for status in ("passed", "failed", "skipped")]
+    counts = [f"{[*found.values()].count(status)} {status}" for status in ("passed", "failed", "skipped", "left")]
     needing = sum(why.startswith("needs ") for why in left.values())
-    print(f"\n{', '.join(counts)}, {needing} need what is not here, {len(left) - needing} not reached")
+    print(f"\n{', '.join(counts)} for several GPUs, {needing} need what is not here, {len(left) - needing} not reached")
     print(f"page: {results / 'gpu-check.html'}")
     if failed:
         print(f"failed: {', '.join(failed)}")

@@ -24,7 +24,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import write_json
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.judges import LOST, Ended, Verdict
-from scripts.suite import plan, schedule
+from scripts.suite import plan, processes, schedule
 from scripts.suite.attempt import die_with_parent
 
 POLL_S, GRACE_S = 0.1, 20.0
@@ -108,19 +108,22 @@ class Running:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.child.wait(wait_s)
                 break
+        if self.folder:
+            processes.end_all(self.folder.path, schedule.GRACE_S)
         if self.run and self.child.returncode:
             schedule.bury(self.run, self.folder, self.child.returncode, self.told, 0)
 
     def verdict(self) -> Verdict | None:
         """None where the deadline cut it short, so that nothing is known."""
         late = self.child.poll() is None
+        num_left = len(processes.of_run(self.folder.path)) if self.folder else 0
         self.end()
         if late and self.cut_short:
             return None
         if late:
             return Verdict("failed", f"not done after {self.limit_s:.0f} s, and was ended")
         run_id, log = self.folder.run_id if self.folder else "", self.state.log_of(self.check)
-        of = (self.check.results, run_id, self.check.precision, self.on_gpu)
+        of = (self.check.results, run_id, self.check.precision, self.on_gpu, num_left)
         return self.check.judge(Ended(self.child.returncode, log, *of))
 
 

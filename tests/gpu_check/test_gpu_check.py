@@ -18,11 +18,13 @@ from support import ROOT, STRATEGIES, environment
 
 from benchmarks.common.config import load_config
 from benchmarks.common.results import append_rows
+from benchmarks.common.run_folder import RunFolder
 from scripts.gpu_check import judges, run
 from scripts.gpu_check.check import DRY, GPU, Check
 from scripts.gpu_check.checks import checks
 from scripts.gpu_check.page import write_page
 from scripts.gpu_check.work import Deadline, State, launcher_of, planned, work
+from scripts.suite import processes
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 
@@ -289,6 +291,60 @@ def test_a_fault_passes_only_as_itself(tmp_path):
     assert (
         judge(ended(tmp_path / "3", other | {"reason": "rank 0: signal 9, possibly out of memory"})).status == "passed"
     )
+
+
+def test_a_fault_that_leaves_a_process_fails(tmp_path):
+    """Protects "nothing of the run is left": the row says nothing of it."""
+    row = ROW | {"status": "failed", "reason": "rank 0: signal 9"}
+    verdict = judges.fails_as("failed", "signal 9")(ended(tmp_path, row, num_left=1))
+    assert verdict.status == "failed" and "1 of its processes outlived its launcher" in verdict.words
+
+
+def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
+    """Protects the same, by a real process that outlives a run's launcher."""
+    folder = RunFolder.create(tmp_path, "x", 1)
+    text = f"RUN_DIR={folder.path} setsid sleep 60 >/dev/null & sleep 0.3; echo done"
+    check = shell("leaves", text, tmp_path, judge=lambda ended: judges.Verdict("passed", f"{ended.num_left} left"))
+    check = dataclasses.replace(check, argv=(*check.argv, "launchers/x.sh"))  # so it is one run
+    monkeypatch.setattr("scripts.gpu_check.work.begin", lambda check: (None, folder, {}))
+    state, _ = do([check], tmp_path)
+    assert state.ended["leaves"]["words"] == "1 left"
+    assert processes.of_run(folder.path) == []
+
+
+@pytest.mark.parametrize(
+    "strategy, parallel, status, words",
+    [
+        ("ddp", "yes", "passed", "bit-identical after 4 steps on 2 ranks"),
+        ("ddp", "no", "left", "on one device: no exchange was tested"),
+        ("single", "no", "passed", "bit-identical"),
+    ],
+)
+def test_a_proof_without_an_exchange_is_left_for_several_gpus(tmp_path, strategy, parallel, status, words):
+    """Protects the claim: on one GPU every strategy's sum over ranks is of one, and is right whatever it does."""
+    proof = {"strategy": strategy, "run_id": "p", "steps": 4, "world_size": 2, "verdict": "ok", "bit_identical": True}
+    append_rows(tmp_path, "equivalence", [proof])
+    (tmp_path / "verify").mkdir()
+    append_rows(tmp_path / "verify", "runs", [{"run_id": "p", "parallel": parallel}])
+    verdict = judges.proved(judges.Ended(0, tmp_path / "log", tmp_path))
+    assert verdict.status == status and words in verdict.words
+
+
+@pytest.mark.parametrize(
+    "judge, text, status",
+    [
+        (judges.loads, "loading costs 3 % of training", "passed"),
+        (judges.loads, "no verdict: the windows differ by too much", "skipped"),
+        (judges.nobody_else, "4 MiB\n", "passed"),
+        (judges.nobody_else, "17, python, 900 MiB\n910 MiB\n", "failed"),
+        (judges.nobody_else, "4 MiB\n70000 MiB\n", "failed"),  # of the second GPU, by a process outside the container
+        (judges.nobody_else, "Field is not supported\n", "skipped"),
+    ],
+)
+def test_what_was_not_seen_does_not_pass(tmp_path, judge, text, status):
+    """Protects against green where nothing was found out."""
+    (tmp_path / "log").write_text(text)
+    assert judge(judges.Ended(0, tmp_path / "log", tmp_path)).status == status
 
 
 def test_energy_is_skipped_without_a_counter_and_failed_on_a_gpu(tmp_path):
