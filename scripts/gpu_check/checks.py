@@ -51,7 +51,16 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             told,
             timed=True,
         ),
-        Check("alone", "nobody else uses the GPU", users, judges.nobody_else, told, ("cuda",), alone=True, estimate_s=5),
+        Check(
+            "alone",
+            "nobody else uses the GPU",
+            users,
+            judges.nobody_else,
+            told,
+            ("cuda",),
+            alone=True,
+            estimate_s=5,
+        ),
     ]
     for library in LIBRARIES:
         folder = results / "builds" / library

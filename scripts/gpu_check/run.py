@@ -13,7 +13,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import tyro
@@ -32,6 +34,7 @@ from scripts.suite.plan import python
 from scripts.suite.schedule import claimed
 
 DEADLINE_S = 540.0
+REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
 BYTES_A_LANE = 8e9  # of GPU memory: 32 images of ResNet-50 in fp32, CUDA's context, cuDNN's workspaces
 ALIVE = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
 
@@ -64,6 +67,7 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
 
 
 def main(options: Options) -> int:
+    began = time.monotonic()  # the imports and forecasts below take their part of the time
     num_gpus = machine.num_gpus()  # raises where there is a GPU that cannot be used, such as by an old driver
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
@@ -92,19 +96,21 @@ def main(options: Options) -> int:
         state.forget(os.environ.get("RETRY", "") or "-")
         seconds = (DEADLINE_S if on_gpu else 0.0) if options.deadline_s is None else options.deadline_s
         begin_words(on_gpu, listed, state, seconds)
+        deadline = Deadline(seconds, began)
         left = work(
             listed,
             state,
-            Deadline(seconds),
+            deadline,
             lacking,
             lanes=num_lanes(num_gpus),
             on_gpu=on_gpu,
             gpu_gone=gpu_gone,
             signals=signals,
         )
-        if not signals:
-            make_report(results)
-        write_page(results, listed, state, left, on_gpu=on_gpu, remarks=remarks)
+        page = partial(write_page, results, listed, state, left, on_gpu=on_gpu, remarks=remarks)
+        page()  # first: nobody knows what time is left
+        if not signals and make_report(results, deadline.left_s() + REPORT_S):
+            page()  # with the link
     if signals:
         return 128 + signals[0]
     return end_words(listed, state, left, results)
@@ -141,18 +147,22 @@ def claim_mode(results: Path, on_gpu: bool) -> None:
 def gpu_gone() -> str:
     """How the GPU is after a failure that reads like its loss; '' where it computes."""
     try:
-        done = subprocess.run([python(), "-c", ALIVE], capture_output=True, text=True, timeout=60, cwd=ROOT)
+        done = subprocess.run([python(), "-c", ALIVE], capture_output=True, text=True, timeout=30, cwd=ROOT)
     except subprocess.TimeoutExpired:
         return "it does not answer"
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it does not compute"])[-1][:200]
 
 
-def make_report(results: Path) -> None:
-    """The report of the set of what was timed, as far as anything was."""
-    if (results / "runs.csv").exists():
-        subprocess.run(
-            [python(), "-m", "scripts.report.page", "--results", results], cwd=ROOT, stdout=subprocess.DEVNULL
-        )
+def make_report(results: Path, limit_s: float) -> bool:
+    """The report of the set of what was timed, as far as anything was; returns whether it was written."""
+    if not (results / "runs.csv").exists():
+        return False
+    command = [python(), "-m", "scripts.report.page", "--results", results]
+    try:
+        return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=limit_s).returncode == 0
+    except subprocess.TimeoutExpired:
+        print(f"warning: no time was left for the report; make report MEASURE=no RESULTS={results} writes it")
+        return False
 
 
 def begin_words(on_gpu: bool, listed: list[Check], state: State, seconds: float) -> None:

@@ -27,7 +27,7 @@ from scripts.gpu_check.judges import LOST, Ended, Verdict
 from scripts.suite import plan, processes, schedule
 from scripts.suite.attempt import die_with_parent
 
-POLL_S, GRACE_S = 0.1, 20.0
+POLL_S, GRACE_S, KILLED_S = 0.1, 12.0, 5.0
 OVERTIME_S = 20.0  # after the deadline, for what began before it
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,6 +81,7 @@ class Running:
         self.told = os.environ | told | own | {"PYTHONUNBUFFERED": "1"}
         limit_s, left_s = check.limit_s, deadline.left_s() + OVERTIME_S
         self.cut_short, self.limit_s = left_s < limit_s, min(limit_s, left_s)
+        self.sent: list[int] = []
         with open(state.log_of(check), "wb") as log:
             self.child = subprocess.Popen(
                 check.argv,
@@ -93,34 +94,44 @@ class Running:
                 preexec_fn=die_with_parent,
             )
 
-    def is_over(self) -> bool:
-        return self.child.poll() is not None or time.monotonic() - self.began > self.limit_s
+    def has_ended(self) -> bool:
+        """Past its limit it is told to end, and GRACE_S later killed; nobody waits meanwhile, so that all are told."""
+        over_s = time.monotonic() - self.began - self.limit_s
+        for signum, after_s in ((signal.SIGTERM, 0.0), (signal.SIGKILL, GRACE_S)):
+            if self.child.poll() is None and over_s > after_s and signum not in self.sent:
+                self.sent.append(signum)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.child.pid, signum)
+        return self.child.poll() is not None or over_s > GRACE_S + KILLED_S
+
+    def end_now(self) -> None:
+        self.limit_s = min(self.limit_s, time.monotonic() - self.began)
 
     def about_s(self) -> float:
         """Seconds that it may still take."""
         return max(0.0, self.check.estimate_s - (time.monotonic() - self.began))
 
-    def end(self) -> None:
-        """End its processes, if there are any left."""
-        for signum, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5.0)):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.child.pid, signum)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.child.wait(wait_s)
-                break
-        if self.folder:
-            processes.end_all(self.folder.path, schedule.GRACE_S)
+    def bury(self) -> int:
+        """End what is left of its runs, and write the row of the one that it is. Returns how many processes were."""
+        paths = [self.folder.path] if self.folder else []
+        has_own_set = self.check.results != self.state.results
+        if not paths and self.sent and has_own_set:  # as a proof has, which would have ended them by itself
+            paths = [path.resolve() for path in self.check.results.rglob("logs/*")]
+        num_left = sum(len(processes.of_run(path)) for path in paths)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGTERM)
+        for path in paths:
+            processes.end_all(path, schedule.GRACE_S)
         if self.run and self.child.returncode:
             schedule.bury(self.run, self.folder, self.child.returncode, self.told, 0)
+        return num_left
 
     def verdict(self) -> Verdict | None:
         """None where the deadline cut it short, so that nothing is known."""
-        late = self.child.poll() is None
-        num_left = len(processes.of_run(self.folder.path)) if self.folder else 0
-        self.end()
-        if late and self.cut_short:
+        num_left = self.bury()
+        if self.sent and self.cut_short:
             return None
-        if late:
+        if self.sent:
             return Verdict("failed", f"not done after {self.limit_s:.0f} s, and was ended")
         run_id, log = self.folder.run_id if self.folder else "", self.state.log_of(self.check)
         of = (self.check.results, run_id, self.check.precision, self.on_gpu, num_left)
@@ -182,7 +193,7 @@ def work(
     bar = tqdm(total=len(queue), desc="checks", disable=None, leave=False)
     try:
         while (queue or running) and not signals:
-            for one in [one for one in running if one.is_over()]:
+            for one in [one for one in running if one.has_ended()]:
                 running.remove(one)
                 bar.update()
                 verdict = one.verdict()
@@ -192,7 +203,7 @@ def work(
                 seconds = time.monotonic() - one.began
                 state.add(one.check, verdict, seconds=round(seconds, 1), log=str(one.state.log_of(one.check)))
                 say(one.check, verdict, seconds)
-                if on_gpu and verdict.status == "failed" and LOST.search(verdict.words) and (how := gpu_gone()):
+                if on_gpu and reads_lost(verdict) and deadline.left_s() > 0 and (how := gpu_gone()):
                     gone = [check for check in queue if uses_gpu(check)]
                     left |= {check.name: f"not reached: the GPU was lost in {one.check.name}: {how}" for check in gone}
                     queue = [check for check in queue if check not in gone]
@@ -214,10 +225,12 @@ def work(
                 say(check, verdict, 0.0)
                 bar.update()
     finally:
-        for one in running:  # all at once: each may take some seconds
-            one.child.terminate()
         for one in running:
-            one.end()
+            one.end_now()
+        while not all([one.has_ended() for one in running]):  # a list: each is told at once
+            time.sleep(POLL_S)
+        for one in running:
+            one.bury()
         bar.close()
     left |= dict.fromkeys([one.check.name for one in running] + [check.name for check in queue], "not reached")
     return left
@@ -247,6 +260,10 @@ def missing_before(check: Check, state: State) -> str:
     """Why a check that comes after another cannot run; '' where it can."""
     before = state.ended.get(check.after, {}).get("status") if check.after else "passed"
     return "" if before == "passed" else f"not started: {check.after} has not passed"
+
+
+def reads_lost(verdict: Verdict) -> bool:
+    return verdict.status == "failed" and LOST.search(verdict.words) is not None
 
 
 def uses_gpu(check: Check) -> bool:

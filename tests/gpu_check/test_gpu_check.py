@@ -131,6 +131,50 @@ def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch)
     assert state.ended == {} and left == {"slow": "not reached: the deadline cut it short"}
 
 
+def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatch):
+    """Protects the page: six checks that end slowly, one after the other, would outlast the lease."""
+    monkeypatch.setattr("scripts.gpu_check.work.OVERTIME_S", 0.5)
+    slow = "trap 'echo told >> $MARKS; sleep 1; echo gone >> $MARKS; exit' TERM; while :; do sleep 0.1; done"
+    _, left = do([shell(name, slow, tmp_path) for name in "abc"], tmp_path, lanes=3, deadline=Deadline(2))
+    assert (tmp_path / "marks").read_text().split() == ["told"] * 3 + ["gone"] * 3 and [*left] == [*"abc"]
+
+
+def test_runs_of_a_check_that_had_to_be_killed_are_ended(tmp_path, monkeypatch):
+    """Protects the GPU's memory: a proof that does not answer leaves ranks, which no parent knows."""
+    monkeypatch.setattr("scripts.gpu_check.work.GRACE_S", 0.2)
+    logs = tmp_path / "proof/verify/logs/x"
+    text = f"trap '' TERM; mkdir -p {logs}; RUN_DIR={logs} setsid sh -c 'trap : TERM; sleep 60; sleep 60' & wait; wait"
+    check = shell("proof", text, tmp_path, limit_s=1.0)
+    state, _ = do([dataclasses.replace(check, variables={"RESULTS": str(tmp_path / "proof")})], tmp_path)
+    assert statuses(state) == {"proof": "failed"} and logs.exists()
+    assert processes.of_run(logs) == []
+
+
+def test_the_page_is_there_before_the_report(tmp_path, monkeypatch):
+    """Protects nine minutes of a GPU: a report that hangs, and the end of the lease, cost the report only."""
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    monkeypatch.setenv("NUM_GPUS", "0")
+    monkeypatch.setenv("RESULTS", str(tmp_path / "set"))
+    there, page = [], tmp_path / "set/gpu-check.html"
+    monkeypatch.setattr(run, "checks", lambda scale, results: [shell("one", "echo done", tmp_path)])
+    monkeypatch.setattr(run, "make_report", lambda results, limit_s: there.append(page.exists()))
+    try:
+        assert run.main(run.Options()) == 0
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+    assert there == [True]
+
+
+def test_a_report_that_hangs_is_given_up(tmp_path, monkeypatch, capfd):
+    hangs = tmp_path / "python"
+    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.chmod(0o755)
+    (tmp_path / "runs.csv").touch()
+    monkeypatch.setattr(run, "python", lambda: str(hangs))
+    assert not run.make_report(tmp_path, 0.5) and "no time was left for the report" in capfd.readouterr().out
+
+
 def test_a_check_that_hangs_fails_at_its_own_limit(tmp_path):
     state, _ = do([shell("hangs", "sleep 60", tmp_path, limit_s=0.5), shell("next", "echo done", tmp_path)], tmp_path)
     assert statuses(state) == {"hangs": "failed", "next": "passed"}
