@@ -28,7 +28,9 @@ from scripts.analysis.sets import BASELINE
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
 from scripts.gpu_check.checks import checks
 from scripts.gpu_check.page import write_page
-from scripts.gpu_check.work import ROOT, Deadline, State, work
+from scripts.gpu_check.running import ROOT
+from scripts.gpu_check.state import Deadline, State
+from scripts.gpu_check.work import work
 from scripts.suite import preflight, room
 from scripts.suite.plan import python
 from scripts.suite.schedule import claimed

@@ -23,7 +23,9 @@ from scripts.gpu_check import judges, run
 from scripts.gpu_check.check import DRY, GPU, Check
 from scripts.gpu_check.checks import checks
 from scripts.gpu_check.page import write_page
-from scripts.gpu_check.work import Deadline, State, launcher_of, planned, work
+from scripts.gpu_check.running import launcher_of, planned
+from scripts.gpu_check.state import Deadline, State
+from scripts.gpu_check.work import work
 from scripts.suite import processes
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
@@ -125,7 +127,7 @@ def test_nothing_starts_that_does_not_fit_before_the_deadline(tmp_path):
 
 def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch):
     """Protects the page: a check that overruns is ended, and is no failure, for nobody knows."""
-    monkeypatch.setattr("scripts.gpu_check.work.OVERTIME_S", 0.5)
+    monkeypatch.setattr("scripts.gpu_check.running.OVERTIME_S", 0.5)
     listed = [shell("slow", "sleep 60; echo done", tmp_path)]
     state, left = do(listed, tmp_path, deadline=Deadline(0.5))
     assert state.ended == {} and left == {"slow": "not reached: the deadline cut it short"}
@@ -133,7 +135,7 @@ def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch)
 
 def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatch):
     """Protects the page: six checks that end slowly, one after the other, would outlast the lease."""
-    monkeypatch.setattr("scripts.gpu_check.work.OVERTIME_S", 0.5)
+    monkeypatch.setattr("scripts.gpu_check.running.OVERTIME_S", 0.5)
     slow = "trap 'echo told >> $MARKS; sleep 1; echo gone >> $MARKS; exit' TERM; while :; do sleep 0.1; done"
     _, left = do([shell(name, slow, tmp_path) for name in "abc"], tmp_path, lanes=3, deadline=Deadline(2))
     assert (tmp_path / "marks").read_text().split() == ["told"] * 3 + ["gone"] * 3 and [*left] == [*"abc"]
@@ -141,7 +143,7 @@ def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatc
 
 def test_runs_of_a_check_that_had_to_be_killed_are_ended(tmp_path, monkeypatch):
     """Protects the GPU's memory: a proof that does not answer leaves ranks, which no parent knows."""
-    monkeypatch.setattr("scripts.gpu_check.work.GRACE_S", 0.2)
+    monkeypatch.setattr("scripts.gpu_check.running.GRACE_S", 0.2)
     logs = tmp_path / "proof/verify/logs/x"
     text = f"trap '' TERM; mkdir -p {logs}; RUN_DIR={logs} setsid sh -c 'trap : TERM; sleep 60; sleep 60' & wait; wait"
     check = shell("proof", text, tmp_path, limit_s=1.0)
@@ -201,7 +203,8 @@ import signal, sys
 from pathlib import Path
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.judges import said
-from scripts.gpu_check.work import Deadline, State, work
+from scripts.gpu_check.state import Deadline, State
+from scripts.gpu_check.work import work
 folder, heard = Path(sys.argv[1]), []
 signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
 told = {"RESULTS": str(folder), "MARKS": str(folder / "marks")}
@@ -350,7 +353,7 @@ def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
     text = f"RUN_DIR={folder.path} setsid sleep 60 >/dev/null & sleep 0.3; echo done"
     check = shell("leaves", text, tmp_path, judge=lambda ended: judges.Verdict("passed", f"{ended.num_left} left"))
     check = dataclasses.replace(check, argv=(*check.argv, "launchers/x.sh"))  # so it is one run
-    monkeypatch.setattr("scripts.gpu_check.work.begin", lambda check: (None, folder, {}))
+    monkeypatch.setattr("scripts.gpu_check.running.begin", lambda check: (None, folder, {}))
     state, _ = do([check], tmp_path)
     assert state.ended["leaves"]["words"] == "1 left"
     assert processes.of_run(folder.path) == []
