@@ -22,7 +22,8 @@ class Scale:
     """Flags of a batch that no device has memory for."""
     power: str
     """Flags of windows long enough for a power reading."""
-    data: str = "data/imagenet-mini"
+    data: str = ""
+    """A folder of images; default: imagenet-mini, which the first check makes."""
     patience: float = 1.0
     """By which each check's time limit is longer."""
 

@@ -62,6 +62,11 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             estimate_s=5,
         ),
     ]
+    module = (python(), "-m")
+    images = (*module, "scripts.setup.make_dataset"), judges.made
+    if scale.data:
+        images = (*module, "scripts.setup.check_data", "--data", scale.data), judges.said(r".* train images, .*")
+    found.append(Check("data", "there are images, or they can be made", *images, told, estimate_s=15))
     for library in LIBRARIES:
         folder = results / "builds" / library
         build = (python(), "-m", "scripts.gpu_check.extras", str(folder), f"scripts/setup/install_{library}.sh")
@@ -113,7 +118,7 @@ def _proofs(scale: Scale, results: Path) -> list[Check]:
         told = {"RESULTS": str(folder), "CONFIG": scale.config, "ARGS": flags, "STRATEGIES": strategy}
         verify = (python(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
         claim = f"{strategy} computes the same update as one plain process, resumed too"
-        found.append(Check(f"proof {strategy}", claim, verify, judges.proved, told, estimate_s=60))
+        found.append(Check(f"proof {strategy}", claim, verify, judges.proved, told, estimate_s=60, after="data"))
     return found
 
 
@@ -146,7 +151,8 @@ def _matrix(scale: Scale, results: Path) -> list[Check]:
 def _speed(scale: Scale, results: Path) -> list[Check]:
     fast = f"{scale.images} --precision bf16 --memory-format channels_last"
     module = (python(), "-m")
-    config = ("--config", scale.config, "--loader", "folder", "--data", scale.data, *fast.split())
+    images = ("--data", scale.data) if scale.data else ()
+    config = ("--config", scale.config, "--loader", "folder", *images, *fast.split())
     on_profile = ("--output", str(results / "profile.csv"))
     told = {"RESULTS": str(results)}
     return [
@@ -171,6 +177,7 @@ def _speed(scale: Scale, results: Path) -> list[Check]:
             judges.loads,
             told,
             needs=("bf16",),
+            after="data",
             timed=True,
             estimate_s=60,
         ),

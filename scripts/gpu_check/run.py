@@ -80,7 +80,7 @@ def main(options: Options) -> int:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]
 
     scale, remarks = fitting(GPU, num_gpus) if on_gpu else (DRY, [])
-    scale = dataclasses.replace(scale, data=os.environ.get("DATA") or scale.data)
+    scale = dataclasses.replace(scale, data=os.environ.get("DATA", ""))
     listed = checks(scale, results)
     if options.list:
         for check in listed:

@@ -89,6 +89,19 @@ def test_a_command_is_what_a_person_types(tmp_path):
         assert (told, tuple(words[len(told) :])) == (check.variables, check.argv)
 
 
+def test_images_are_a_check_and_only_what_reads_them_waits(tmp_path):
+    """Protects a GPU where scikit-image is missing: make gpu-check stopped there before its first check."""
+    printed = subprocess.run(["make", "-n", "gpu-check", "SETUP=no"], cwd=ROOT, capture_output=True, text=True).stdout
+    assert "gpu_check.run" in printed and "make_dataset" not in printed
+    for scale in (DRY, dataclasses.replace(DRY, data="/my images")):
+        listed = {check.name: check for check in checks(scale, tmp_path)}
+        assert (scale.data or "make_dataset") in " ".join(listed["data"].argv)
+        assert {name for name in listed if listed[name].after == "data"} == {
+            "loader",
+            *(name for name in listed if name.startswith("proof ")),
+        }
+
+
 def test_what_is_timed_is_in_the_set_and_the_rest_is_not(tmp_path):
     """Protects the report: images/s of runs that shared the device stand in no set beside those that did not."""
     for check in checks(GPU, tmp_path):
@@ -382,6 +395,7 @@ def test_a_proof_without_an_exchange_is_left_for_several_gpus(tmp_path, strategy
     [
         (judges.loads, "loading costs 3 % of training", "passed"),
         (judges.loads, "no verdict: the windows differ by too much", "skipped"),
+        (judges.made, "make_dataset: scikit-image is not installed", "skipped"),
         (judges.nobody_else, "4 MiB\n", "passed"),
         (judges.nobody_else, "17, python, 900 MiB\n910 MiB\n", "failed"),
         (judges.nobody_else, "4 MiB\n70000 MiB\n", "failed"),  # of the second GPU, by a process outside the container
@@ -391,7 +405,7 @@ def test_a_proof_without_an_exchange_is_left_for_several_gpus(tmp_path, strategy
 def test_what_was_not_seen_does_not_pass(tmp_path, judge, text, status):
     """Protects against green where nothing was found out."""
     (tmp_path / "log").write_text(text)
-    assert judge(judges.Ended(0, tmp_path / "log", tmp_path)).status == status
+    assert judge(judges.Ended(int("not installed" in text), tmp_path / "log", tmp_path)).status == status
 
 
 def test_energy_is_skipped_without_a_counter_and_failed_on_a_gpu(tmp_path):
