@@ -15,6 +15,7 @@ import torch.distributed as dist
 from benchmarks import ddp
 from benchmarks.common.clock import Clock
 from benchmarks.common.config import Config, load_config, whole_batch
+from benchmarks.common.devices import set_kernels
 from benchmarks.common.engine import fit
 
 CPU = torch.device("cpu")
@@ -45,6 +46,7 @@ def rank(module: str, flags: list[str]) -> None:
     if not module:
         ddp.main(config, fit=functools.partial(fit, make_clock=make_clock))
         return
+    set_kernels(config)
     steps = steps_of(module, config)
     next(steps)  # from here on its process group and its device are there
     if "WORLD_SIZE" in os.environ and ranks > 1 and not (dist.is_initialized() and dist.get_world_size() == ranks):

@@ -9,9 +9,11 @@ import sys
 
 import numpy
 import pytest
+import torch
 from support import ROOT, TINY_YAML, environment
 
 from scripts.analysis.peers import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
+from scripts.probe import peer_rank
 from scripts.probe.peers import PEERS, Options, Peer, done
 from scripts.report.peers import cells, peers_chart, read_peers
 
@@ -63,6 +65,25 @@ def test_the_table_and_the_chart_have_every_peer(tmp_path):
     figure = peers_chart(rows, about)
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["another loop"]
     assert figure.axes[0].get_xlim()[0] == 0
+
+
+def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
+    """Protects ratios on GPUs: torch's default lets cuDNN use TF32, which is faster, and the suite's fp32 does not."""
+    seen = {}
+
+    def steps_of(module, config):
+        seen.update(tf32=torch.backends.cudnn.allow_tf32, benchmark=torch.backends.cudnn.benchmark)
+        raise InterruptedError
+
+    for name, value in {"allow_tf32": True, "benchmark": False}.items():
+        monkeypatch.setattr(torch.backends.cudnn, name, value)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    monkeypatch.setattr(peer_rank, "steps_of", steps_of)
+    for variable, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(InterruptedError):
+        peer_rank.rank("bare_ddp", ["--config", str(tiny_config), "--precision", "fp32"])
+    assert seen == {"tf32": False, "benchmark": True} and not torch.backends.cuda.matmul.allow_tf32
 
 
 def run_peers(*flags: str, **variables) -> subprocess.CompletedProcess:
