@@ -72,9 +72,10 @@ def start_worker(
 
 def set_kernels(config: Config) -> None:
     """What of a configuration torch keeps for the whole process: whether float32 may be TF32 (by torch's own default it
-    is in cuDNN), and whether cuDNN times its algorithms."""
+    is in cuDNN), and which of its algorithms cuDNN takes."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     torch.backends.cudnn.benchmark = config.cudnn_benchmark
+    torch.backends.cudnn.deterministic = config.cudnn_deterministic
 
 
 def group_options(config: Config, worker: Worker) -> dict:

@@ -141,7 +141,8 @@ def proved(ended: Ended) -> Verdict:
         return Verdict("failed", ended.last_words())
     row = rows.iloc[-1]
     if row.verdict != "ok":
-        return Verdict("skipped" if row.verdict == "skipped" else "failed", row.reason)
+        unknown = {"skipped": row.reason, "not proved": f"not proved: {row.reason}"}  # neither right nor wrong
+        return Verdict("skipped" if row.verdict in unknown else "failed", unknown.get(row.verdict, row.reason))
     bits = "bit-identical" if row.bit_identical == "yes" else f"{row.max_relative_difference:.1e} apart"
     runs = read_table(ended.results / "verify", "runs")
     divided = "yes" in set(runs[runs.run_id == row.run_id].parallel)

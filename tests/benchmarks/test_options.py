@@ -21,7 +21,8 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.settings import Shape, ask, settings_hash, shape_in
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
-ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "static_graph", "gradient_as_bucket_view")
+ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph")
+ADDED += ("gradient_as_bucket_view",)
 
 
 def with_options(**options) -> Config:

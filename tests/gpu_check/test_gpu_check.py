@@ -390,6 +390,13 @@ def test_a_proof_without_an_exchange_is_left_for_several_gpus(tmp_path, strategy
     assert verdict.status == status and words in verdict.words
 
 
+def test_what_is_not_proved_is_not_called_wrong(tmp_path):
+    """Protects the strategies: rounding in which a mistake could hide says nothing against them."""
+    for verdict, status in (("not proved", "skipped"), ("skipped", "skipped"), ("failed", "failed")):
+        append_rows(tmp_path, "equivalence", [{"strategy": "ddp", "run_id": "p", "verdict": verdict, "reason": "why"}])
+        assert judges.proved(judges.Ended(1, tmp_path / "log", tmp_path)).status == status
+
+
 @pytest.mark.parametrize(
     "judge, text, status",
     [
