@@ -24,6 +24,8 @@ def ablation(given: Given) -> list[Run]:
     if not given.strategy:
         raise UserError("STRATEGY is not set; for example: make ablate STRATEGY=ddp")
     strategy, config = preflight.only(given.strategy), load_config(given.flags)
+    if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in given.args.split()):
+        config = dataclasses.replace(config, loader="synthetic")  # else the baseline's Pillow is all that is timed
     preflight.check_ranks([config], [given.ranks_here])
     why_not = {option.name: missing(option, config, given.ranks_here) for option in OPTIONS}
     able = [option for option in OPTIONS if not why_not[option.name]]
@@ -52,7 +54,7 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
     if option.needs == "cuda" and not machine.num_gpus():
         return "needs a GPU"
     if option.needs in ("files", "pack") and config.loader == "synthetic":
-        return "images are synthetic, so that nothing is read; leave --loader out"
+        return 'images are synthetic, so that nothing is read; ARGS="--loader folder" reads some'
     if option.needs == "compiler":
         return no_compiler()
     if option.needs == "ranks" and machine.all_ranks(ranks_here)[0] < 2:
