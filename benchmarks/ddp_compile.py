@@ -82,4 +82,5 @@ def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__)))
+    # its own compile() of the module would overwrite that of --compile, and of --cuda-graphs with it
+    guarded(lambda: main(load_config(description=__doc__, compile=(False,), cuda_graphs=(False,))))

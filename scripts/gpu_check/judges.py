@@ -94,6 +94,14 @@ def timed(ended: Ended) -> Verdict:
     return Verdict("passed", f"{digits(row['images_per_s'])} images/s; {found.words}{others}")
 
 
+def replayed(ended: Ended) -> Verdict:
+    """As `ran`, by CUDA graphs: torch only warns where it replays none."""
+    found, skips = ran(ended), ended.row().get("cudagraph_skips")
+    if found.status == "passed" and skips != 0:
+        return Verdict("failed", f"not all was replayed as CUDA graphs (cudagraph_skips: {skips:g}); its log says why")
+    return found
+
+
 def energy(ended: Ended) -> Verdict:
     """As `timed`, with joules an image, where a counter can be read: NVML of a GPU, RAPL of a CPU."""
     found, row = timed(ended), ended.row()

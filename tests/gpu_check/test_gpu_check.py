@@ -415,6 +415,12 @@ def test_what_was_not_seen_does_not_pass(tmp_path, judge, text, status):
     assert judge(judges.Ended(int("not installed" in text), tmp_path / "log", tmp_path)).status == status
 
 
+@pytest.mark.parametrize("skips, status", [(0, "passed"), (2, "failed"), (None, "failed")])
+def test_cuda_graphs_pass_where_they_were_replayed(tmp_path, skips, status):
+    """Protects the option: a run that quietly goes without them is no check of them."""
+    assert judges.replayed(ended(tmp_path, ROW | {"cudagraph_skips": skips})).status == status
+
+
 def test_energy_is_skipped_without_a_counter_and_failed_on_a_gpu(tmp_path):
     assert judges.energy(ended(tmp_path, ROW)).status == "failed"
     (tmp_path / "2").mkdir()
