@@ -76,6 +76,7 @@ def test_any_strategy_without_a_compiler_says_so(monkeypatch, tmp_path):
         *[(name, "compile") for name in ("fsdp", "model_parallel", "pipeline_parallel", "hybrid_parallel")],
         *[(name, "compile") for name in ("dataparallel", "apex_ddp", "ddp_compile")],
         ("ddp_compile", "cuda_graphs"),
+        ("fsdp", "fused"),  # which would end in a stack: DTensor has no rule for it
     ],
 )
 def test_a_strategy_refuses_an_option_that_would_do_nothing(name, field, monkeypatch):
