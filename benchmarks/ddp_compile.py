@@ -24,8 +24,8 @@ from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
-    check_compiler()
     config, worker = start_worker(config, find_place("torchrun"))
+    check_compiler(on_gpu=worker.device.type == "cuda")
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
         train, val = build_loaders(config, worker)

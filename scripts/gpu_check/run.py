@@ -64,7 +64,10 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
     "gpus": ("two NVIDIA GPUs or more", lambda here: here.num_gpus > 1),
     "ampere": ("a GPU of compute capability 8 or newer", lambda here: (here.capability or (0, 0)) >= (8, 0)),
     "bf16": ("a GPU of compute capability 8 or newer, or a CPU", lambda here: (here.capability or (8, 0)) >= (8, 0)),
-    "compiler": ("a C++ compiler (g++, or one named in CXX) and Python's headers", lambda here: here.has_compiler),
+    "compiler": (
+        "g++ (or CXX), on GPUs gcc (or CC) and triton, Python's headers",
+        lambda here: here.has_compiler,
+    ),
 }
 
 
@@ -74,7 +77,7 @@ def main(options: Options) -> int:
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    here = Here(num_gpus, machine.capability(), not no_compiler())
+    here = Here(num_gpus, machine.capability(), not no_compiler(on_gpu))
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]

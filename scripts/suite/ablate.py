@@ -56,7 +56,7 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
     if option.needs in ("files", "pack") and config.loader == "synthetic":
         return 'images are synthetic, so that nothing is read; ARGS="--loader folder" reads some'
     if option.needs == "compiler":
-        return no_compiler()
+        return no_compiler(on_gpu=machine.num_gpus() > 0)
     if option.needs == "ranks" and machine.all_ranks(ranks_here)[0] < 2:
         return "needs two ranks or more, which talk to each other"
     if option.needs == "pack":

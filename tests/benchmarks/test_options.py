@@ -7,13 +7,14 @@ import dataclasses
 import math
 import runpy
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support import CPU, run_strategy
 from torch._dynamo.utils import counters
 
-from benchmarks.common import outcome
+from benchmarks.common import compiling, outcome
 from benchmarks.common.clock import first_timed
 from benchmarks.common.config import Config
 from benchmarks.common.devices import Worker, ddp_options
@@ -68,6 +69,24 @@ def test_any_strategy_without_a_compiler_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="needs a C\\+\\+ compiler, and there is none; install g"):
         build_model(with_options(compile=True), 4, CPU)
+
+
+def test_a_gpu_needs_a_c_compiler_and_triton_too(monkeypatch, tmp_path):
+    """Protects GPUs whose image has g++ alone: Triton would end in a stack in the first step."""
+    for name in ("g++", "tool"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(compiling, "Path", lambda *parts: SimpleNamespace(exists=lambda: True))  # Python's headers
+    monkeypatch.setattr(compiling, "find_spec", lambda name: None)
+    assert not compiling.no_compiler(on_gpu=False)
+    assert "needs a C compiler" in compiling.no_compiler(on_gpu=True)
+    monkeypatch.setenv("CC", "tool")
+    assert "pip install triton" in compiling.no_compiler(on_gpu=True)
+    monkeypatch.setattr(compiling, "find_spec", lambda name: name)
+    assert not compiling.no_compiler(on_gpu=True)
 
 
 @pytest.mark.parametrize(
