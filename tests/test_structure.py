@@ -107,7 +107,7 @@ NAMED = {
     "analysis.sets": {"single"},
     "suite.preflight": {*CORE},
     # a list of what to time on a GPU, which says what is run and branches on nothing
-    "gpu_check.checks": {"ddp", "ddp_compile"},
+    "gpu_check.checks": {"ddp", "ddp_compile", "ddp_compressed"},
 }
 
 

@@ -30,6 +30,7 @@ def checks(scale: Scale, results: Path) -> list[Check]:
         *_proofs(scale, results),
         *_matrix(scale, results),
         *_speed(scale, results),
+        *_options(scale, results),
         *_ends(scale, results),
         *_with_libraries(scale, results),
         *_several_gpus(scale, results),
@@ -205,6 +206,39 @@ def _speed(scale: Scale, results: Path) -> list[Check]:
             estimate_s=50,
         ),
     ]
+
+
+def _options(scale: Scale, results: Path) -> list[Check]:
+    """Those that only a GPU can honour, or that are other kernels there."""
+    listed = [
+        ("compile", BASELINE, "--compile", ("compiler",), judges.ran),
+        ("cuda graphs", BASELINE, "--compile --cuda-graphs", ("cuda", "compiler"), judges.replayed),
+        ("fused", "ddp", "--fused", (), judges.ran),
+        ("deterministic", BASELINE, "--no-cudnn-benchmark --cudnn-deterministic", (), judges.ran),
+        ("buckets", "ddp", "--static-graph --gradient-as-bucket-view --bucket-cap-mb 100", (), judges.ran),
+        ("powersgd", "ddp_compressed", "--comm-hook powersgd", ("cuda",), judges.ran),
+        ("sync norm", "ddp", "--norm sync", ("cuda",), judges.ran),
+    ]
+    found = [
+        launched(
+            f"option {name}",
+            f"{strategy} trains with {flags}",
+            strategy,
+            f"{scale.short} {flags}",
+            scale,
+            results / "short",
+            judge,
+            needs=needs,
+            estimate_s=60 if "compiler" in needs else 25,
+        )
+        for name, strategy, flags, needs, judge in listed
+    ]
+    images = ("--data", scale.data) if scale.data else ()
+    overhead = (python(), "-m", "scripts.probe.overhead", "--pairs", "6", "--config", scale.config, *images)
+    claim = "the suite's loop is timed beside a bare one"
+    told = {"RESULTS": str(results)}
+    judge = judges.said(r"^suite / bare, images per second: .*")
+    return [*found, Check("overhead", claim, overhead, judge, told, timed=True, estimate_s=60, after="data")]
 
 
 def _ends(scale: Scale, results: Path) -> list[Check]:

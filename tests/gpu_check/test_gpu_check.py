@@ -98,6 +98,7 @@ def test_images_are_a_check_and_only_what_reads_them_waits(tmp_path):
         assert (scale.data or "make_dataset") in " ".join(listed["data"].argv)
         assert {name for name in listed if listed[name].after == "data"} == {
             "loader",
+            "overhead",
             *(name for name in listed if name.startswith("proof ")),
         }
 
