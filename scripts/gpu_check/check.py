@@ -9,6 +9,9 @@ from pathlib import Path
 
 from scripts.gpu_check import judges
 
+PRECISIONS = ("fp32", "tf32", "bf16")
+OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16",), "fp16": ("cuda",)}  # keys of run.NEEDS
+
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
