@@ -82,7 +82,7 @@ def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
 
     for name, value in {"allow_tf32": True, "benchmark": False}.items():
         monkeypatch.setattr(torch.backends.cudnn, name, value)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    torch.backends.cuda.matmul.allow_tf32 = True  # the suite puts it back
     monkeypatch.setattr(peer_rank, "steps_of", steps_of)
     for variable, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():
         monkeypatch.setenv(variable, value)
