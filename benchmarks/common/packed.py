@@ -2,7 +2,7 @@
 
 It is a safetensors file (see arrays.py): `images`, all images' bytes one after the other, and tables with each one's
 end, shape, class and checksum. Images have the order of the folder, so batches are those of `loader: folder`. Arrow
-would hold the same bytes, but brings 40 MB of library to map them, and a .npy file holds one array only.
+would hold the same bytes, but brings 40 MB of library to map them, and a .npy file holds one array only. Needs no torch.
 """
 
 import json
@@ -12,12 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
-import torch
 from tqdm import tqdm
 
 from benchmarks.common.arrays import Damaged, map_arrays
 from benchmarks.common.config import Config
-from benchmarks.common.crops import Choose
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import cached, known_fingerprint
 from benchmarks.common.results import write_whole
@@ -135,14 +133,3 @@ def note_checked(path: Path) -> None:
 def _state(path: Path) -> str:
     stat = os.stat(path)
     return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}\n"
-
-
-def raw_reader():
-    """The reader of packed pixels, which have nothing to decode."""
-
-    def read(pixels: numpy.ndarray, choose: Choose):
-        view = choose(*pixels.shape[:2])
-        box = pixels[view.top : view.top + view.height, view.left : view.left + view.width]
-        return torch.from_numpy(numpy.ascontiguousarray(box)), view, False
-
-    return read
