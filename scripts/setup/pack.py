@@ -33,6 +33,7 @@ from benchmarks.common.decode import DECODE_ERRORS
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import Listing, is_current, known_fingerprint, list_images
 from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path, tables_checksum
+from benchmarks.common.results import write_whole
 
 CHUNK = 128  # images that are written, and lost by a kill, together
 SAMPLE = 200  # images whose sizes tell the size of all
@@ -134,19 +135,22 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: 
     metadata["classes"] = json.dumps(listing.classes)
     room = HEADER_ROOM + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
     plan = json.dumps([metadata, listing.times, room, CHUNK])
-    done = [] if not part.exists() else read_journal(journal, plan)
+    done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
+    if size < (written := room + sum(sum(chunk.sizes) for chunk in done)):
+        done, written = [], room  # bytes that the journal tells of are lost
+    if done:
+        print(f"going on after {sum(len(chunk.sizes) for chunk in done)} images")
     try:
-        with part.open("r+b" if done else "wb") as file, journal.open("a" if done else "w") as notes:
-            if not done:
-                notes.write(plan + "\n")
-            file.truncate(room + sum(sum(chunk.sizes) for chunk in done))
+        write_whole(journal, "\n".join([plan, *map(note, done)]) + "\n")  # without a note that was cut off
+        with part.open("r+b" if done else "wb") as file, journal.open("a") as notes:
+            file.truncate(written)
             file.seek(0, os.SEEK_END)
             for chunk in encoded(listing, kind, len(done)):
                 file.write(chunk.stored)
                 flush(file)  # first the bytes, then the note that they are there
                 chunk.stored = b""
                 done.append(chunk)
-                notes.write(json.dumps([chunk.sizes, chunk.shapes, chunk.checksums]) + "\n")
+                notes.write(note(chunk) + "\n")
                 flush(notes)
             if not is_current(listing.folder, json.loads(listing.times)) or known_fingerprint(root) != fingerprint:
                 raise UserError(f"{listing.folder} changed while it was packed; run make pack again")
@@ -155,6 +159,7 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: 
         if error.errno != errno.ENOSPC:
             raise UserError(f"cannot pack {error.filename or path}: {error.strerror}; run make pack again") from None
         raise UserError(f"the disk of {path.parent} is full; make room, and make pack goes on") from None
+    check_written(part, journal)
     os.replace(part, path)
     journal.unlink()
     note_checked(path)
@@ -162,6 +167,19 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: 
     for index in bad[:3]:
         print(f"warning: {listing.path(index)!r} is not a readable image; a run that meets it says so")
     print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
+
+
+def check_written(part: Path, journal: Path) -> None:
+    """Read the finished file back, also what an earlier run wrote of it. Raises UserError, and drops the journal."""
+    try:
+        Pack(part).check(f"checking {part.name}")
+    except (OSError, Damaged) as error:
+        journal.unlink()
+        raise UserError(f"{part} is not as it was written: {error}; is its disk sound? run make pack again") from None
+
+
+def note(chunk: Chunk) -> str:
+    return json.dumps([chunk.sizes, chunk.shapes, chunk.checksums])
 
 
 def read_journal(journal: Path, plan: str) -> list[Chunk]:
@@ -173,8 +191,6 @@ def read_journal(journal: Path, plan: str) -> list[Chunk]:
             return []
         # a note without its line end was cut off, even where it still reads as JSON
         chunks.extend(Chunk(b"", *json.loads(line)) for line in lines[1:-1])
-    if chunks:
-        print(f"going on after {sum(len(chunk.sizes) for chunk in chunks)} images")
     return chunks
 
 

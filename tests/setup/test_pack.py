@@ -245,18 +245,51 @@ def test_packing_goes_on_after_kills(own_data):
     assert len(Pack(folder / "val.safetensors")) == NUM_VAL
 
 
-def test_a_journal_that_was_cut_off_costs_a_chunk_and_no_more(own_data, monkeypatch):
-    """Protects from a power cut: half a note counts as none, and bytes that no note tells of are dropped."""
+@pytest.fixture
+def stopped(own_data, monkeypatch, capsys) -> tuple[Path, bytes]:
+    """The train.part of packing in chunks of 8 images that was stopped at its end, and the file that it would be."""
     monkeypatch.setattr(pack, "CHUNK", 8)
-    expected = make(own_data).read_bytes()
-    path = own_data / "packed" / "full" / "train.safetensors"
-    with monkeypatch.context() as patch:
+    path = make(own_data)
+    expected = path.read_bytes()
+    path.unlink()
+    stop_at_the_end(own_data, monkeypatch)
+    capsys.readouterr()
+    return path.with_suffix(".part"), expected
+
+
+def stop_at_the_end(data: Path, monkeypatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(pack, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        path.unlink()
-        with pytest.raises(KeyboardInterrupt):
-            make(own_data)
-    journal = path.with_suffix(".journal")
+        make(data)
+
+
+def test_a_journal_that_was_cut_off_costs_a_chunk_and_no_more(own_data, stopped, monkeypatch, capsys):
+    """Protects from a power cut: half a note counts as none, and hides none of those that follow it."""
+    part, expected = stopped
+    journal = part.with_suffix(".journal")
     lines = journal.read_text().splitlines(keepends=True)
     journal.write_text("".join(lines[:3]) + lines[3][:-1])
-    make(own_data)
+    stop_at_the_end(own_data, monkeypatch)
+    assert "going on after 16 images" in capsys.readouterr().out
+    path = make(own_data)
+    assert "going on after 40 images" in capsys.readouterr().out
     assert path.read_bytes() == expected
+
+
+def test_a_part_that_lost_bytes_is_written_anew(own_data, stopped, capsys):
+    """Protects from zeros in the place of images: the journal tells of more than the disk kept."""
+    part, expected = stopped
+    part.write_bytes(part.read_bytes()[:-5000])
+    assert make(own_data).read_bytes() == expected
+    assert "going on" not in capsys.readouterr().out
+
+
+def test_a_part_that_changed_while_nobody_wrote_is_found_at_the_end(own_data, stopped):
+    """Protects from wrong pixels under a note that says `checked`; the next run starts anew."""
+    part, expected = stopped
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-5000] + bytes([whole[-5000] ^ 1]) + whole[-4999:])
+    with pytest.raises(UserError, match="is not as it was written: image 39 does not have its checksum"):
+        make(own_data)
+    assert not part.with_suffix(".safetensors").exists()
+    assert make(own_data).read_bytes() == expected
