@@ -204,7 +204,7 @@ def image_folders(config: Config) -> tuple[Photographs, Photographs]:
     Raises UserError where they cannot be read, or a decoder that was asked for is not here.
     """
     if config.loader == "packed":
-        sources = [packed.open_pack(config, part) for part in ("train", "val")]
+        sources = packed.open_packs(config)
     else:
         sources = [Files(Path(config.data) / part) for part in ("train", "val")]
     name = decode.resolved_decoder(config)

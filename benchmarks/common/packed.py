@@ -20,7 +20,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.listing import cached, known_fingerprint
 from benchmarks.common.results import write_whole
 
-WHAT, VERSION = "imagenet-parallel-benchmarks pack", "1"
+WHAT, VERSION = "imagenet-parallel-benchmarks pack", "2"
 CHECKED_AT_ONCE = 1000  # images
 
 
@@ -92,6 +92,15 @@ def pack_path(config: Config, part: str) -> Path:
     return Path(folder) / config.pack / f"{part}.safetensors"
 
 
+def open_packs(config: Config) -> list[Pack]:
+    """The packed train and val of a run, of the same folder. Raises UserError as open_pack does."""
+    packs = [open_pack(config, part) for part in ("train", "val")]
+    if packs[0].metadata["fingerprint"] != packs[1].metadata["fingerprint"]:
+        again = f"make pack PACK={config.pack} DATA={config.data}"
+        raise UserError(f"{packs[0].path} and {packs[1].path} are of different folders; {again} writes them again")
+    return packs
+
+
 def open_pack(config: Config, part: str) -> Pack:
     """The packed train or val of a run. Raises UserError where it is not there, not whole, or of other images.
 
@@ -101,8 +110,8 @@ def open_pack(config: Config, part: str) -> Pack:
     again = f"make pack PACK={config.pack} DATA={config.data} writes it"
     try:
         pack = Pack(path)
-        if pack.metadata["kind"] != config.pack:
-            raise Damaged(f"it holds {pack.metadata['kind']}, not {config.pack}")
+        if (holds := (pack.metadata["part"], pack.metadata["kind"])) != (part, config.pack):
+            raise Damaged(f"it holds {' '.join(holds)}, not {part} {config.pack}")
         if (Path(config.data) / part).is_dir() and pack.metadata["fingerprint"] != known_fingerprint(Path(config.data)):
             raise Damaged(f"{config.data} holds other images than those that were packed")
         if not was_checked(path):

@@ -82,7 +82,7 @@ def is_whole(path: Path, fingerprint: str) -> bool:
         return False
     try:
         pack = Pack(path)
-        if pack.metadata["fingerprint"] != fingerprint:
+        if (pack.metadata["fingerprint"], pack.metadata["part"]) != (fingerprint, path.stem):
             raise Damaged("it is of other images")
         pack.check(f"checking {path.name}")
     except (OSError, Damaged, KeyError, ValueError) as error:
@@ -131,8 +131,8 @@ def alone(path: Path) -> Iterator[None]:
 def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: Path) -> None:
     """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header."""
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
-    metadata = {"what": WHAT, "version": VERSION, "kind": kind, "fingerprint": fingerprint}
-    metadata["classes"] = json.dumps(listing.classes)
+    metadata = {"what": WHAT, "version": VERSION, "kind": kind, "part": listing.folder.name}
+    metadata |= {"fingerprint": fingerprint, "classes": json.dumps(listing.classes)}
     room = HEADER_ROOM + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
     plan = json.dumps([metadata, listing.times, room, CHUNK])
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0

@@ -153,16 +153,30 @@ def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypat
     other = path.parents[1] / "256" / path.name
     whole = path.read_bytes()
     shutil.copy(other, path)
-    assert "it holds 256, not full" in problem(own_data)
+    assert "it holds train 256, not train full" in problem(own_data)
+    shutil.copy(path.with_name("val.safetensors"), path)
+    assert "it holds val full, not train full" in problem(own_data)
     path.write_bytes(whole)
     with monkeypatch.context() as patch:
-        patch.setattr(packed, "VERSION", "2")
-        assert "it has version 1, and this code reads 2" in problem(own_data)
+        patch.setattr(packed, "VERSION", "3")
+        assert "it has version 2, and this code reads 3" in problem(own_data)
     draw_images(own_data / "train", NUM_TRAIN + 4, seed=0)  # four more: the listing is older than the folder
     assert "holds other images than those that were packed" in problem(own_data)
     shutil.rmtree(own_data / "train")
     shutil.rmtree(own_data / "val")
     packed_loaders(own_data)  # the packed files alone are enough
+
+
+def test_train_and_val_of_two_folders_are_refused_where_no_folder_tells(own_data, tmp_path):
+    """Protects accuracy from images of another set, such as a val/ that holds what was trained on."""
+    path, other = make(own_data), tmp_path / "other images"
+    for part, num_images in (("train", 8), ("val", 4)):
+        draw_images(other / part, num_images, seed=2)
+    shutil.copy(make(other).with_name("val.safetensors"), path.with_name("val.safetensors"))
+    for part in ("train", "val"):
+        shutil.rmtree(own_data / part)
+    message = problem(own_data)
+    assert "are of different folders" in message and f"make pack PACK=full DATA={own_data}" in message
 
 
 def test_each_image_is_checked_once_and_not_at_every_start(own_data, monkeypatch):
