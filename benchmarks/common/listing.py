@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy
 from tqdm import tqdm
 
-from benchmarks.common.arrays import Damaged, map_arrays, write_arrays
+from benchmarks.common.arrays import Arrays, Damaged, checksum, map_arrays, write_arrays
 from benchmarks.common.fingerprint import IMG_EXTENSIONS, fingerprint
 from benchmarks.common.results import write_whole
 
-VERSION = "1"
+VERSION = "2"
 LISTED_AT_ONCE = 16  # folders: what a network file system takes to answer overlaps
 WORTH_AN_INDEX = 10_000  # images; fewer are listed in a blink
 SETTLED_NS = 2_000_000_000  # a folder changed that recently may change again with the same time
@@ -33,7 +33,7 @@ class Listing:
     classes: the names of the class folders, sorted. Paths are in the order of ImageFolder's samples.
     """
 
-    def __init__(self, folder: Path, metadata: dict[str, str], arrays: dict[str, numpy.ndarray]):
+    def __init__(self, folder: Path, metadata: dict[str, str], arrays: Arrays):
         self.folder = folder
         self.classes: list[str] = json.loads(metadata["classes"])
         self._folders: list[str] = json.loads(metadata["folders"])  # the folders that hold images
@@ -67,12 +67,13 @@ def list_images(folder: Path) -> Listing:
     index = index_path(folder)
     with contextlib.suppress(OSError, Damaged, ValueError, KeyError):
         metadata, arrays = map_arrays(index)
-        if metadata["version"] == VERSION and is_current(folder, json.loads(metadata["times"])):
+        whole = metadata["version"] == VERSION and metadata["checksum"] == checksum(metadata, arrays)
+        if whole and is_current(folder, json.loads(metadata["times"])):
             return Listing(folder, metadata, arrays)
     metadata, arrays, settled = scan(folder)
     if len(arrays["ends"]) >= WORTH_AN_INDEX and settled:
         with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
-            write_arrays(index, metadata, arrays)
+            write_arrays(index, metadata | {"checksum": checksum(metadata, arrays)}, arrays)
             return Listing(folder, *map_arrays(index))
     return Listing(folder, metadata, arrays)
 
@@ -109,7 +110,7 @@ def is_current(folder: Path, times: dict[str, int]) -> bool:
     return all(os.stat(os.path.join(folder, name)).st_mtime_ns == time_ns for name, time_ns in times.items())
 
 
-def scan(folder: Path) -> tuple[dict[str, str], dict[str, numpy.ndarray], bool]:
+def scan(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
     """List `folder` anew: the index's metadata and arrays, and whether all of it was left alone for a while."""
     began_ns = time.time_ns()
     times = {"": os.stat(folder).st_mtime_ns}

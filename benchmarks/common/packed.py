@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy
 from tqdm import tqdm
 
-from benchmarks.common.arrays import Damaged, map_arrays
+from benchmarks.common.arrays import Damaged, checksum, map_arrays
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import cached, known_fingerprint
@@ -37,11 +37,12 @@ class Pack:
             raise Damaged("it is not a packed file")
         if self.metadata.get("version") != VERSION:
             raise Damaged(f"it has version {self.metadata.get('version')}, and this code reads {VERSION}")
-        if tables_checksum(self.metadata, arrays) != self.metadata.get("checksum"):
+        images = arrays.pop("images")
+        if checksum(self.metadata, arrays) != self.metadata.get("checksum"):
             raise Damaged("its tables do not have their checksum")
         self.classes: list[str] = json.loads(self.metadata["classes"])
         self._pixels = self.metadata["kind"] != "jpeg256"
-        self._images, self._ends, self._shapes = arrays["images"], memoryview(arrays["ends"]), arrays["shapes"]
+        self._images, self._ends, self._shapes = images, memoryview(arrays["ends"]), arrays["shapes"]
         self._targets, self._checksums = arrays["targets"], arrays["checksums"]
 
     def __len__(self) -> int:
@@ -75,15 +76,6 @@ class Pack:
 
     def _stored(self, index: int) -> numpy.ndarray:
         return self._images[self._ends[index - 1] if index else 0 : self._ends[index]]
-
-
-def tables_checksum(metadata: dict[str, str], arrays: dict[str, numpy.ndarray]) -> str:
-    """CRC-32 of the metadata and of all arrays but the images, which have their own."""
-    words = {name: value for name, value in metadata.items() if name != "checksum"}
-    checksum = zlib.crc32(json.dumps(words, sort_keys=True).encode())
-    for name in ("ends", "shapes", "targets", "checksums"):
-        checksum = zlib.crc32(numpy.ascontiguousarray(arrays[name]), checksum)
-    return f"{checksum:08x}"
 
 
 def pack_path(config: Config, part: str) -> Path:

@@ -27,12 +27,12 @@ import tyro
 from PIL import Image
 from tqdm import tqdm
 
-from benchmarks.common.arrays import ALIGNED, Damaged, header
+from benchmarks.common.arrays import ALIGNED, Damaged, checksum, header
 from benchmarks.common.config import Config
 from benchmarks.common.decode import DECODE_ERRORS
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import Listing, is_current, known_fingerprint, list_images
-from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path, tables_checksum
+from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path
 from benchmarks.common.results import write_whole
 
 CHUNK = 128  # images that are written, and lost by a kill, together
@@ -257,7 +257,7 @@ def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: lis
     padding = -int(sizes.sum()) % ALIGNED
     layout = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
     layout |= {name: (table.dtype, table.shape) for name, table in tables.items()}
-    metadata["checksum"] = tables_checksum(metadata, tables)
+    metadata["checksum"] = checksum(metadata, tables)
     file.write(bytes(padding))
     for table in tables.values():
         file.write(table.tobytes())

@@ -4,6 +4,7 @@
 """
 
 import os
+import random
 import time
 from pathlib import Path
 
@@ -80,6 +81,20 @@ def test_an_index_is_never_older_than_its_folder(settled, change):
     else:
         os.link(one, (folder / "left" / "an inner folder" if "inner" in change else folder / "top") / "new.JPEG")
     assert same(list_images(folder), folder)
+
+
+def test_one_flipped_byte_in_an_index_relabels_nothing(settled):
+    """Protects labels: a table of class numbers has no other way to be seen wrong. Only filling may change."""
+    folder, chance = settled / "train", random.Random(0)
+    list_images(folder)
+    whole = index_path(folder).read_bytes()
+    first = 8 + int.from_bytes(whole[:8], "little")
+    for place in [*range(first, len(whole), 7), *(chance.randrange(first) for _ in range(40))]:
+        spoiled = bytearray(whole)
+        spoiled[place] ^= 1 << chance.randrange(8)
+        index_path(folder).write_bytes(spoiled)
+        assert same(list_images(folder), folder), place
+        index_path(folder).write_bytes(whole)
 
 
 def test_a_folder_that_was_just_changed_is_not_indexed(settled, monkeypatch):
