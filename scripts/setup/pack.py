@@ -34,6 +34,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.listing import Listing, is_current, known_fingerprint, list_images
 from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path
 from benchmarks.common.results import write_whole
+from scripts.setup.check_data import check_image_folder
 
 CHUNK = 128  # images that are written, and lost by a kill, together
 SAMPLE = 200  # images whose sizes tell the size of all
@@ -64,8 +65,11 @@ def main(options: Options) -> None:
     config = Config(data=options.data, loader="packed", pack=options.pack)
     root = Path(options.data)
     try:
+        check_image_folder(root)
         listings = {part: list_images(root / part) for part in ("train", "val")}
         fingerprint = known_fingerprint(root)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; DATA must hold train/ and val/") from None
     todo = {part: one for part, one in listings.items() if not is_whole(pack_path(config, part), fingerprint)}

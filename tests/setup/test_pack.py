@@ -192,6 +192,18 @@ def test_each_image_is_checked_once_and_not_at_every_start(own_data, monkeypatch
     assert checks == [path.name]
 
 
+def test_a_folder_that_no_run_would_take_is_not_packed(own_data):
+    """Protects from a traceback, and from hours for nothing: a class without images, a class that train lacks."""
+    shutil.rmtree(own_data / "val")
+    (own_data / "val" / "left").mkdir(parents=True)
+    with pytest.raises(UserError, match="val/ has class folders without an image: 'left'"):
+        make(own_data)
+    draw_images(own_data / "val", 4, seed=1)
+    shutil.rmtree(own_data / "train" / "left")
+    with pytest.raises(UserError, match="val/ has classes that train/ lacks: 'left'"):
+        make(own_data)
+
+
 # --- packing that does not come to its end ----------------------------------------------------------------------
 
 
