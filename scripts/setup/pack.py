@@ -7,6 +7,7 @@ jpeg256 those as JPEGs of quality 90 (31 GB). Only full trains on the same pixel
 it was stopped or killed, it goes on; a packed file that is whole already is checked and kept.
 """
 
+import collections
 import contextlib
 import dataclasses
 import errno
@@ -16,11 +17,12 @@ import json
 import os
 import shutil
 import sys
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, TextIO
 
 import numpy
 import tyro
@@ -36,7 +38,8 @@ from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_pat
 from benchmarks.common.results import write_whole
 from scripts.setup.check_data import check_image_folder
 
-CHUNK = 128  # images that are written, and lost by a kill, together
+CHUNK, CHUNK_BYTES = 128, 1 << 26  # images that are written, and lost by a kill, together: whichever comes first
+LOOK_AGAIN_S = 60  # whether the folder is still the one that was listed
 SAMPLE = 200  # images whose sizes tell the size of all
 KINDS = ("full", "256", "jpeg256")
 SHORT_SIDE, QUALITY = 256, 90
@@ -53,17 +56,26 @@ class Options:
 
 @dataclasses.dataclass
 class Chunk:
-    """Images as they are stored, and what the tables say of each."""
+    """What the tables say of some images, and the images as they are stored, until they are written."""
 
-    stored: bytes
-    sizes: list[int]
-    shapes: list[tuple[int, int]]
-    checksums: list[int]
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    shapes: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    checksums: list[int] = dataclasses.field(default_factory=list)
+    stored: list[bytes] = dataclasses.field(default_factory=list)
+
+    def add(self, stored: bytes, shape: tuple[int, int], checksum: int) -> None:
+        self.stored.append(stored)
+        self.sizes.append(len(stored))
+        self.shapes.append(shape)
+        self.checksums.append(checksum)
+
+    def is_full(self) -> bool:
+        return len(self.sizes) >= CHUNK or sum(self.sizes) >= CHUNK_BYTES
 
 
 def main(options: Options) -> None:
     config = Config(data=options.data, loader="packed", pack=options.pack)
-    root = Path(options.data)
+    root, began_ns = Path(options.data), time.time_ns()
     try:
         check_image_folder(root)
         listings = {part: list_images(root / part) for part in ("train", "val")}
@@ -77,7 +89,7 @@ def main(options: Options) -> None:
     refuse_without_room(pack_path(config, "train").parent, sum(sizes.values()))
     for part, listing in todo.items():
         with alone(pack_path(config, part)):
-            write_pack(pack_path(config, part), listing, config.pack, fingerprint, root)
+            write_pack(pack_path(config, part), listing, config.pack, fingerprint, began_ns)
 
 
 def is_whole(path: Path, fingerprint: str) -> bool:
@@ -132,13 +144,16 @@ def alone(path: Path) -> Iterator[None]:
         yield
 
 
-def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: Path) -> None:
-    """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header."""
+def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_ns: int) -> None:
+    """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header.
+
+    Raises UserError where the folder changed since it was listed, or one of its files since began_ns.
+    """
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
     metadata = {"what": WHAT, "version": VERSION, "kind": kind, "part": listing.folder.name}
     metadata |= {"fingerprint": fingerprint, "classes": json.dumps(listing.classes)}
     room = HEADER_ROOM + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
-    plan = json.dumps([metadata, listing.times, room, CHUNK])
+    plan = json.dumps([metadata, listing.times, room])
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
     if size < (written := room + sum(sum(chunk.sizes) for chunk in done)):
         done, written = [], room  # bytes that the journal tells of are lost
@@ -149,15 +164,8 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: 
         with part.open("r+b" if done else "wb") as file, journal.open("a") as notes:
             file.truncate(written)
             file.seek(0, os.SEEK_END)
-            for chunk in encoded(listing, kind, len(done)):
-                file.write(chunk.stored)
-                flush(file)  # first the bytes, then the note that they are there
-                chunk.stored = b""
-                done.append(chunk)
-                notes.write(note(chunk) + "\n")
-                flush(notes)
-            if not is_current(listing.folder, json.loads(listing.times)) or known_fingerprint(root) != fingerprint:
-                raise UserError(f"{listing.folder} changed while it was packed; run make pack again")
+            num_done = sum(len(chunk.sizes) for chunk in done)
+            done += write_images(file, notes, listing, encoded(listing, kind, num_done, began_ns))
             finish(file, metadata, listing, done, room)
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -171,6 +179,37 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: 
     for index in bad[:3]:
         print(f"warning: {listing.path(index)!r} is not a readable image; a run that meets it says so")
     print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
+
+
+def write_images(file: BinaryIO, notes: TextIO, listing: Listing, chunks: Iterable[Chunk]) -> list[Chunk]:
+    """Write each chunk while the next is made; returns them. Raises UserError where the folder has changed."""
+    written, look_again = [], time.monotonic() + LOOK_AGAIN_S
+
+    def write(chunk: Chunk) -> None:
+        file.writelines(chunk.stored)
+        flush(file)  # first the bytes, then the note that they are there
+        chunk.stored = []
+        notes.write(note(chunk) + "\n")
+        flush(notes)
+
+    with ThreadPoolExecutor(1) as writer:
+        for chunk in chunks:
+            if time.monotonic() >= look_again:
+                refuse_changed(listing)
+                look_again = time.monotonic() + LOOK_AGAIN_S
+            if written:
+                writing.result()
+            writing = writer.submit(write, chunk)
+            written.append(chunk)
+        if written:
+            writing.result()
+    refuse_changed(listing)
+    return written
+
+
+def refuse_changed(listing: Listing) -> None:
+    if not is_current(listing.folder, json.loads(listing.times)):
+        raise UserError(f"{listing.folder} changed while it was packed; run make pack again")
 
 
 def check_written(part: Path, journal: Path) -> None:
@@ -194,36 +233,47 @@ def read_journal(journal: Path, plan: str) -> list[Chunk]:
         if lines[0] != plan:
             return []
         # a note without its line end was cut off, even where it still reads as JSON
-        chunks.extend(Chunk(b"", *json.loads(line)) for line in lines[1:-1])
+        chunks.extend(Chunk(*json.loads(line)) for line in lines[1:-1])
     return chunks
 
 
-def encoded(listing: Listing, kind: str, num_done: int) -> Iterator[Chunk]:
-    """The chunks that are not done yet, in order, made by all cores a little ahead of what is written."""
-    starts, threads = range(num_done * CHUNK, len(listing), CHUNK), len(os.sched_getaffinity(0))
+def encoded(listing: Listing, kind: str, num_done: int, began_ns: int) -> Iterator[Chunk]:
+    """The images from number num_done on, in order, made by all cores a little ahead of what is written.
 
-    def make(index: int) -> tuple[bytes, tuple[int, int]]:
-        return encode(listing.path(index), kind)
+    Raises UserError for a file that was written after began_ns: it may have been read half old, half new.
+    """
+    threads = len(os.sched_getaffinity(0))
+
+    def make(index: int) -> tuple[bytes, tuple[int, int], int]:
+        path = listing.path(index)
+        stored, shape = encode(path, kind)
+        if os.stat(path).st_mtime_ns > began_ns:
+            raise UserError(f"{path!r} changed while it was packed; run make pack again")
+        return stored, shape, zlib.crc32(stored)
 
     bar = tqdm(desc=f"packing {listing.folder.name}", total=len(listing), unit="image", disable=None, leave=False)
     with ThreadPoolExecutor(threads) as pool, bar:
-        bar.update(num_done * CHUNK)
-        waiting = []
-        for start in starts:
-            waiting.append([pool.submit(make, index) for index in range(start, min(start + CHUNK, len(listing)))])
-            if len(waiting) > 2:
-                yield one_chunk(waiting.pop(0), bar)
-        while waiting:
-            yield one_chunk(waiting.pop(0), bar)
+        bar.update(num_done)
+        chunk = Chunk()
+        for image in in_order(pool, make, range(num_done, len(listing)), 2 * threads):
+            chunk.add(*image)
+            bar.update()
+            if chunk.is_full():
+                yield chunk
+                chunk = Chunk()
+        if chunk.sizes:
+            yield chunk
 
 
-def one_chunk(futures: list, bar: tqdm) -> Chunk:
-    images = []
-    for future in futures:
-        images.append(future.result())
-        bar.update()
-    stored = [bytes_of for bytes_of, _ in images]
-    return Chunk(b"".join(stored), [*map(len, stored)], [shape for _, shape in images], [*map(zlib.crc32, stored)])
+def in_order(pool: ThreadPoolExecutor, make: Callable, numbers: Iterable[int], ahead: int) -> Iterator:
+    """make(number) of each, of which no more than `ahead` are begun before they are asked for."""
+    waiting = collections.deque()
+    for number in numbers:
+        waiting.append(pool.submit(make, number))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:

@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/setup/test_pack.py
 """
 
+import json
 import os
 import random
 import shutil
@@ -220,6 +221,53 @@ def test_a_folder_that_changes_while_it_is_packed_is_refused(own_data, monkeypat
     assert not (own_data / "packed" / "full" / "train.safetensors").exists()
     monkeypatch.setattr(pack, "encode", encode)
     assert len(Pack(make(own_data))) == NUM_TRAIN + 1
+
+
+def test_a_folder_that_changes_is_not_packed_to_its_end(own_data, monkeypatch):
+    """Protects hours: a change in the first is said in the next minute."""
+    monkeypatch.setattr(pack, "LOOK_AGAIN_S", 0)
+    monkeypatch.setattr(pack, "CHUNK", 8)
+    monkeypatch.setattr(pack, "told_size", lambda *_: save(own_data / "train" / "left" / "late.JPEG", "L") or 0)
+    with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
+        make(own_data)
+    assert len((own_data / "packed" / "full" / "train.journal").read_text().splitlines()) == 1
+
+
+def test_a_file_that_is_written_again_meanwhile_is_refused(own_data, monkeypatch):
+    """Protects from half a photograph: its folder's time stays what it was, and the fingerprint too."""
+    encode = pack.encode
+
+    def meanwhile(path, kind):
+        found = encode(path, kind)
+        if path.endswith("left 17.JPEG"):
+            time.sleep(0.02)  # file systems tell the time to 10 ms
+            Path(path).write_bytes(Path(path).read_bytes())
+        return found
+
+    monkeypatch.setattr(pack, "encode", meanwhile)
+    with pytest.raises(UserError, match=r"left 17.JPEG' changed while it was packed; run make pack again"):
+        make(own_data)
+    monkeypatch.setattr(pack, "encode", encode)
+    assert len(Pack(make(own_data))) == NUM_TRAIN
+
+
+def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
+    """Protects memory: at 3 images of 14,400 bytes a chunk, no more than two chunks and what is begun."""
+    journal, encode, held = own_data / "packed" / "full" / "train.journal", pack.encode, []
+
+    def counted(path, kind):
+        if journal.exists() and "train" in path:
+            begun.append(path)
+            notes = journal.read_text().splitlines()[1:]
+            held.append(len(begun) - sum(len(json.loads(note)[0]) for note in notes))
+        return encode(path, kind)
+
+    begun = []
+    monkeypatch.setattr(pack, "CHUNK_BYTES", 30_000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(pack, "encode", counted)
+    make(own_data)
+    assert len(begun) == NUM_TRAIN and max(held) <= 3 + 3 + 3
 
 
 def test_a_disk_without_room_is_said_before_anything_is_written(own_data, monkeypatch):
