@@ -205,6 +205,63 @@ def test_a_folder_that_no_run_would_take_is_not_packed(own_data):
         make(own_data)
 
 
+RANK = """
+import sys, time
+from benchmarks.common import packed
+from benchmarks.common.config import Config
+check = packed.Pack.check
+packed.Pack.check = lambda self, text: (print("checked", self.path.stem, flush=True), time.sleep(0.5), check(self, text))
+packed.open_packs(Config(data=sys.argv[1], loader="packed"))
+"""
+
+
+def test_one_rank_checks_and_the_others_wait_for_it(own_data):
+    """Protects start-up: eight ranks do not each read 700 GB."""
+    path = make(own_data)
+    for note in path.parent.glob("*.checked"):
+        note.unlink()
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", RANK, str(own_data)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert sorted("".join(rank.communicate(timeout=120)[0] for rank in ranks).split()) == ["checked"] * 2 + [
+        "train",
+        "val",
+    ]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0]
+
+
+def test_nodes_with_copies_of_their_own_do_not_undo_each_others_notes(own_data, tmp_path, monkeypatch):
+    """Protects a cluster whose nodes share their home: the same path, another file."""
+    node, checks = make(own_data).parent, []
+    other = Path(shutil.copytree(node, tmp_path / "another node"))
+    monkeypatch.setattr(Pack, "check", lambda self, text: checks.append(self.path.name))
+    for _ in range(2):
+        packed_loaders(own_data)
+        node.rename(tmp_path / "away")
+        other.rename(node)
+        packed_loaders(own_data)
+        node.rename(other)
+        (tmp_path / "away").rename(node)
+    assert checks == ["train.safetensors", "val.safetensors"]
+
+
+def test_packed_jpegs_are_checked_whenever_they_are_read(own_data):
+    """Protects from what rots after it was written: the image is named, or skipped where that is asked for."""
+    path = make(own_data, "jpeg256")
+    times = path.stat()
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # a disk tells nobody
+    message = refusal(packed_loaders(own_data, "jpeg256")[0])
+    assert f"of {path}" in message and "it does not have its checksum" in message
+    train, _ = packed_loaders(own_data, "jpeg256", skip_bad_files=True)
+    assert len(pixels(train)[0]) == NUM_TRAIN and train.num_bad_files == 1
+
+
 # --- packing that does not come to its end ----------------------------------------------------------------------
 
 
@@ -312,7 +369,9 @@ def test_packing_goes_on_after_kills(own_data):
         went_on += "going on after" in output
     assert process.returncode == 0 and went_on >= 4
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".lock") == [
+        "train.checked",
         "train.safetensors",
+        "val.checked",
         "val.safetensors",
     ]
     assert (folder / "train.safetensors").read_bytes() == expected
