@@ -93,12 +93,17 @@ def main(options: Options) -> None:
 
 
 def is_whole(path: Path, fingerprint: str) -> bool:
-    """Whether a packed file of these images is there; all of it is read."""
+    """Whether a packed file of these images is there; all of it is read.
+
+    Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's.
+    """
     if not path.exists():
         return False
     try:
         pack = Pack(path)
         if (pack.metadata["fingerprint"], pack.metadata["part"]) != (fingerprint, path.stem):
+            if os.environ.get("PACKED"):
+                raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
             raise Damaged("it is of other images")
         pack.check(f"checking {path.name}")
     except (OSError, Damaged, KeyError, ValueError) as error:

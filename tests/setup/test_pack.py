@@ -148,6 +148,23 @@ def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):
     assert path.read_bytes() == whole
 
 
+def test_two_data_sets_do_not_overwrite_each_others_packs(own_data, tmp_path, monkeypatch):
+    """Protects hours of packing where PACKED names one disk for all; beside its folder an old pack makes room."""
+    shared, other = tmp_path / "a large disk", tmp_path / "other images"
+    for part, num_images in (("train", 8), ("val", 4)):
+        draw_images(other / part, num_images, seed=2)
+    make(other)
+    monkeypatch.setenv("PACKED", str(shared))
+    make(own_data)
+    written = (shared / "full" / "train.safetensors").read_bytes()
+    with pytest.raises(UserError, match=r"train.safetensors is of other images; give another folder by PACKED"):
+        make(other)
+    assert (shared / "full" / "train.safetensors").read_bytes() == written
+    monkeypatch.delenv("PACKED")
+    draw_images(other / "train", 12, seed=2)
+    assert len(Pack(make(other))) == 12
+
+
 def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypatch):
     path = make(own_data)
     make(own_data, "256")
