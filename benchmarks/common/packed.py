@@ -90,6 +90,11 @@ def pack_path(config: Config, part: str) -> Path:
     return Path(folder) / config.pack / f"{part}.safetensors"
 
 
+def has_files(data: str) -> bool:
+    """Whether train/ and val/ are here, or their packed files at most."""
+    return all((Path(data) / part).is_dir() for part in ("train", "val"))
+
+
 def open_packs(config: Config) -> list[Pack]:
     """The packed train and val of a run, of the same folder. Raises UserError as open_pack does."""
     packs = [open_pack(config, part) for part in ("train", "val")]
@@ -112,7 +117,7 @@ def open_pack(config: Config, part: str) -> Pack:
         pack = Pack(path)
         if (holds := (pack.metadata["part"], pack.metadata["kind"])) != (part, config.pack):
             raise Damaged(f"it holds {' '.join(holds)}, not {part} {config.pack}")
-        if (Path(config.data) / part).is_dir() and pack.metadata["fingerprint"] != known_fingerprint(Path(config.data)):
+        if has_files(config.data) and pack.metadata["fingerprint"] != known_fingerprint(Path(config.data)):
             raise Damaged(f"{config.data} holds other images than those that were packed")
         if config.pack != "jpeg256":
             check_once(pack)
