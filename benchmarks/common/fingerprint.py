@@ -8,6 +8,7 @@ file of each class. Paths and times are not in it, so it is the same on every ma
 seconds for ImageNet's 1.3 million. The plan takes it once; ranks do not. Needs no torch.
 """
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-# torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
-IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+from benchmarks.common.listing import IMG_EXTENSIONS, cached, index_path, list_images
+from benchmarks.common.results import write_whole
+
 DIGITS = 16
 
 
@@ -44,3 +46,19 @@ def _images(folder: str, within: str = "") -> Iterator[str]:
                 yield from _images(entry.path, f"{within}{entry.name}/")
             elif entry.name.lower().endswith(IMG_EXTENSIONS):
                 yield within + entry.name
+
+
+def known_fingerprint(data: Path) -> str:
+    """The fingerprint of a data set, taken once for as long as the listings of train/ and val/ hold."""
+    parts = [list_images(data / part) for part in ("train", "val")]
+    kept, times = cached(data, "fingerprint"), "\n".join(part.times for part in parts)
+    listed = hashlib.sha256(times.encode()).hexdigest()
+    with contextlib.suppress(OSError, ValueError):
+        before, value = kept.read_text(encoding="utf-8").split()
+        if before == listed:
+            return value
+    value = fingerprint(data)
+    if index_path(data / "train").exists():
+        with contextlib.suppress(OSError):
+            write_whole(kept, f"{listed} {value}\n")
+    return value

@@ -18,9 +18,9 @@ import numpy
 from tqdm import tqdm
 
 from benchmarks.common.arrays import Arrays, Damaged, checksum, map_arrays, write_arrays
-from benchmarks.common.fingerprint import IMG_EXTENSIONS, fingerprint
-from benchmarks.common.results import write_whole
 
+# torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 VERSION = "2"
 LISTED_AT_ONCE = 16  # folders: what a network file system takes to answer overlaps
 WORTH_AN_INDEX = 10_000  # images; fewer are listed in a blink
@@ -76,22 +76,6 @@ def list_images(folder: Path) -> Listing:
             write_arrays(index, metadata | {"checksum": checksum(metadata, arrays)}, arrays)
             return Listing(folder, *map_arrays(index))
     return Listing(folder, metadata, arrays)
-
-
-def known_fingerprint(data: Path) -> str:
-    """benchmarks.common.fingerprint of a data set, taken once for as long as the listings of train/ and val/ hold."""
-    parts = [list_images(data / part) for part in ("train", "val")]
-    kept, times = cached(data, "fingerprint"), "\n".join(part.times for part in parts)
-    listed = hashlib.sha256(times.encode()).hexdigest()
-    with contextlib.suppress(OSError, ValueError):
-        before, value = kept.read_text(encoding="utf-8").split()
-        if before == listed:
-            return value
-    value = fingerprint(data)
-    if index_path(data / "train").exists():
-        with contextlib.suppress(OSError):
-            write_whole(kept, f"{listed} {value}\n")
-    return value
 
 
 def cached(path: Path, kind: str) -> Path:

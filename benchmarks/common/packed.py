@@ -19,7 +19,8 @@ from tqdm import tqdm
 from benchmarks.common.arrays import Damaged, checksum, map_arrays
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import cached, known_fingerprint
+from benchmarks.common.fingerprint import known_fingerprint
+from benchmarks.common.listing import cached
 from benchmarks.common.results import write_whole
 
 WHAT, VERSION = "imagenet-parallel-benchmarks pack", "2"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.fingerprint import IMG_EXTENSIONS
+from benchmarks.common.listing import IMG_EXTENSIONS
 
 LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
 

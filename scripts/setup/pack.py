@@ -33,7 +33,8 @@ from benchmarks.common.arrays import ALIGNED, Damaged, checksum, header
 from benchmarks.common.config import Config
 from benchmarks.common.decode import DECODE_ERRORS
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import Listing, is_current, known_fingerprint, list_images
+from benchmarks.common.fingerprint import known_fingerprint
+from benchmarks.common.listing import Listing, is_current, list_images
 from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path
 from benchmarks.common.results import write_whole
 from scripts.setup.check_data import check_image_folder

@@ -19,7 +19,7 @@ import tyro
 from benchmarks.common import machine
 from benchmarks.common.config import Config, find_key, load_config, whole_batch
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import known_fingerprint
+from benchmarks.common.fingerprint import known_fingerprint
 from benchmarks.common.packed import has_files, open_packs
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder

@@ -12,9 +12,10 @@ import pytest
 from support import NUM_TRAIN, loaders
 from torchvision.datasets import ImageFolder
 
+from benchmarks.common import fingerprint as fingerprints
 from benchmarks.common import listing
-from benchmarks.common.fingerprint import fingerprint
-from benchmarks.common.listing import index_path, known_fingerprint, list_images
+from benchmarks.common.fingerprint import fingerprint, known_fingerprint
+from benchmarks.common.listing import index_path, list_images
 from scripts.probe import listing as probe
 
 
@@ -115,7 +116,7 @@ def test_the_fingerprint_is_kept_as_long_as_the_listing(settled, monkeypatch):
     expected = fingerprint(settled)
     assert known_fingerprint(settled) == expected
     with monkeypatch.context() as patch:
-        patch.setattr(listing, "fingerprint", None)
+        patch.setattr(fingerprints, "fingerprint", None)
         assert known_fingerprint(settled) == expected
     os.link(settled / "val" / "top" / "top 2.JPEG", settled / "val" / "top" / "another.JPEG")
     assert known_fingerprint(settled) == fingerprint(settled) != expected
