@@ -2,7 +2,8 @@
 
 It is a safetensors file (see arrays.py): `images`, all images' bytes one after the other, and tables with each one's
 end, shape, class and checksum. Images have the order of the folder, so batches are those of `loader: folder`. Arrow
-would hold the same bytes, but brings 40 MB of library to map them, and a .npy file holds one array only. Needs no torch.
+would hold the same bytes, but brings 40 MB of library to map them, and a .npy file holds one array only. Needs no
+torch.
 """
 
 import contextlib

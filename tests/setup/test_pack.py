@@ -226,8 +226,10 @@ RANK = """
 import sys, time
 from benchmarks.common import packed
 from benchmarks.common.config import Config
-check = packed.Pack.check
-packed.Pack.check = lambda self, text: (print("checked", self.path.stem, flush=True), time.sleep(0.5), check(self, text))
+def check(pack, text):
+    print("checked", pack.path.stem, flush=True)
+    time.sleep(0.5)
+packed.Pack.check = check
 packed.open_packs(Config(data=sys.argv[1], loader="packed"))
 """
 
