@@ -191,24 +191,20 @@ def write_images(file: BinaryIO, notes: TextIO, listing: Listing, chunks: Iterab
     """Write each chunk while the next is made; returns them. Raises UserError where the folder has changed."""
     written, look_again = [], time.monotonic() + LOOK_AGAIN_S
 
-    def write(chunk: Chunk) -> None:
+    def write(chunk: Chunk) -> Chunk:
         file.writelines(chunk.stored)
         flush(file)  # first the bytes, then the note that they are there
         chunk.stored = []
         notes.write(note(chunk) + "\n")
         flush(notes)
+        return chunk
 
     with ThreadPoolExecutor(1) as writer:
-        for chunk in chunks:
+        for chunk in in_order(writer, write, chunks, 1):
+            written.append(chunk)
             if time.monotonic() >= look_again:
                 refuse_changed(listing)
                 look_again = time.monotonic() + LOOK_AGAIN_S
-            if written:
-                writing.result()
-            writing = writer.submit(write, chunk)
-            written.append(chunk)
-        if written:
-            writing.result()
     refuse_changed(listing)
     return written
 
@@ -271,11 +267,11 @@ def encoded(listing: Listing, kind: str, num_done: int, began_ns: int) -> Iterat
             yield chunk
 
 
-def in_order(pool: ThreadPoolExecutor, make: Callable, numbers: Iterable[int], ahead: int) -> Iterator:
-    """make(number) of each, of which no more than `ahead` are begun before they are asked for."""
+def in_order(pool: ThreadPoolExecutor, work: Callable, things: Iterable, ahead: int) -> Iterator:
+    """work(thing) of each, of which `ahead` are begun before they are asked for."""
     waiting = collections.deque()
-    for number in numbers:
-        waiting.append(pool.submit(make, number))
+    for thing in things:
+        waiting.append(pool.submit(work, thing))
         if len(waiting) > ahead:
             yield waiting.popleft().result()
     while waiting:
