@@ -98,16 +98,22 @@ def has_files(data: str) -> bool:
 
 
 def open_packs(config: Config) -> list[Pack]:
-    """The packed train and val of a run, of the same folder. Raises UserError as open_pack does."""
-    packs = [open_pack(config, part) for part in ("train", "val")]
-    if packs[0].metadata["fingerprint"] != packs[1].metadata["fingerprint"]:
-        again = f"make pack PACK={config.pack} DATA={config.data}"
-        raise UserError(f"{packs[0].path} and {packs[1].path} are of different folders; {again} writes them again")
-    return packs
+    """The packed train and val of a run, of its folder's images; where that is not here, of the same folder.
+
+    Raises UserError.
+    """
+    try:
+        expected = known_fingerprint(Path(config.data)) if has_files(config.data) else ""
+    except OSError as error:
+        raise UserError(f"cannot read {config.data} ({error.strerror}); mend its permissions or mount") from None
+    train = open_pack(config, "train", expected)
+    return [train, open_pack(config, "val", train.metadata["fingerprint"])]
 
 
-def open_pack(config: Config, part: str) -> Pack:
+def open_pack(config: Config, part: str, expected: str = "") -> Pack:
     """The packed train or val of a run. Raises UserError where it is not there, not whole, or of other images.
+
+    expected: the fingerprint that it must have; empty: any.
 
     JPEGs are checked whenever they are read, which costs 2 %. Pixels, of which that takes about as long as cropping,
     are checked once after they were written or copied, as the file's time, size and inode tell: what rots later is
@@ -119,8 +125,8 @@ def open_pack(config: Config, part: str) -> Pack:
         pack = Pack(path)
         if (holds := (pack.metadata["part"], pack.metadata["kind"])) != (part, config.pack):
             raise Damaged(f"it holds {' '.join(holds)}, not {part} {config.pack}")
-        if has_files(config.data) and pack.metadata["fingerprint"] != known_fingerprint(Path(config.data)):
-            raise Damaged(f"{config.data} holds other images than those that were packed")
+        if expected and pack.metadata["fingerprint"] != expected:
+            raise Damaged(f"it is of other images than {config.data if has_files(config.data) else 'train'}")
         if config.pack != "jpeg256":
             check_once(pack)
     except OSError as error:

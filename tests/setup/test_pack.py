@@ -179,7 +179,7 @@ def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypat
         patch.setattr(packed, "VERSION", "3")
         assert "it has version 2, and this code reads 3" in problem(own_data)
     draw_images(own_data / "train", NUM_TRAIN + 4, seed=0)  # four more: the listing is older than the folder
-    assert "holds other images than those that were packed" in problem(own_data)
+    assert f"it is of other images than {own_data}" in problem(own_data)
     shutil.rmtree(own_data / "train")
     shutil.rmtree(own_data / "val")
     packed_loaders(own_data)  # the packed files alone are enough
@@ -194,7 +194,10 @@ def test_train_and_val_of_two_folders_are_refused_where_no_folder_tells(own_data
     for part in ("train", "val"):
         shutil.rmtree(own_data / part)
     message = problem(own_data)
-    assert "are of different folders" in message and f"make pack PACK=full DATA={own_data}" in message
+    assert (
+        "val.safetensors cannot be used: it is of other images than train" in message
+        and f"make pack PACK=full DATA={own_data}" in message
+    )
 
 
 def test_each_image_is_checked_once_and_not_at_every_start(own_data, monkeypatch):
