@@ -7,43 +7,37 @@ jpeg256 those as JPEGs of quality 90 (31 GB). Only full trains on the same pixel
 it was stopped or killed, it goes on; a packed file that is whole already is checked and kept.
 """
 
-import collections
 import contextlib
 import dataclasses
 import errno
 import fcntl
-import io
 import json
 import os
 import shutil
 import sys
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, Literal, TextIO
 
 import numpy
 import tyro
-from PIL import Image
 from tqdm import tqdm
 
 from benchmarks.common.arrays import ALIGNED, Damaged, checksum, header
 from benchmarks.common.config import Config
-from benchmarks.common.decode import DECODE_ERRORS
 from benchmarks.common.errors import UserError
 from benchmarks.common.fingerprint import known_fingerprint
 from benchmarks.common.listing import Listing, is_current, list_images
 from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path
 from benchmarks.common.results import write_whole
+from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
 
-CHUNK, CHUNK_BYTES = 128, 1 << 26  # images that are written, and lost by a kill, together: whichever comes first
 LOOK_AGAIN_S = 60  # whether the folder is still the one that was listed
 SAMPLE = 200  # images whose sizes tell the size of all
 KINDS = ("full", "256", "jpeg256")
-SHORT_SIDE, QUALITY = 256, 90
 HEADER_ROOM = 1 << 14  # bytes, beside the classes' names
 
 
@@ -53,25 +47,6 @@ class Options:
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
     pack: Literal["full", "256", "jpeg256"] = "full"
     """What is kept of an image."""
-
-
-@dataclasses.dataclass
-class Chunk:
-    """What the tables say of some images, and the images as they are stored, until they are written."""
-
-    sizes: list[int] = dataclasses.field(default_factory=list)
-    shapes: list[tuple[int, int]] = dataclasses.field(default_factory=list)
-    checksums: list[int] = dataclasses.field(default_factory=list)
-    stored: list[bytes] = dataclasses.field(default_factory=list)
-
-    def add(self, stored: bytes, shape: tuple[int, int], checksum: int) -> None:
-        self.stored.append(stored)
-        self.sizes.append(len(stored))
-        self.shapes.append(shape)
-        self.checksums.append(checksum)
-
-    def is_full(self) -> bool:
-        return len(self.sizes) >= CHUNK or sum(self.sizes) >= CHUNK_BYTES
 
 
 def main(options: Options) -> None:
@@ -119,7 +94,7 @@ def told_size(config: Config, part: str, listing: Listing) -> int:
     """Bytes that packing will take, from a sample; says them. What a stopped run has written is not counted again."""
     some = range(0, len(listing), max(1, len(listing) // SAMPLE))
     with ThreadPoolExecutor() as pool:
-        stored = pool.map(lambda index: len(encode(listing.path(index), config.pack)[0]), some)
+        stored = pool.map(lambda index: len(chunks.encode(listing.path(index), config.pack)[0]), some)
         mean = sum(tqdm(stored, f"sizing {part}", len(some), delay=2, disable=None, leave=False)) / len(some)
     size, there = int(mean * len(listing)), pack_path(config, part).with_suffix(".part")
     print(f"{part}: {len(listing)} images, about {size / 1e9:.3g} GB as {config.pack}")
@@ -171,7 +146,7 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_
             file.truncate(written)
             file.seek(0, os.SEEK_END)
             num_done = sum(len(chunk.sizes) for chunk in done)
-            done += write_images(file, notes, listing, encoded(listing, kind, num_done, began_ns))
+            done += write_images(file, notes, listing, chunks.encoded(listing, kind, num_done, began_ns))
             finish(file, metadata, listing, done, room)
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -187,11 +162,11 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_
     print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
 
 
-def write_images(file: BinaryIO, notes: TextIO, listing: Listing, chunks: Iterable[Chunk]) -> list[Chunk]:
+def write_images(file: BinaryIO, notes: TextIO, listing: Listing, made: Iterable[chunks.Chunk]) -> list[chunks.Chunk]:
     """Write each chunk while the next is made; returns them. Raises UserError where the folder has changed."""
     written, look_again = [], time.monotonic() + LOOK_AGAIN_S
 
-    def write(chunk: Chunk) -> Chunk:
+    def write(chunk: chunks.Chunk) -> chunks.Chunk:
         file.writelines(chunk.stored)
         flush(file)  # first the bytes, then the note that they are there
         chunk.stored = []
@@ -200,7 +175,7 @@ def write_images(file: BinaryIO, notes: TextIO, listing: Listing, chunks: Iterab
         return chunk
 
     with ThreadPoolExecutor(1) as writer:
-        for chunk in in_order(writer, write, chunks, 1):
+        for chunk in chunks.in_order(writer, write, made, 1):
             written.append(chunk)
             if time.monotonic() >= look_again:
                 refuse_changed(listing)
@@ -223,85 +198,23 @@ def check_written(part: Path, journal: Path) -> None:
         raise UserError(f"{part} is not as it was written: {error}; is its disk sound? run make pack again") from None
 
 
-def note(chunk: Chunk) -> str:
+def note(chunk: chunks.Chunk) -> str:
     return json.dumps([chunk.sizes, chunk.shapes, chunk.checksums])
 
 
-def read_journal(journal: Path, plan: str) -> list[Chunk]:
+def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
     """What a stopped run of the same plan has written, without its bytes; nothing of another plan."""
-    chunks = []
+    found = []
     with contextlib.suppress(OSError, ValueError):  # the last note may have been cut off
         lines = journal.read_text(encoding="utf-8").split("\n")
         if lines[0] != plan:
             return []
         # a note without its line end was cut off, even where it still reads as JSON
-        chunks.extend(Chunk(*json.loads(line)) for line in lines[1:-1])
-    return chunks
+        found.extend(chunks.Chunk(*json.loads(line)) for line in lines[1:-1])
+    return found
 
 
-def encoded(listing: Listing, kind: str, num_done: int, began_ns: int) -> Iterator[Chunk]:
-    """The images from number num_done on, in order, made by all cores a little ahead of what is written.
-
-    Raises UserError for a file that was written after began_ns: it may have been read half old, half new.
-    """
-    threads = len(os.sched_getaffinity(0))
-
-    def make(index: int) -> tuple[bytes, tuple[int, int], int]:
-        path = listing.path(index)
-        stored, shape = encode(path, kind)
-        if os.stat(path).st_mtime_ns > began_ns:
-            raise UserError(f"{path!r} changed while it was packed; run make pack again")
-        return stored, shape, zlib.crc32(stored)
-
-    bar = tqdm(desc=f"packing {listing.folder.name}", total=len(listing), unit="image", disable=None, leave=False)
-    with ThreadPoolExecutor(threads) as pool, bar:
-        bar.update(num_done)
-        chunk = Chunk()
-        for image in in_order(pool, make, range(num_done, len(listing)), 2 * threads):
-            chunk.add(*image)
-            bar.update()
-            if chunk.is_full():
-                yield chunk
-                chunk = Chunk()
-        if chunk.sizes:
-            yield chunk
-
-
-def in_order(pool: ThreadPoolExecutor, work: Callable, things: Iterable, ahead: int) -> Iterator:
-    """work(thing) of each, of which `ahead` are begun before they are asked for."""
-    waiting = collections.deque()
-    for thing in things:
-        waiting.append(pool.submit(work, thing))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
-
-
-def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
-    """An image as it is stored, and its height and width; nothing of an image that cannot be read.
-
-    Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it.
-    """
-    with open(path, "rb") as file:
-        content = file.read()
-    try:
-        with Image.open(io.BytesIO(content)) as opened:
-            image = opened.convert("RGB")
-    except DECODE_ERRORS:
-        return b"", (0, 0)
-    if kind != "full" and min(image.size) > SHORT_SIDE:
-        scale = SHORT_SIDE / min(image.size)
-        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BILINEAR)
-    shape = image.height, image.width
-    if kind != "jpeg256":
-        return image.tobytes(), shape
-    out = io.BytesIO()
-    image.save(out, "JPEG", quality=QUALITY)
-    return out.getvalue(), shape
-
-
-def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: list[Chunk], room: int) -> None:
+def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: list[chunks.Chunk], room: int) -> None:
     """The tables after the images, and at last the header before them."""
     sizes = numpy.concatenate([chunk.sizes for chunk in done]).astype("<i8")
     tables = {

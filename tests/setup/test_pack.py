@@ -21,7 +21,7 @@ from benchmarks.common import packed
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.packed import Pack, open_pack
-from scripts.setup import pack
+from scripts.setup import chunks, pack
 
 KINDS = ["full", "256", "jpeg256"]
 
@@ -288,24 +288,24 @@ def test_packed_jpegs_are_checked_whenever_they_are_read(own_data):
 
 
 def test_a_folder_that_changes_while_it_is_packed_is_refused(own_data, monkeypatch):
-    encode = pack.encode
+    encode = chunks.encode
 
     def meanwhile(path, kind):
         save(own_data / "train" / "left" / "late.JPEG", "L")
         return encode(path, kind)
 
-    monkeypatch.setattr(pack, "encode", meanwhile)
+    monkeypatch.setattr(chunks, "encode", meanwhile)
     with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
         make(own_data)
     assert not (own_data / "packed" / "full" / "train.safetensors").exists()
-    monkeypatch.setattr(pack, "encode", encode)
+    monkeypatch.setattr(chunks, "encode", encode)
     assert len(Pack(make(own_data))) == NUM_TRAIN + 1
 
 
 def test_a_folder_that_changes_is_not_packed_to_its_end(own_data, monkeypatch):
     """Protects hours: a change in the first is said in the next minute."""
     monkeypatch.setattr(pack, "LOOK_AGAIN_S", 0)
-    monkeypatch.setattr(pack, "CHUNK", 8)
+    monkeypatch.setattr(chunks, "CHUNK", 8)
     monkeypatch.setattr(pack, "told_size", lambda *_: save(own_data / "train" / "left" / "late.JPEG", "L") or 0)
     with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
         make(own_data)
@@ -314,7 +314,7 @@ def test_a_folder_that_changes_is_not_packed_to_its_end(own_data, monkeypatch):
 
 def test_a_file_that_is_written_again_meanwhile_is_refused(own_data, monkeypatch):
     """Protects from half a photograph: its folder's time stays what it was, and the fingerprint too."""
-    encode = pack.encode
+    encode = chunks.encode
 
     def meanwhile(path, kind):
         found = encode(path, kind)
@@ -323,16 +323,16 @@ def test_a_file_that_is_written_again_meanwhile_is_refused(own_data, monkeypatch
             Path(path).write_bytes(Path(path).read_bytes())
         return found
 
-    monkeypatch.setattr(pack, "encode", meanwhile)
+    monkeypatch.setattr(chunks, "encode", meanwhile)
     with pytest.raises(UserError, match=r"left 17.JPEG' changed while it was packed; run make pack again"):
         make(own_data)
-    monkeypatch.setattr(pack, "encode", encode)
+    monkeypatch.setattr(chunks, "encode", encode)
     assert len(Pack(make(own_data))) == NUM_TRAIN
 
 
 def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
     """Protects memory: at 3 images of 14,400 bytes a chunk, no more than two chunks and what is begun."""
-    journal, encode, held = own_data / "packed" / "full" / "train.journal", pack.encode, []
+    journal, encode, held = own_data / "packed" / "full" / "train.journal", chunks.encode, []
 
     def counted(path, kind):
         if journal.exists() and "train" in path:
@@ -342,9 +342,9 @@ def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
         return encode(path, kind)
 
     begun = []
-    monkeypatch.setattr(pack, "CHUNK_BYTES", 30_000)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 30_000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr(pack, "encode", counted)
+    monkeypatch.setattr(chunks, "encode", counted)
     make(own_data)
     assert len(begun) == NUM_TRAIN and max(held) <= 3 + 3 + 3
 
@@ -358,9 +358,9 @@ def test_a_disk_without_room_is_said_before_anything_is_written(own_data, monkey
 
 SLOWLY = """
 import os, sys, time
-from scripts.setup import pack
-pack.CHUNK, encode = 3, pack.encode
-pack.encode = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
+from scripts.setup import chunks, pack
+chunks.CHUNK, encode = 3, chunks.encode
+chunks.encode = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
 pack.main(pack.Options(sys.argv[1]))
 """
 
@@ -403,7 +403,7 @@ def test_packing_goes_on_after_kills(own_data):
 @pytest.fixture
 def stopped(own_data, monkeypatch, capsys) -> tuple[Path, bytes]:
     """The train.part of packing in chunks of 8 images that was stopped at its end, and the file that it would be."""
-    monkeypatch.setattr(pack, "CHUNK", 8)
+    monkeypatch.setattr(chunks, "CHUNK", 8)
     path = make(own_data)
     expected = path.read_bytes()
     path.unlink()
