@@ -122,6 +122,8 @@ def of_variables(given: Given, num_steps: int) -> list[Run]:
 
 
 def _proof(given: Given, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
+    if config.loader == "packed":
+        preflight.check_data(config.data)  # the reference reads the files
     exact = sums_have_one_order(machine.all_ranks(ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
     run = make_run(given, strategy, 1, at_proof(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1)

@@ -11,6 +11,7 @@ from benchmarks.common import machine
 from benchmarks.common.compiling import no_compiler
 from benchmarks.common.config import FIELDS, Config, load_config
 from benchmarks.common.errors import UserError
+from benchmarks.common.packed import pack_path
 from benchmarks.common.precision import met_precision
 from scripts.analysis.ablation import OPTIONS, SHARE, TOGETHER, Option, fields_of
 from scripts.suite import preflight
@@ -60,8 +61,6 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
     if option.needs == "ranks" and machine.all_ranks(ranks_here)[0] < 2:
         return "needs two ranks or more, which talk to each other"
     if option.needs == "pack":
-        from benchmarks.common.packed import pack_path  # torch, which nothing else here needs
-
         packed = pack_path(config, "train").exists()
         return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
     if option.needs == "bf16":
