@@ -19,7 +19,8 @@ import tyro
 from benchmarks.common import machine
 from benchmarks.common.config import Config, find_key, load_config, whole_batch
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import known_fingerprint
+from benchmarks.common.fingerprint import known_fingerprint
+from benchmarks.common.packed import has_files, open_packs
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED, ask, seed_of, settings_hash
@@ -77,8 +78,7 @@ def make_run(
     threads = threads or machine.threads_per_rank(ranks_here)
     if given.limit_s is not None:
         config = dataclasses.replace(config, limit_s=given.limit_s)
-    images = "" if config.loader == "synthetic" else fingerprint(config.data)
-    asked = ask(config, strategy, *machine.all_ranks(ranks_here), threads, images)
+    asked = ask(config, strategy, *machine.all_ranks(ranks_here), threads, images_of(config))
     asked |= {"seeds": seeds} if seeds else {}
     # a cluster's nodes are known to the launcher only: what was said of them stands for them
     asked |= {name.lower(): os.environ[name] for name in OF_A_CLUSTER if os.environ.get(name)}
@@ -96,9 +96,18 @@ def fitted(runs: list[Run]) -> list[Run]:
     return [dataclasses.replace(run, variables=variables) for run, variables in zip(runs, told, strict=True)]
 
 
+def images_of(config: Config) -> str:
+    """The fingerprint of the images that a run reads; '' where these are synthetic. Raises UserError without any."""
+    if config.loader == "synthetic":
+        return ""
+    return _fingerprint(config.data, config.pack if config.loader == "packed" else "")
+
+
 @functools.cache
-def fingerprint(data: str) -> str:
-    """Of the images in a folder. Raises UserError where there are none."""
+def _fingerprint(data: str, pack: str = "") -> str:
+    """pack: what packed images are, where these are read; they are enough where their folder is not here."""
+    if pack and not has_files(data):
+        return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
     preflight.check_data(data)
     return known_fingerprint(Path(data))
 

@@ -123,23 +123,26 @@ def _data(asked: dict, published: Path) -> str:
     if not asked["fingerprint"]:
         return asked["data"]
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
-    found = plan.fingerprint(folder)
-    if found != asked["fingerprint"]:
-        wanted = asked["fingerprint"]
+    found, wanted = plan.images_of(_config(asked | {"data": folder})), asked["fingerprint"]
+    if found != wanted:
         raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({wanted}); give DATA=")
     return folder
+
+
+def _config(asked: dict) -> Config:
+    """What this checkout knows of a configuration."""
+    return Config(**{name: value for name, value in asked.items() if name in FIELDS})
 
 
 def _run(asked: dict, number: int, data: str) -> plan.Run:
     """A run of round `number` as it was asked, for whatever fields its commit knows."""
     places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
     asked = asked | places | {"seed": seed_of(asked, number)}
-    config = Config(**{name: value for name, value in asked.items() if name in FIELDS})
     told = {"NPROC": asked["ranks"] // asked["nodes"], "NUM_GPUS": machine.num_gpus()}
     told |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": asked["threads_per_rank"]}
     told |= {name: asked[name.lower()] for name in plan.OF_A_CLUSTER if name.lower() in asked}
     variables = {name: str(value) for name, value in told.items()}
-    return plan.Run(asked["strategy"], number, config, asked, variables)
+    return plan.Run(asked["strategy"], number, _config(asked), asked, variables)
 
 
 def _rounds(chosen: Sequence[dict]) -> int:
