@@ -108,10 +108,10 @@ def settle(options: Options) -> tuple[float | None, DaySpread | None]:
 
     Raises UserError for flags that contradict each other, or that are none.
     """
+    limit = parse_percent(options.fail_over, "--fail-over") if options.fail_over else None
     for name in ("fail_over", "day_sd", "day_sets"):
         if getattr(options, name) and options.b is None:
             raise UserError(f"--{name.replace('_', '-')} is for comparing two sets: give the new one as --b")
-    limit = parse_percent(options.fail_over, "--fail-over") if options.fail_over else None
     compared = [path for path in (options.a, options.b) if path is not None]
     return limit, find_day(options.day_sd, options.day_sets, options.anyway, compared)
 
