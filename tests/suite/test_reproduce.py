@@ -21,6 +21,8 @@ from scripts.analysis.manifest import NAME, write_manifest
 from scripts.analysis.sets import load_set
 from scripts.suite import reproduce, source, worktrees
 
+OTHER = "a folder of other images"
+
 
 class Published(Clone):
     """A clone with a set that was made at its first commit; the newest one's launchers fail."""
@@ -108,15 +110,16 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
         ({"met__local_changes": "1234"}, {}, "made with local changes, which no commit has"),
         ({"met__device": "cuda"}, {}, "ran on 2 GPUs a machine, and here are 0"),
         ({"asked__nodes": 2, "asked__ranks": 4}, {}, "ran 4 ranks on 2 nodes; say where they are"),
-        ({"asked__fingerprint": "2-40-23-abc"}, {"DATA": "images"}, "images"),
+        ({"asked__fingerprint": "2-4-2-ab", "asked__loader": "folder"}, {"DATA": OTHER}, "other images (4-40-23-"),
         ({"files": {"gone.csv": "00"}}, {}, "gone.csv is missing; git checkout"),
         ({"files": {"runs.csv": "00"}}, {}, "runs.csv is not what was published (sha256)"),
         ({"files": {"../x": "00"}}, {}, "names ../x, which is not in the set"),
     ],
 )
-def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, told, variables, words):
+def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, tiny_data, told, variables, words):
     """Protects hours: nothing is started, and the sentence says what to do."""
     kept.change(**told)
+    variables = {name: tiny_data if value == OTHER else value for name, value in variables.items()}
     plan = None if "ARGS" in variables else "yes"  # ARGS are read when all is about to start
     env = environment(**{"THREADS_PER_RANK": None, "SET": "results/made", "PLAN": plan} | variables)
     for name in os.environ.keys() - env.keys() - {"PYTEST_CURRENT_TEST"}:
