@@ -6,6 +6,7 @@ generator that counts gives those of a whole batch at once, and no state is shar
 """
 
 import math
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -39,6 +40,11 @@ Choose = Callable[[int, int], View]
 
 
 def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[list[float]]:
+def most_pixels() -> int:
+    """Of an image that is no bomb, as Pillow has it, packed or not."""
+    return 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize)
+
+
     """NUMBERS numbers in [0, 1) for each of the positions from `first` on, the same in whatever batch they are drawn.
 
     Philox 4x64-10 (Salmon et al., SC11) with the key (seed, epoch): block n of the stream follows from n alone.
@@ -77,12 +83,17 @@ def _box(height: int, width: int, numbers: list[float]) -> tuple[int, int, int, 
 
 
 def centre_view(size: int) -> Choose:
-    """The middle of an image whose shorter side is size * 256 / 224, as torchvision's references validate."""
+    """The middle of an image whose shorter side is size * 256 / 224, as torchvision's references validate.
+
+    Asked for the View of a line of 1 x 65,000 pixels, which would become 17 million wide, it raises ValueError.
+    """
     short = size * 256 // 224
 
     def choose(height: int, width: int) -> View:
         long = short * max(height, width) // min(height, width)
         h, w = (short, long) if height <= width else (long, short)
+        if short * long > most_pixels():
+            raise ValueError(f"{width} x {height} pixels would be resized to {max(short * long // 10**6, 1)} million")
         return View(0, 0, height, width, h, w, round((h - size) / 2), round((w - size) / 2))
 
     return choose

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from benchmarks.common.config import Config
-from benchmarks.common.crops import Choose, View
+from benchmarks.common.crops import Choose, View, most_pixels
 from benchmarks.common.errors import UserError
 
 DECODERS = ("nvimgcodec", "torchcodec", "pillow")  # the fastest first
@@ -145,7 +145,7 @@ READERS = {"nvimgcodec": read_by_nvimgcodec, "torchcodec": read_by_torchcodec, "
 
 def check_plain(content: bytes, height: int, width: int) -> None:
     """Leave to Pillow a file that is cut off, which a crop above the cut would not show, and what it calls a bomb."""
-    if not content.endswith(JPEG_END) or height * width > 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize):
+    if not content.endswith(JPEG_END) or height * width > most_pixels():
         raise LeftToPillow
 
 

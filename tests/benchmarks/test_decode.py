@@ -105,6 +105,17 @@ def test_pixels_are_torchvisions(name, hard, size):
 def draw_from(patch, of_tries, of_corner) -> None:
     """Give torchvision these numbers in [0, 1) where it asks torch for random ones."""
     patch.setattr(torch.Tensor, "uniform_", lambda self, a, b: self.fill_(a + (b - a) * next(of_tries)))
+@pytest.mark.parametrize("name", HERE)
+def test_a_line_is_a_bomb(name):
+    """Protects a node's memory: 1 x 65,000 pixels are few, but resized to 256 on the shorter side they are 13 GB."""
+    line = encoded(photograph(65_000, 1))
+    with pytest.raises(ValueError, match="65000 x 1 pixels would be resized to 4259 million"):
+        reader(name)(line, centre_view(224))
+    assert reader(name)(line, random_view(224, random_numbers(0, 0, 0, 1)[0]))[1].width == 1
+    longest = encoded(photograph(20_000, 8))
+    assert reader(name)(longest, centre_view(224))[1].new_width == 640_000
+
+
     patch.setattr(torch, "randint", lambda a, b, size: torch.tensor([a + int(next(of_corner) * (b - a))]))
 
 
