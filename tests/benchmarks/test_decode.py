@@ -12,6 +12,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from hard_images import BY_PILLOW, HARD, encoded, photograph
 from scipy.stats import kstest
 from support import ROOT, environment, loaders, pixels, save
 from torchvision.transforms import v2
@@ -25,53 +26,6 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.photographs import Files, Photographs
 
 HERE = [pytest.param(name, marks=pytest.mark.skipif(bool(loads(name)), reason=str(loads(name)))) for name in DECODERS]
-
-
-def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
-    out = io.BytesIO()
-    image.save(out, kind, **options)
-    return out.getvalue()
-
-
-def photograph(width: int, height: int) -> Image.Image:
-    """Smooth colours with fine noise on them: hard to upsample alike by chance."""
-    rng = numpy.random.default_rng(width * 10_000 + height)
-    small = Image.fromarray(rng.integers(0, 256, (5, 7, 3), dtype=numpy.uint8))
-    smooth = numpy.asarray(small.resize((width, height), Image.BICUBIC)).astype(int)
-    return Image.fromarray((smooth + rng.integers(-30, 31, smooth.shape)).clip(0, 255).astype(numpy.uint8))
-
-
-def inverted_cmyk() -> bytes:
-    """What Adobe writes: ink is stored inverted, with black."""
-    planes = [photograph(301, 203).getchannel(0).rotate(90 * turn) for turn in range(4)]
-    return encoded(Image.merge("CMYK", planes))
-
-
-def turned() -> bytes:
-    exif = Image.Exif()
-    exif[274] = 6
-    return encoded(photograph(320, 213), exif=exif)
-
-
-HARD = {
-    "4:2:0": lambda: encoded(photograph(500, 375), subsampling=2),
-    "4:2:2": lambda: encoded(photograph(500, 375), subsampling=1),
-    "4:4:4": lambda: encoded(photograph(500, 375), subsampling=0),
-    "progressive": lambda: encoded(photograph(500, 375), progressive=True),
-    "restart markers": lambda: encoded(photograph(333, 251), restart_marker_rows=1),
-    "odd sizes": lambda: encoded(photograph(333, 217), subsampling=2),
-    "portrait": lambda: encoded(photograph(281, 500)),
-    "16 pixels": lambda: encoded(photograph(16, 16)),
-    "1 pixel": lambda: encoded(photograph(1, 1)),
-    "a strip": lambda: encoded(photograph(900, 20)),
-    "8000 pixels": lambda: encoded(photograph(8000, 600)),
-    "grey": lambda: encoded(photograph(301, 203).convert("L")),
-    "CMYK": inverted_cmyk,
-    "EXIF orientation": turned,
-    "a PNG named .JPEG": lambda: encoded(photograph(301, 203), "PNG"),
-    "bytes after the end": lambda: encoded(photograph(301, 203)) + b"\0\0",
-}
-BY_PILLOW = {"CMYK", "a PNG named .JPEG", "bytes after the end"}
 
 
 @pytest.mark.parametrize("size", [224, 32])
