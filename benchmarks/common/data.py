@@ -185,7 +185,9 @@ def build_loaders(
             Loader([], val_batches, config, worker.device, classes),
         )
     workers = machine.num_workers(config.workers, worker.device.type == "cuda")
-    met = {"decoder": decode.resolved_decoder(config)} | ({"workers": workers} if config.workers == "auto" else {})
+    decoder = decode.resolved_decoder(config)
+    met = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
+    met |= {"workers": workers} if config.workers == "auto" else {}
     config = dataclasses.replace(config, workers=workers * num_devices)
     train_set, val_set = image_folders(config)
     train_batches = GlobalBatches(len(train_set), G, config.steps or max(1, len(train_set) // G), **dealt)

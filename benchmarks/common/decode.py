@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import numpy
+import PIL
 import torch
 from PIL import Image
 
@@ -23,6 +24,9 @@ from benchmarks.common.errors import UserError
 
 DECODERS = ("nvimgcodec", "torchcodec", "pillow")  # the fastest first
 DECODE_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+ON_GPU = "nvimgcodec-gpu"  # which auto does not take
+MODULES = {"nvimgcodec": "nvidia.nvimgcodec", ON_GPU: "nvidia.nvimgcodec", "torchcodec": "torchcodec"}
+PACKAGES = {"nvimgcodec": "nvidia-nvimgcodec-cu13", ON_GPU: "'nvidia-nvimgcodec-cu13[nvjpeg]'"}
 ON_CPU = -99999  # nvimgcodec's NVIMGCODEC_DEVICE_CPU_ONLY
 JPEG_END = b"\xff\xd9"
 
@@ -51,6 +55,13 @@ def resolved_decoder(config: Config) -> str:
 @functools.cache
 def loads(name: str) -> str | None:
     """None where the library is installed and reads an image, else why not."""
+def decoder_version(name: str) -> str:
+    """Of the library with a resolved_decoder's name; '' where nothing is decoded."""
+    if name == "pillow":
+        return PIL.__version__
+    return importlib.import_module(MODULES[name]).__version__ if name else ""
+
+
     probe = io.BytesIO()
     Image.new("RGB", (16, 16)).save(probe, "JPEG")
     try:
@@ -110,7 +121,7 @@ def read_by_nvimgcodec() -> Reader:
 def _nvimgcodec():
     """The library, its parameters, and a decoder for each process and thread: none is shared, none outlives a fork."""
     with quiet():
-        library = importlib.import_module("nvidia.nvimgcodec")
+        library = importlib.import_module(MODULES["nvimgcodec"])
 
     switching = threading.Lock()  # stderr is the whole process's
 
