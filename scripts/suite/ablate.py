@@ -49,9 +49,9 @@ def ablation(given: Given) -> list[Run]:
 
 def missing(option: Option, config: Config, ranks_here: int) -> str:
     """What the option needs and is not here, with the remedy; empty where it can run."""
-    if option.needs == "cuda" and not machine.num_gpus():
+    if option.needs in ("cuda", "copies") and not machine.num_gpus():
         return "needs a GPU"
-    if option.needs in ("files", "pack") and config.loader == "synthetic":
+    if option.needs in ("files", "pack", "copies") and config.loader == "synthetic":
         return "images are synthetic, so that nothing is read; leave --loader out"
     if option.needs == "compiler":
         return no_compiler()
@@ -60,7 +60,7 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
     if option.needs == "pack":
         from benchmarks.common.packed import pack_path  # torch, which nothing else here needs
 
-        packed = pack_path(config, "train").exists()
+        packed = all(pack_path(config, part).exists() for part in ("train", "val"))
         return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
     if option.needs == "bf16":
         try:

@@ -7,12 +7,13 @@ import io
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy
 import pytest
 import torch
-from PIL import Image
 from hard_images import BY_PILLOW, HARD, encoded, photograph
+from PIL import Image
 from scipy.stats import kstest
 from support import ROOT, environment, loaders, pixels, save
 from torchvision.transforms import v2
@@ -59,17 +60,6 @@ def test_pixels_are_torchvisions(name, hard, size):
 def draw_from(patch, of_tries, of_corner) -> None:
     """Give torchvision these numbers in [0, 1) where it asks torch for random ones."""
     patch.setattr(torch.Tensor, "uniform_", lambda self, a, b: self.fill_(a + (b - a) * next(of_tries)))
-@pytest.mark.parametrize("name", HERE)
-def test_a_line_is_a_bomb(name):
-    """Protects a node's memory: 1 x 65,000 pixels are few, but resized to 256 on the shorter side they are 13 GB."""
-    line = encoded(photograph(65_000, 1))
-    with pytest.raises(ValueError, match="65000 x 1 pixels would be resized to 4259 million"):
-        reader(name)(line, centre_view(224))
-    assert reader(name)(line, random_view(224, random_numbers(0, 0, 0, 1)[0]))[1].width == 1
-    longest = encoded(photograph(20_000, 8))
-    assert reader(name)(longest, centre_view(224))[1].new_width == 640_000
-
-
     patch.setattr(torch, "randint", lambda a, b, size: torch.tensor([a + int(next(of_corner) * (b - a))]))
 
 
@@ -115,6 +105,17 @@ def test_what_nobody_can_read_is_an_error(name, spoiled, monkeypatch):
         reader(name)(content, lambda height, width: top)
 
 
+@pytest.mark.parametrize("name", HERE)
+def test_a_line_is_a_bomb(name):
+    """Protects a node's memory: 1 x 65,000 pixels are few, but resized to 256 on the shorter side they are 13 GB."""
+    line = encoded(photograph(65_000, 1))
+    with pytest.raises(ValueError, match="65000 x 1 pixels would be resized to 4259 million"):
+        reader(name)(line, centre_view(224))
+    assert reader(name)(line, random_view(224, random_numbers(0, 0, 0, 1)[0]))[1].width == 1
+    longest = encoded(photograph(20_000, 8))
+    assert reader(name)(longest, centre_view(224))[1].new_width == 640_000
+
+
 def test_what_pillow_had_to_read_is_counted(own_data):
     """Protects a slow epoch from being a riddle: the loader says how many images its decoder left to Pillow."""
     if loads("nvimgcodec"):
@@ -142,6 +143,43 @@ def test_auto_is_the_first_that_loads_and_a_missing_one_says_how_to_get_it(monke
     finally:
         loads.cache_clear()
     assert resolved_decoder(Config(loader="synthetic")) == "" == resolved_decoder(Config(loader="packed"))
+
+
+def test_the_gpus_decoder_is_asked_for_by_name_and_needs_a_gpu():
+    """Protects `auto`, and a machine without a GPU from a library's own words."""
+    assert ON_GPU not in DECODERS
+    with pytest.raises(UserError, match="nvimgcodec-gpu needs a GPU, and there is none here; use --decoder auto"):
+        resolved_decoder(Config(decoder=ON_GPU))
+
+
+def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
+    """Protects what no machine without a GPU runs: the library's own calls, of which only the GPU is a stand-in."""
+    if loads("nvimgcodec"):
+        pytest.skip(loads("nvimgcodec"))
+    library, params, _ = decode._nvimgcodec()
+    content, asked = encoded(photograph(333, 217)), []
+
+    class OnCpu:
+        def __init__(self, device_id, backends, max_num_cpu_threads, options):
+            asked.append((device_id, {backend.backend_kind.name for backend in backends}, options))
+            on_cpu = [library.Backend(library.BackendKind.CPU_ONLY)]
+            self.real = library.Decoder(decode.ON_CPU, max_num_cpu_threads, on_cpu)
+
+        def decode(self, box, params, cuda_stream):
+            asked.append(cuda_stream)
+            return self.real.decode(box, params=params)
+
+    stand_in = SimpleNamespace(**{name: getattr(library, name) for name in dir(library)} | {"Decoder": OnCpu})
+    monkeypatch.setattr(decode.importlib, "import_module", lambda name: stand_in)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(cuda_stream=70 + device))
+    decode._nvimgcodec.cache_clear()
+    try:
+        box, _, by_pillow = decode.READERS[ON_GPU]()(content, centre_view(64))
+    finally:
+        decode._nvimgcodec.cache_clear()
+    assert asked == [(3, {"HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU"}, ":fancy_upsampling=1"), 73]
+    assert box.shape == (217, 333, 3) and not by_pillow and params.apply_exif_orientation is False
 
 
 def test_nothing_is_said_about_libraries_that_nobody_asked_for(tiny_data):

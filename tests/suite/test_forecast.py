@@ -19,7 +19,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.results import read_table
 from benchmarks.common.split import Split
-from scripts.suite.forecast import forecast
+from scripts.suite.forecast import forecast, peak_bytes
 from scripts.suite.room import RESERVED_BYTES, largest_batch, loader_bytes, reasons, refusal, roomiest_cut, tell_of
 
 SMALL = Config(arch="resnet18", image_size=64, global_batch=32)
@@ -106,7 +106,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(split):
         return split
 
     def peak(batch):
-        return max(need.peak for need in forecast(dataclasses.replace(SMALL, global_batch=batch), split))
+        return peak_bytes(dataclasses.replace(SMALL, global_batch=batch), split)
 
     limit = peak(16 * unit)
     assert largest_batch(dataclasses.replace(SMALL, global_batch=64 * unit), tell, 4, limit) == 16 * unit
