@@ -1,10 +1,11 @@
 """Images that decoders read in ways of their own, or not at all: made here, as bytes of a file.
 
-from hard_images import HARD, encoded, photograph
+from hard_images import HARD, encoded, photograph, write_hard
 """
 
 import io
 import struct
+from pathlib import Path
 
 import numpy
 from PIL import Image
@@ -84,3 +85,13 @@ HARD = {
     "bytes after the end": lambda: encoded(photograph(301, 203)) + b"\0\0",
 }
 BY_PILLOW = {"CMYK", "YCCK", "a PNG named .JPEG", "bytes after the end"}
+
+
+def write_hard(data: Path) -> Path:
+    """train/ and val/ with each of HARD once, in two classes."""
+    for number, (name, content) in enumerate(HARD.items()):
+        for part in ("train", "val"):
+            folder = data / part / f"class {number % 2}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{name.replace(' ', '-')}.JPEG").write_bytes(content())
+    return data

@@ -61,9 +61,11 @@ class HostBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         batches = map(self.slots.batch, self.start())
-        yield from ahead(batches, self.device, self.prefetch) if self.device.type == "cuda" else batches
-        if len(self.batches) > LONG * len(self.slots.pixels):
-            self.slots.give_back()
+        try:
+            yield from ahead(batches, self.device, self.prefetch) if self.device.type == "cuda" else batches
+        finally:  # training takes as many as there are, and does not ask for one more
+            if len(self.batches) > LONG * len(self.slots.pixels):
+                self.slots.give_back()
 
 
 class Slots:
@@ -139,7 +141,7 @@ def in_processes(config: Config, slots: Slots, tickets: Tickets) -> DataLoader:
 def ahead(batches: Iterator[Batch], device: torch.device, prefetch: int) -> Iterator[Batch]:
     """Batches for a GPU, which a thread pins and copies while it computes: as many as `prefetch` before they are asked
     for, on a stream of their own. 0: the thread only pins the next one, which the step copies then."""
-    stream = torch.cuda.Stream(device) if prefetch else None
+    stream = stream_of_copies(device) if prefetch else None
 
     def bring() -> Batch | None:
         if (batch := next(batches, None)) is None:
@@ -156,6 +158,12 @@ def ahead(batches: Iterator[Batch], device: torch.device, prefetch: int) -> Iter
         while (batch := coming.popleft().result()) is not None:
             coming.append(thread.submit(bring))
             yield batch
+
+
+@functools.cache
+def stream_of_copies(device: torch.device) -> torch.cuda.Stream:
+    """One for all passes of all loaders: torch keeps the memory of each stream for that stream."""
+    return torch.cuda.Stream(device)
 
 
 def arrived(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,12 +9,14 @@ that the thread could do it.
 
 import contextlib
 import dataclasses
+import functools
 from concurrent.futures import Future
 
 import pytest
 import torch
 from fake_gpus import see_gpus
 from stand_ins import WithoutDriver
+from support import loaders
 
 from benchmarks.common import account, host_batches
 from benchmarks.common.config import Config
@@ -66,6 +68,7 @@ class Told:
 
         self.current = Stream(DEVICE, "of steps")
         patch.setattr(torch.cuda, "Stream", Stream)
+        patch.setattr(host_batches, "stream_of_copies", functools.cache(host_batches.stream_of_copies.__wrapped__))
         patch.setattr(torch.cuda, "stream", on)
         patch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
@@ -199,3 +202,15 @@ def test_the_gpus_decoder_reads_in_threads(tiny_data, monkeypatch):
     threads = HostBatches(Config(workers=2, decoder=ON_GPU), worker, images, batches)
     assert threads.start.func is host_batches.in_threads
     assert [len(batch.target) for batch in threads] == [8] * 5
+
+
+def test_a_long_pass_gives_its_memory_back(tiny_data, monkeypatch):
+    """Protects validation's memory: training, which asks for no batch after the last, kept its own for good."""
+    monkeypatch.setattr(host_batches, "LONG", 5)
+    train, _ = loaders(tiny_data, global_batch=2)  # 20 batches in 2 slots
+    batches = iter(train)
+    for _ in range(train.num_steps):
+        next(batches)
+    assert train.host_batches.slots.pixels.any()
+    batches.close()
+    assert not train.host_batches.slots.pixels.any()

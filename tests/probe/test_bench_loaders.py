@@ -9,6 +9,7 @@ import time
 import pandas
 import pytest
 
+from scripts.probe import loader_ways
 from scripts.probe.loader_costs import cpu_us
 from scripts.probe.loaders import PLAIN, Options, main, table
 
@@ -25,6 +26,18 @@ def test_ratios_are_to_the_plain_pipeline_and_to_the_better_bare_loop():
     assert found.times_bare["ours"] == pytest.approx(0.95, abs=0.002)
     assert 0.94 < found.times_bare_low["ours"] < found.times_bare["ours"] < found.times_bare_high["ours"] < 0.96
     assert found.drop("ours").times_bare.isna().all() and (found.n == 5).all()
+
+
+def test_what_is_left_out_says_why(monkeypatch):
+    """Protects from installing again what is installed and does not load, as with an old glibc."""
+    monkeypatch.setattr(loader_ways, "findable", lambda name: name in ("nvidia.nvimgcodec", "webdataset"))
+    monkeypatch.setattr(loader_ways, "loads", lambda name: "it does not load (ImportError: GLIBC_2.99)")
+    assert loader_ways.absent() == {
+        "nvimgcodec": "it does not load (ImportError: GLIBC_2.99)",
+        "torchcodec": "not installed; pip install torchcodec",
+        "nvidia.dali": "not installed; pip install nvidia-dali-cuda130",
+        "litdata": "not installed; pip install litdata",
+    }
 
 
 def test_cpu_time_has_that_of_threads_that_ended():

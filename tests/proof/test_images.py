@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 import torch
-from hard_images import HARD
+from hard_images import HARD, write_hard
 from support import loaders
 
 from benchmarks.common.config import Config
@@ -21,14 +21,7 @@ HERE = [pytest.param(name, marks=pytest.mark.skipif(bool(loads(name)), reason=st
 
 @pytest.fixture(scope="module")
 def hard_data(tmp_path_factory):
-    """train/ and val/ with each of HARD once, in two classes."""
-    data = tmp_path_factory.mktemp("hard data")
-    for number, (name, content) in enumerate(HARD.items()):
-        for part in ("train", "val"):
-            folder = data / part / f"class {number % 2}"
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{name.replace(' ', '-')}.JPEG").write_bytes(content())
-    return data
+    return write_hard(tmp_path_factory.mktemp("hard data"))
 
 
 @pytest.mark.parametrize("source", [*HERE, "packed"])
