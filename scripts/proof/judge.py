@@ -69,7 +69,7 @@ def verdict(training: Training, findings: list[Finding], evaluation: str) -> dic
         outcome, reason = "failed", f"not the reference's update; {worst.what} differs most"
     elif evaluation:
         outcome, reason = "failed", evaluation
-    elif (blurred := max(findings, key=lambda finding: finding.rounding)).rounding > LARGEST / TYPICAL:
+    elif is_blurred(blurred := max(findings, key=lambda finding: finding.rounding)):
         outcome = "not proved"
         reason = (
             f"{blurred.what}: rounding makes {blurred.rounding:.1e}, from which {blurred.difference:.1e} cannot be told"
@@ -82,6 +82,11 @@ def verdict(training: Training, findings: list[Finding], evaluation: str) -> dic
         "verdict": outcome,
         "reason": reason,
     }
+
+
+def is_blurred(finding: Finding) -> bool:
+    """Whether the smallest mistake that is planted could hide in what rounding makes."""
+    return finding.rounding > LARGEST / TYPICAL
 
 
 @functools.cache
@@ -127,14 +132,14 @@ def of_step(training: Training, before: Kept, after: Kept) -> list[Finding]:
 
 
 def without_flips(of_steps: list[list[Finding]]) -> list[list[Finding]]:
-    """The findings, where fewer than half of the steps are off, and these by no more than a value that flips: they
-    are held to what is grossly wrong.
+    """The findings, where fewer than half of the steps are off or blurred, and these by no more than a value that
+    flips: they are held to what is grossly wrong.
 
     A ReLU's input of 1e-7 is on the other side of 0 for other kernels, and its gradient is there or not: of the 8192
     values of a layer that is 1/sqrt(8192) of the gradient's norm, 1 %, in all layers before it. A mistake is in every
     step, or, where it is in a few, larger.
     """
-    off = [findings for findings in of_steps if any(finding.excess > 1 for finding in findings)]
+    off = [findings for findings in of_steps if any(one.excess > 1 or is_blurred(one) for one in findings)]
     if 2 * len(off) >= len(of_steps) or any(finding.difference > FLIPPED for each in off for finding in each):
         return of_steps
     flipped = [[dataclasses.replace(one, tolerance=FLIPPED, rounding=0.0) for one in each] for each in off]
