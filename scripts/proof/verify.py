@@ -132,7 +132,9 @@ def prove_resumed(run: plan.Run, training, folder: Path, scratch: Path, label: s
     config = dataclasses.replace(run.config, checkpoint_dir=str(resumed), checkpoint_keep=False, resume=True)
     made, problem = start(dataclasses.replace(run, config=config), folder, label)
     if not problem:
-        kept = [before, states.read_kept(resumed / "last.pt", training)]
+        # with the steps before it: of one step alone nobody could say that it is the only one with a flipped value
+        kept = [each for each in states.kept_states(scratch, training) if each.step < before.step]
+        kept += [before, states.read_kept(resumed / "last.pt", training)]
         problem = judge.judge(training, kept, evaluation_of(made), made.settings()["met"]["world_size"])
     if problem["verdict"] == "ok":
         return {}
