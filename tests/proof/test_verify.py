@@ -478,7 +478,14 @@ def test_the_reference_deals_every_image_in_laps_and_anew_each_epoch():
 def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     """Protects the table of shapes: one shard, two shards and two micro-batches are three different trainings."""
     config = Config(
-        data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8, steps=2, augment=False, lr_batch=8
+        data=str(tiny_data),
+        arch="resnet18",
+        image_size=32,
+        global_batch=8,
+        steps=2,
+        augment=False,
+        lr_batch=8,
+        decoder="pillow",
     )
 
     def train(*shape, **options):
@@ -566,7 +573,16 @@ def test_an_evaluation_is_compared_to_the_image():
 
 def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
     """Protects the induction: what the reference does from a state is what it does on the way there."""
-    config = Config(data=str(tiny_data), arch="resnet18", image_size=32, global_batch=6, steps=2, epochs=2, workers=0)
+    config = Config(
+        data=str(tiny_data),
+        arch="resnet18",
+        image_size=32,
+        global_batch=6,
+        steps=2,
+        epochs=2,
+        workers=0,
+        decoder="pillow",
+    )
     whole, first = (train_reference(config, Shape(3), "fp32", CPU, steps=range(last)) for last in (3, 2))
     third = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3))
     assert largest_difference(third, whole)[0] == 0
