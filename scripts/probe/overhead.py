@@ -138,7 +138,6 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
 def rank(folder: str, flags: list[str]) -> None:
     """One rank of benchmarks.ddp, with windows of the bare loop, which reads `folder`, between its own. Rank 0 prints
     both at each pair."""
-    import torch
     import torch.distributed as dist
 
     from benchmarks import ddp
