@@ -109,7 +109,7 @@ def step_by_step(training: Training, kept: list[Kept]) -> list[Finding]:
 
 
 def other_kernels(training: Training) -> bool:
-    """Whether the run's kernels round otherwise than the reference's: a GPU's, or compiled and fused ones."""
+    """Whether the run's kernels round otherwise than the reference's: a GPU's, or what Shape.exact is not set for."""
     return training.device != "cpu" or not training.shape.exact
 
 
