@@ -57,7 +57,8 @@ def read_manifest(folder: Path) -> dict:
         found = json.loads(path.read_text(encoding="utf-8"))
         schema, runs, files = found["schema"], found["runs"], found["files"]
         whole = isinstance(found["commit"], str) and isinstance(files, dict) and isinstance(runs, list)
-        whole = whole and all(isinstance(run["asked"], dict) and isinstance(run["rounds"], int) for run in runs)
+        kinds = {"strategy": str, "label": str, "rounds": int, "asked": dict, "met": dict}
+        whole = whole and all(isinstance(run[name], kind) for run in runs for name, kind in kinds.items())
     except FileNotFoundError:
         raise UserError(
             f"{folder} has no {NAME}: it is no published set, or was published before there were any; make publish "

@@ -28,7 +28,6 @@ PUBLISHED_TITLE = (
     "published by tczhangzhi/pytorch-distributed: OTHER HARDWARE, 4 Tesla V100-PCIe,\n"
     "ResNet-18, 224 px, global batch 3200 (Apex 6400), one run, no interval"
 )
-ABOUT_N = "n: runs x timed windows of each."
 
 
 def throughput_chart(sets: list[ResultSet]) -> Figure | None:
@@ -38,7 +37,7 @@ def throughput_chart(sets: list[ResultSet]) -> Figure | None:
         return None
     figure, panels, legend = _bar_panels("Training throughput", sets, works, "images/s [95 %]")
     panels[-1].set_xlabel("images/s   (bar: geometric mean of repeats, dots: repeats, line: 95 % interval)")
-    finish(figure, legend, sets, _all(works), [ABOUT_N])
+    finish(figure, legend, sets, _all(works), [_about_n(_all(works))])
     return figure
 
 
@@ -65,7 +64,7 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     panels[-1].set_xlabel(
         f"throughput / throughput of {BASELINE}   (dots: repeats, line: 95 % for all at once, dashed: {BASELINE})"
     )
-    note, having = [ABOUT_N], [results for results in sets if results.timed(BASELINE)]
+    note, having = [_about_n(_all(works))], [results for results in sets if results.timed(BASELINE)]
     if any(bar.ideal for bar in _all(works)):
         note.append(f"thick mark: ideal, as many times {BASELINE} as there are ranks.")
     bases: dict[str, list[str]] = {}
@@ -128,7 +127,7 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
         axes.set_xlabel(f"seconds, {work}   (dots: repeats, line: 95 % interval)")
     theirs.set_title(PUBLISHED_TITLE, pad=14)
     theirs.set_xlabel(f"seconds, {PUBLISHED_WORK}")
-    notes = [ABOUT_N]
+    notes = [_about_n(_all(works))]
     limits = [axes.get_xlim()[1] for work, axes in zip([*works, PUBLISHED_WORK], panels, strict=True) if "224" in work]
     if PUBLISHED_WORK in works and max(limits) < 8 * min(limits):
         for work, axes in zip([*works, PUBLISHED_WORK], panels, strict=True):
@@ -193,6 +192,11 @@ def _bar_panels(
 
 def _all(works: dict[str, list[Bar]]) -> list[Bar]:
     return [bar for bars in works.values() for bar in bars]
+
+
+def _about_n(bars: list[Bar]) -> str:
+    """What n is, with its values, which a chart for a column has nowhere else."""
+    return f"n: runs x timed windows of each; {', '.join(dict.fromkeys(bar.cells[0] for bar in bars))}."
 
 
 def _n(group: Group) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import jinja2
+from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import write_whole
@@ -73,7 +74,7 @@ def main(options: Options) -> int:
     folders = find_sets(options.published)
     prices = read_prices(options.price_per_hour, [path.name for path in folders])
     told, left_out = [], {}
-    for path in folders:
+    for path in tqdm(folders, desc="sets", disable=None, leave=False):
         lines = changed_files(path)
         results = None if lines else load_set(path)
         if lines := lines or unbelievable(results):
@@ -161,7 +162,7 @@ def tell(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
         "name": results.name,
         "about": describe([results]),
         "at": show(told.get("at")),
-        "rule": "" if again else show(told.get("reason") or "published before there were manifests"),
+        "rule": "" if again else show(told.get("reason") or "it has no manifest.json"),
         "commit": ", ".join(sorted(set(results.ok.commit) - {""})),
         "torch": ", ".join(sorted({version.split("+")[0] for version in results.ok.torch})),
         "price": prices.get(results.name),

@@ -13,6 +13,7 @@ import unicodedata
 from pathlib import Path
 
 import jinja2
+from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.words import clean, digits
@@ -108,14 +109,19 @@ def environment(templates: Path) -> jinja2.Environment:
 
 
 def compile_pdf(source: Path) -> Path | None:
-    """The PDF of a .tex file, beside it; None without LaTeX. Raises UserError with LaTeX's first error."""
+    """The PDF of a .tex file, beside it; None without LaTeX, and none of an older .tex is left.
+
+    Raises UserError with LaTeX's first error, OSError where it cannot write.
+    """
+    target = source.with_suffix(".pdf")
+    target.unlink(missing_ok=True)
     if not shutil.which(PROGRAM):
         return None
     with tempfile.TemporaryDirectory(prefix="report-tex-") as folder:
         words = [PROGRAM, "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error"]
         command = [*words, f"-output-directory={folder}", source.name]
         env = os.environ | {"openin_any": "p", "openout_any": "p"}  # nothing above the set, nothing outside
-        for _ in range(2):  # references
+        for _ in tqdm(range(2), desc="report.pdf", disable=None, leave=False):  # twice, for references
             try:
                 pipes = {"capture_output": True, "text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
                 done = subprocess.run(command, cwd=source.parent, env=env, timeout=LIMIT_S, check=False, **pipes)
@@ -126,7 +132,6 @@ def compile_pdf(source: Path) -> Path | None:
                 first = next((line for line in lines if line.startswith("!")), "no error was told")
                 raise UserError(f"{PROGRAM} cannot make a PDF of {source}: {first.lstrip('! ')}; {REMEDY}")
         made = Path(folder) / f"{source.stem}.pdf"
-        target = source.with_suffix(".pdf")
         shutil.copyfile(made, target.with_suffix(".pdf.new"))
         os.replace(target.with_suffix(".pdf.new"), target)
     return target

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy
 import pandas
 
-from benchmarks.common.results import read_table
+from benchmarks.common.results import WARM_UP, read_table
 from scripts.analysis.accuracy import seeds
 from scripts.analysis.families import find_spread
 from scripts.analysis.identity import computes_in
@@ -27,14 +27,14 @@ def methods(results: ResultSet) -> list[str]:
     sentences = [f"We trained {describe([results])}."]
     names = ", ".join(group.label for group in timed)
     rounds = count_of([len(group.samples) for group in timed], "run")
-    sentences.append(
-        f"{count(len(timed), 'configuration')} ({names}) had {rounds} each, every run a process of its own."
-    )
+    sentences.append(f"{count(len(timed), 'configuration')} ({names}) had {rounds} each, every one started anew.")
     if all(group.ok.position.notna().all() for group in timed):
         sentences.append(
-            "Runs were interleaved: each round has one of every strategy, in the order of a row of a Williams square, "
-            "so that drift of the machine falls on all; a run of round 0 warmed it and is not counted."
+            "Runs were interleaved: each round has one of every configuration, in the order of a row of a Williams "
+            "square, so that drift of the machine falls on all."
         )
+    if (read_table(results.path, "runs").status == WARM_UP).any():
+        sentences.append("A run before the first round warmed the machine and is not counted.")
     sentences += _of_windows(timed)
     sentences += _of_arithmetic(timed)
     sentences += [_of_intervals(results), *_of_versions(results)]
@@ -77,9 +77,10 @@ def _of_intervals(results: ResultSet) -> str:
     repeated = [group.sample for group in results.compared if len(group.samples) > 1]
     if not results.over_baseline or not repeated:
         return text + "."
+    spread = find_spread(repeated)
     return (
-        f"{text}; ratios to {BASELINE} in the same precision have intervals that hold simultaneously with 95 % "
-        f"(Dunnett; {find_spread(repeated).words})."
+        f"{text}; ratios to {BASELINE} in the same precision have intervals that hold simultaneously with 95 %, by "
+        f"{'' if spread.variance is None else 'Dunnett, with '}{spread.words}."
     )
 
 

@@ -187,7 +187,7 @@ def main(options: Options) -> int:
     try:
         for name, text in texts.items():
             write_whole(results.path / name, text)
-        for name, figure in column_figures(results).items():
+        for name, figure in tqdm(column_figures(results).items(), desc="charts as PDF", disable=None, leave=False):
             save_chart(figure, results.path / "charts", name)
     except OSError as error:
         raise UserError(f"cannot write the report in {results.path}: {error.strerror}") from None
@@ -201,7 +201,7 @@ def _print_pdf(source: Path) -> None:
     try:
         made = compile_pdf(source)
         print(f"  {made}" if made else f"no {PROGRAM} here, which makes a PDF of report.tex: {REMEDY}")
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"warning: {error}", file=sys.stderr)
 
 

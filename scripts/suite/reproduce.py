@@ -192,12 +192,18 @@ def comparing(published: Path, results: Path) -> Callable[[], int]:
 
 
 def as_labelled(again: ResultSet, published: ResultSet) -> ResultSet:
-    """The set with the labels of the published one, which names each group by what it differs in from all others."""
+    """The set with the labels of the published one, which names each group by what it differs in from all others.
+
+    Raises UserError where two groups would have one label: asked the same, they met other versions or machines.
+    """
     labels = {settings_hash(group.identity.asked): group.label for group in published.groups}
     groups = [
         dataclasses.replace(group, label=labels.get(settings_hash(group.identity.asked), group.label))
         for group in again.groups
     ]
+    timed = [group.label for group in groups if group.samples]
+    if twice := [label for label in timed if timed.count(label) > 1]:
+        raise UserError(f"{again.path} has {twice[0]} of several versions or machines; give a new RESULTS=")
     return dataclasses.replace(again, groups=groups)
 
 

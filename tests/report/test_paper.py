@@ -76,13 +76,29 @@ def test_a_column_of_numbers_has_the_places_that_it_needs():
 def test_methods_say_what_was_recorded_and_nothing_else(results, folder, tmp_path):
     """Protects the paragraph: each sentence is of the set's files. Mutant: "interleaved" of a set without places."""
     words = " ".join(methods(results))
-    assert "3 runs each" in words and "Williams" in words and "(Dunnett; " in words and "commit abc" in words
+    assert "3 runs each" in words and "Williams" in words and "by Dunnett, with" in words and "commit abc" in words
     assert "All compute in fp32." in words and "windows of" in words
+    assert "warmed the machine" in words
     own = shutil.copytree(folder, tmp_path / "own")
-    change(own, "runs", lambda frame: frame.assign(position=""))
+    change(own, "runs", lambda frame: frame[frame.status == "ok"].assign(position=""))
     change(own, "settings", lambda frame: frame[:0])
     words = " ".join(methods(load_set(own)))
-    assert "Williams" not in words and "windows of" not in words
+    assert not any(text in words for text in ("Williams", "windows of", "warmed the machine"))
+
+
+def test_methods_name_the_intervals_that_are_shown(tmp_path):
+    """Protects from "Dunnett" where spreads differ, and the intervals are Welch's. Mutant: Dunnett always."""
+    noisy = write_set(tmp_path / "noisy", num_rounds=6)
+
+    def spread(frame):
+        of_ddp = frame.run_id.str.startswith("ddp") & ~frame.run_id.str.contains("-0-")
+        factor = frame.run_id.str.split("-").str[1].astype(int).mod(2).add(0.5)
+        return frame.assign(seconds=frame.seconds.astype(float).where(~of_ddp, frame.seconds.astype(float) * factor))
+
+    change(noisy, "windows", spread)
+    change(noisy, "runs", lambda frame: frame[(frame.strategy == "single") | (frame["repeat"] != "6")])  # no blocks
+    words = " ".join(methods(load_set(noisy)))
+    assert "(Welch, Sidak)" in words and "Dunnett" not in words
 
 
 def test_the_checklist_counts_every_attempt(folder, tmp_path):
@@ -147,6 +163,7 @@ def fake_latex(folder, text):
 def test_without_latex_or_with_a_broken_one_the_tex_is_written(folder, tmp_path, monkeypatch, capsys, there):
     """Protects the report of a machine without LaTeX: the .tex and the exit code are the same."""
     own = shutil.copytree(folder, tmp_path / "own")
+    (own / "report.pdf").write_text("of an older report.tex")
     path = fake_latex(tmp_path / "bin", "echo '! Undefined control sequence.'; exit 1")
     monkeypatch.setenv("PATH", path if there else str(tmp_path / "nothing"))
     assert page.main(page.Options(own)) == 0

@@ -12,11 +12,11 @@ import subprocess
 import sys
 
 import pytest
-from support import Recorder, environment
+from support import Recorder, environment, recorded
 from test_ab import Clone
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import read_table
+from benchmarks.common.results import append_rows, read_table
 from scripts.analysis.manifest import NAME, write_manifest
 from scripts.analysis.sets import load_set
 from scripts.suite import reproduce, source, worktrees
@@ -107,6 +107,7 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
         ({}, {"ARGS": "--day-sd two"}, "--day-sd is 'two'"),
         ({"commit": "0123456789ab"}, {}, "commit 0123456789ab of"),
         ({"schema": 2}, {}, "is of schema 2"),
+        ({"runs": [{"strategy": "single"}]}, {}, "manifest.json cannot be read"),
         ({"met__local_changes": "1234"}, {}, "made with local changes, which no commit has"),
         ({"met__device": "cuda"}, {}, "ran on 2 GPUs a machine, and here are 0"),
         ({"asked__nodes": 2, "asked__ranks": 4}, {}, "ran 4 ranks on 2 nodes; say where they are"),
@@ -140,6 +141,25 @@ def test_a_set_without_a_manifest_is_told_of(kept, monkeypatch):
     finally:
         (kept.set / "aside").rename(kept.set / NAME)
     assert done.returncode == 2 and "has no manifest.json" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def timed(folder, device_name):
+    """A set with one more run of a machine."""
+    row = {"run_id": device_name, "strategy": "single", "status": "ok", "repeat": 1, "images_per_s": 100.0}
+    row |= {"world_size": 1, "nodes": 1, "threads_per_rank": 1, "device_name": device_name}
+    append_rows(folder, "runs", [recorded(folder, row)])
+    return load_set(folder)
+
+
+def test_runs_of_two_machines_are_not_taken_for_one(tmp_path):
+    """Protects the ratio of a set that was gone on with elsewhere. Mutant: the later group in place of the first."""
+    (tmp_path / "before").mkdir()
+    (tmp_path / "again").mkdir()
+    before = timed(tmp_path / "before", "one CPU")
+    once = reproduce.as_labelled(timed(tmp_path / "again", "one CPU"), before)
+    assert [group.label for group in once.groups] == ["single"]
+    with pytest.raises(UserError, match="has single of several versions or machines"):
+        reproduce.as_labelled(timed(tmp_path / "again", "another CPU"), before)
 
 
 @pytest.mark.slow
