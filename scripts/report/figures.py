@@ -125,7 +125,7 @@ def draw_legend(legend: Axes, handles: list, words: list[str], num_columns: int)
 def footnote(figure: Figure, lines: list[str]) -> None:
     """Lines below everything else; in a column the figure's label has them, for its caption."""
     lines = [textwrap.shorten(clean(line), 330, placeholder=" ...") for line in lines]
-    figure.set_label(" ".join(line.rstrip(".") + "." for line in lines))
+    figure.set_label("; ".join(line.rstrip(".") for line in lines))
     if in_column():
         return
     text = "\n".join(wrap(line, 140) for line in lines)

@@ -25,7 +25,7 @@ def methods(results: ResultSet) -> list[str]:
     """How it was measured, on what, with which versions: sentences for one paragraph."""
     timed = [group for group in results.groups if group.samples]
     sentences = [f"We trained {describe([results])}."]
-    names = ", ".join(group.label for group in timed)
+    names = "; ".join(group.label for group in timed)  # labels have commas
     rounds = count_of([len(group.samples) for group in timed], "run")
     sentences.append(f"{count(len(timed), 'configuration')} ({names}) had {rounds} each, every one started anew.")
     if all(group.ok.position.notna().all() for group in timed):
@@ -65,7 +65,7 @@ def _of_arithmetic(timed: list[Group]) -> list[str]:
     if len(kinds) == 1:
         return [f"All compute in {next(iter(kinds))}."]
     most = max(kinds, key=lambda kind: len(kinds[kind])) if kinds else ""
-    others = "; ".join(f"{', '.join(names)} in {kind}" for kind, names in kinds.items() if kind != most)
+    others = ", and ".join(f"{'; '.join(names)} in {kind}" for kind, names in kinds.items() if kind != most)
     return [f"They compute in {most}, but for {others}."] if kinds else []
 
 
@@ -118,7 +118,7 @@ def checklist(results: ResultSet) -> list[tuple[str, str]]:
     rows = [row for row in table_rows(results) if row["images/s"]]
     proofs = [row["strategy"] for row in rows if row["same update?"].startswith("yes")]
     proved = f"of {len(rows)} configurations {len(proofs)} are proved, at their settings, to do one process's update"
-    found.append(("Equivalence", proved + (f": {', '.join(proofs)}" if proofs else "")))
+    found.append(("Equivalence", proved + (f": {'; '.join(proofs)}" if proofs else "")))
     return found
 
 

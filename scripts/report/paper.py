@@ -10,10 +10,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from scripts.analysis.accuracy import top1
+from scripts.analysis.accuracy import about_top1, top1
 from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.stats import mean_interval
-from scripts.analysis.step_account import about_exposed
 from scripts.report.content import headline
 from scripts.report.figures import troubles
 from scripts.report.latex import Tex, bounds, column_of, environment, fixed, number, typed
@@ -33,7 +32,7 @@ def paper(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
         rows=rows,
         formats={name: Tex(column_of([row[name] for row in rows])) for name in NUMBERS},
         with_energy=any(row["joules"] for row in rows),
-        below=[text for text in (about_exposed(results.groups, results.table("steps")),) if text],
+        about_top1=about_top1(results.groups).rstrip("."),
         charts=[(Tex(name), *caption(figure)) for name, figure in drawn.items()],  # names are words: page.figures_of
         methods=methods(results),
         checklist=checklist(results),
@@ -63,6 +62,6 @@ def _row(results: ResultSet, group: Group) -> dict[str, str]:
 
 
 def caption(figure: Figure) -> tuple[str, str]:
-    """The chart's title and, as further sentences, what is said above and below it."""
+    """The chart's title, and what is said above and below it."""
     title, _, about = figure.get_suptitle().partition("\n")
-    return title, f"{' '.join(about.split()).rstrip('.')}. {figure.get_label()}".strip()
+    return title, f"{' '.join(about.split())}; {figure.get_label()}".strip("; ")
