@@ -81,7 +81,7 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
     bars = step_bars(sets)
     if not bars:
         return None
-    rows, room = (4, 2.3) if in_column() else (2, 1.75)
+    rows, room = (8, 2.3) if in_column() else (2, 1.75)
     figure, (axes,), legend = make_figure("Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], rows)
     longest = max(bar.means.clip(lower=0).sum() for bar in bars)
     for place, bar in enumerate(bars):

@@ -153,10 +153,10 @@ def tell(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
     told, again = _told(results.path), ""
     if (results.path / manifest.NAME).exists():
         again = f"make reproduce SET={shlex.quote(os.path.relpath(results.path.resolve(), ROOT))}"
+    strategies = [*dict.fromkeys(group.strategy for group in timed)]
     rows = [
-        _row(results, group, said[group.label], prices.get(results.name))
-        | {"number": number, "again": f"{again} STRATEGIES={shlex.quote(group.strategy)}"}
-        for number, group in enumerate(sorted(timed, key=lambda each: -each.throughput.value))
+        _row(results, group, said[group.label], prices.get(results.name)) | {"number": strategies.index(group.strategy)}
+        for group in sorted(timed, key=lambda each: -each.throughput.value)
     ]
     return {
         "name": results.name,
@@ -171,6 +171,7 @@ def tell(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
         "runs": f"{at}/runs.csv",
         "commands": commands(results),
         "again": again,
+        "again_each": [f"{again} STRATEGIES={shlex.quote(name)}" for name in strategies],
         "troubles": troubles(results),
         "rows": rows,
     }
@@ -197,7 +198,7 @@ def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> d
         second = price * max(1.0, first.nodes if first.nodes > 0 else 1.0) / 3600
         rate = group.throughput
         cells |= {
-            MONEY[0]: scaled(rate.value / second / 1000, rate, _rounded),
+            MONEY[0]: scaled(rate.value / second / 1000, rate, digits),
             MONEY[1]: scaled(second * epoch.value, epoch, digits),
             MONEY[2]: digits(NUM_EPOCHS * second * epoch.value),
         }
@@ -205,11 +206,6 @@ def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> d
     filters |= {"strategy": group.strategy, "set": results.name}
     proof = said["same update?"] or "none"
     return {"cells": cells, "filters": filters, "proof": proof, "measured": epoch.measured}
-
-
-def _rounded(value: float) -> str:
-    """Three significant digits, as many as a price has."""
-    return digits(float(f"{value:.3g}"))
 
 
 def render(told: list[dict], left_out: dict[str, list[str]], price: str) -> str:
@@ -225,7 +221,7 @@ def render(told: list[dict], left_out: dict[str, list[str]], price: str) -> str:
         rows=rows,
         columns=columns,
         text_columns=TEXT,
-        kinds={name: values for name, values in kinds.items() if len(values) > 1},
+        kinds=kinds,
         left_out=left_out,
         price=price,
         num_epochs=NUM_EPOCHS,

@@ -64,9 +64,8 @@ def page(published):
 
 def cells(html: str) -> list[dict[str, str]]:
     """Each row of the table as text by its column, whitespace as one space."""
-    body = re.search(r"<tbody.*?</tbody>", html, re.DOTALL)[0]
     found = []
-    for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL):
+    for row in re.findall(r"<tr[^>]* data-.*?</tr>", html, re.DOTALL):
         pairs = re.findall(r'<td[^>]*data-label="([^"]*)">(.*?)</td>', row, re.DOTALL)
         texts = {name: " ".join(re.sub(r"<[^>]*>", " ", cell).split()) for name, cell in pairs}
         found.append(texts | {"strategy": re.search(r"<th[^>]*>(.*?)</th>", row)[1], "set": row})
@@ -236,14 +235,15 @@ def browse(path: Path, tmp_path: Path) -> str:
 
 PROBE = """<script>
 const seen = () => rows.filter(row => row.getClientRects().length).length;
+const names = () => [...document.querySelectorAll("tr.set")].filter(row => row.getClientRects().length).length;
 const said = [innerWidth, document.documentElement.scrollWidth, form.getClientRects().length, seen()];
 for (const [name, value] of CHOICES) {
   form.elements[name].value = value;
   form.elements[name].dispatchEvent(new Event("change", {bubbles: true}));
-  said.push(seen(), document.getElementById("count").value);
+  said.push(seen(), names(), document.getElementById("count").value);
 }
 form.querySelector("button").click();
-const hrefs = [...document.querySelectorAll("tbody a")].map(each => each.href);
+const hrefs = [...document.querySelectorAll("tr[data-set] a")].map(each => each.href);
 setTimeout(() => { parent.document.title = JSON.stringify([...said, seen(), hrefs]); }, 100);
 </script></body>"""
 
@@ -260,7 +260,7 @@ def test_the_filters_and_the_page_s_width_in_a_browser(published, page, tmp_path
     title = re.search(r"<title>(.*?)</title>", browse(path, tmp_path), re.DOTALL)[1].replace("&amp;", "&")
     inner_width, scroll_width, form_shown, num_rows, *said, after_reset, hrefs = json.loads(title)
     assert inner_width == width and scroll_width <= width and form_shown and num_rows == 6
-    assert said == [4, "4 of 6 rows", 2, "2 of 6 rows", 1, "1 of 6 rows", 0, "0 of 6 rows"]
+    assert said == [4, 2, "4 of 6 rows", 2, 2, "2 of 6 rows", 1, 1, "1 of 6 rows", 0, 0, "0 of 6 rows"], "rows, sets"
     assert after_reset == 6
     files = [Path(unquote(href.removeprefix("file://").partition("#")[0])) for href in hrefs if "again" not in href]
     assert len(files) == 12 and all(path.is_file() for path in files)
@@ -269,7 +269,7 @@ def test_the_filters_and_the_page_s_width_in_a_browser(published, page, tmp_path
 @browser
 def test_a_click_opens_the_set_and_shows_the_command(published, page, tmp_path):
     """The first row's links, followed by a real browser: the set's report, and the place of its command."""
-    click = "<script>document.querySelectorAll('tbody a')[{number}].click()</script>"
+    click = "<script>document.querySelectorAll('tr[data-set] a')[{number}].click()</script>"
     set_page, again = published.parent / "set.html", published.parent / "again.html"
     set_page.write_text(page.replace("</body>", click.format(number=0)))
     assert "<title>report of " in browse(set_page, tmp_path)
