@@ -8,7 +8,9 @@ The variables by which a launcher of any checkout is started are in launchers/RE
 import ast
 import contextlib
 import os
+import re
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -22,7 +24,7 @@ from benchmarks.common.results import write_whole
 from benchmarks.common.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
-PREFIX = "imagenet-worktrees-"  # of the folder that holds them; then the process that made it
+PREFIX = ".worktrees-"  # of the folder in results/, which all nodes of a job see; then the process that made it
 
 
 def find_commit(rev: str) -> str:
@@ -62,9 +64,11 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     Signals must not end this process before the end: see benchmarks.common.relay. Raises UserError where git fails.
     """
     commits = [*dict.fromkeys(commits)]
+    folder = None
     if commits:
         _remove_left_over()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")) if commits else None
+        (ROOT / "results").mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}@{socket.gethostname()}-", dir=ROOT / "results"))
     try:
         for commit in commits:
             if not git("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit, quiet=True):
@@ -78,12 +82,12 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
 
 
 def _remove_left_over() -> None:
-    """Worktrees of a process that was killed."""
+    """Worktrees of a process of this host that was killed."""
+    name = re.compile(rf"{re.escape(PREFIX)}(\d+)@{re.escape(socket.gethostname())}-[^-]+")
     for line in git("worktree", "list", "--porcelain").splitlines():
         path = Path(line.removeprefix("worktree "))
-        owner = path.parent.name.removeprefix(PREFIX).partition("-")[0]
-        ours = line.startswith("worktree ") and path.parent.name.startswith(PREFIX) and owner.isdecimal()
-        if ours and not psutil.pid_exists(int(owner)):
+        ours = line.startswith("worktree ") and name.fullmatch(path.parent.name)
+        if ours and not psutil.pid_exists(int(ours[1])):
             git("worktree", "remove", "--force", str(path))
             shutil.rmtree(path.parent, ignore_errors=True)
 

@@ -34,7 +34,7 @@ GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign
 class Clone:
     """A repository with the suite as it is here, in commits of its own; its path has a space.
 
-    Worktrees of what it runs are made beside it, where `left_over` looks.
+    Worktrees of what it runs are made in its results/, where `left_over` looks.
     """
 
     def __init__(self, folder: Path):
@@ -71,7 +71,7 @@ class Clone:
     def left_over(self) -> list:
         """Worktrees besides the clone itself, and their folders."""
         listed = [text for text in self.git("worktree", "list", "--porcelain").split("\n\n") if text.strip()]
-        return [*listed[1:], *self.folder.parent.glob(f"{worktrees.PREFIX}*")]
+        return [*listed[1:], *self.folder.glob(f"results/{worktrees.PREFIX}*")]
 
     def until_one_runs(self, process: subprocess.Popen) -> None:
         """Until a run that counts has its folder."""
