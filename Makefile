@@ -121,6 +121,7 @@ publish: setup ## check RESULTS and put it into results/published/NAME with its 
 	@$(PYTHON) -m scripts.report.publish --results "$(or $(RESULTS),results/latest)" --name "$(NAME)" $(if $(filter yes,$(REPLACE)),--replace)
 
 gallery: setup ## all published sets on one page, results/gallery.html: filters, J/image, seconds of an epoch; PRICE_PER_HOUR=2.50 adds costs
+	$(if $(findstring $$,$(value PRICE_PER_HOUR)),$(error PRICE_PER_HOUR has a $$ in it, which make takes for a variable; give the number alone, such as 2.50))
 	@$(PYTHON) -m scripts.report.gallery $(if $(PRICE_PER_HOUR),--price-per-hour "$(PRICE_PER_HOUR)")
 
 reproduce: setup data ## a published set again, at its commit, and compared: SET=results/published/x

@@ -27,6 +27,7 @@ from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
 from scripts.analysis import manifest
 from scripts.analysis.epoch import epoch_of
 from scripts.analysis.identity import computes_in
+from scripts.analysis.images import images_of
 from scripts.analysis.sets import Group, ResultSet, load_set
 from scripts.analysis.words import clean, digits, show
 from scripts.report.command import command
@@ -39,13 +40,16 @@ from scripts.report.readme import PUBLISHED, ROOT
 
 MARK = "published.json"  # what make publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
+BEFORE_MANIFESTS = (0, 1)  # rules (scripts/report/publishable.py) by which sets were let in without one
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
+LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
 MONEY = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
 COLUMNS = (
     "strategy",
     "precision",
     "hardware",
     "model",
+    "images",
     "ranks",
     "images/s",
     "x single",
@@ -56,7 +60,7 @@ COLUMNS = (
     f"{NUM_EPOCHS} epochs, s",
     MONEY[2],
 )
-TEXT = COLUMNS[:4]
+TEXT = COLUMNS[:5]
 FILTERS = ("hardware", "precision", "strategy", "model", "set")
 
 
@@ -75,12 +79,15 @@ def main(options: Options) -> int:
     prices = read_prices(options.price_per_hour, [path.name for path in folders])
     told, left_out = [], {}
     for path in tqdm(folders, desc="sets", disable=None, leave=False):
-        lines = changed_files(path)
-        results = None if lines else load_set(path)
-        if lines := lines or unbelievable(results):
+        try:
+            lines = changed_files(path)
+            results = None if lines else load_set(path)
+            if not (lines := lines or unbelievable(results)):
+                told.append(tell(results, prices, options.output.parent))
+        except UserError as error:
+            lines = [str(error)]
+        if lines:
             left_out[path.name] = lines
-        else:
-            told.append(tell(results, prices, options.output.parent))
     try:
         write_whole(options.output, render(told, left_out, options.price_per_hour))
     except OSError as error:
@@ -96,7 +103,7 @@ def find_sets(published: Path) -> list[Path]:
     found = [path.parent for path in published.glob(f"*/{MARK}")]
     if not found:
         raise UserError(f"no set is published in {published}; make publish NAME=... RESULTS=results/x puts one there")
-    return sorted(found, key=lambda path: (_told(path).get("at", ""), path.name), reverse=True)
+    return sorted(found, key=lambda path: (str(_told(path).get("at", "")), path.name), reverse=True)
 
 
 def _told(path: Path) -> dict:
@@ -117,7 +124,7 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
             price = float(number)
         except ValueError:
             price = math.nan
-        if not (math.isfinite(price) and price > 0):
+        if not LEAST_PRICE <= price <= MOST_PRICE:
             raise UserError(f"PRICE_PER_HOUR is {text!r}, and {number!r} is no price; {example}")
         if given and name not in names:
             near = difflib.get_close_matches(name, names, n=1)
@@ -130,14 +137,13 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
 
 
 def changed_files(path: Path) -> list[str]:
-    """A line for each file of a published set that is missing, or not what was published."""
-    lines = [f"{name} is missing; git checkout {path}" for name in NEEDED if not (path / name).is_file()]
+    """A line for each file of a published set that is missing, or not what was published. Raises UserError for a
+    manifest that cannot be read."""
+    needed = NEEDED if _told(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
+    lines = [f"{name} is missing; git checkout {path}" for name in needed if not (path / name).is_file()]
     if lines or not (path / manifest.NAME).exists():
         return lines
-    try:
-        return manifest.faults(path, manifest.read_manifest(path)["files"])
-    except UserError as error:
-        return [str(error)]
+    return manifest.faults(path, manifest.read_manifest(path))
 
 
 def unbelievable(results: ResultSet) -> list[str]:
@@ -160,7 +166,7 @@ def tell(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
     ]
     return {
         "name": results.name,
-        "about": describe([results]),
+        "about": f"{describe([results])}; {images_of(timed)}",
         "at": show(told.get("at")),
         "rule": "" if again else show(told.get("reason") or "it has no manifest.json"),
         "commit": ", ".join(sorted(set(results.ok.commit) - {""})),
@@ -189,6 +195,7 @@ def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> d
         "precision": computes_in(group.identity) or show(first.precision),
         "hardware": show(first.device_name),
         "model": f"{show(first.arch)}, {show(first.image_size)} px",
+        "images": images_of([group]),
         "ranks": show(first.world_size) + (f" on {show(first.nodes)} nodes" if first.nodes > 1 else ""),
         **{name: said[name] for name in ("images/s", "x single", "J/image")},
         "epoch, s": scaled(epoch.value, epoch, digits),

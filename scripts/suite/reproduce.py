@@ -31,7 +31,8 @@ from scripts.analysis.sets import ResultSet, load_set
 from scripts.suite import bench, plan, preflight, rounds, schedule, worktrees
 from scripts.suite.variables import Given, read_variables
 
-OWN = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY")  # the set says these itself
+OWN = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
+ELSEWHERE = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
 
 
 def main() -> int:
@@ -39,25 +40,30 @@ def main() -> int:
     if given.results and (given.results / NAME).exists():
         raise UserError(f"RESULTS={given.results} is a published set; leave it out for a new one")
     told = read_manifest(published)
-    if lines := faults(published, told["files"]):
+    if lines := faults(published, told):
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
+    options = read_options(published, given.results)
+    preflight.check_rendezvous()
     commit, chosen = find_commit(told, published), choose(told["runs"], given.strategies, published)
     for run in chosen:
         check(run, commit, published)
+        if not options.anyway:
+            check_device(run, published)
     given = dataclasses.replace(given, repeats=given.repeats if os.environ.get("REPEATS") else _rounds(chosen))
     of_round = planner(chosen, given, published)
     runs = [run for number in range(1, rounds.least(given, of_round) + 1) for run in of_round(number)]
+    rounds.check(runs, given)
     left = plan.left_to_do(runs, given.results)
     print(f"{published}, made at commit {commit[:12]} on {_device(chosen)}: again, at that commit", flush=True)
     if os.environ.get("PLAN") == "yes":
         print(bench.plan_text(left, runs, given))
         return 0
-    results = preflight.open_set(given.results, "reproduce-")
-    compare_them = comparing(published, results)
-    code = start(rounds.rounds(left, of_round, given, results), results, commit, len(left)) if left else 0
-    if code > 1:
+    before, results = load_set(published), preflight.open_set(given.results, "reproduce-")
+    args = before.environment.get("variables", {}).get("ARGS", "")
+    code = start(rounds.rounds(left, of_round, given, results), results, commit, len(left), args) if left else 0
+    if code > 1 or not (results / "runs.csv").exists():  # of two machines, the first one's rows are all
         return code
-    return max(code, compare_them())
+    return max(code, compare_them(before, results, options))
 
 
 def find_set() -> Path:
@@ -77,7 +83,7 @@ def find_commit(told: dict, published: Path) -> str:
     if any(run["met"].get("local_changes") for run in told["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
     commit = worktrees.find_commit(told["commit"])
-    if not commit:
+    if not told["commit"] or not commit.startswith(told["commit"]):  # nor is a branch of that name
         raise UserError(
             f"commit {told['commit']} of {published} is not in this repository, or this is no git checkout; a clone "
             "that is not shallow has it: git fetch --unshallow"
@@ -104,6 +110,24 @@ def check(run: dict, commit: str, published: Path) -> None:
     if machine.all_ranks(ranks_here) != (asked["ranks"], asked["nodes"]):
         ran = f"{asked['ranks']} ranks on {asked['nodes']} nodes"
         raise UserError(f"{where} ran {ran}; say where they are: NODES and TASKS_PER_NODE, HOSTS, or NNODES")
+
+
+def check_device(run: dict, published: Path) -> None:
+    """Refuse other hardware, as make compare would after hours of runs. Raises UserError. Of other machines than this
+    one, and of a set that does not say, nothing is known."""
+    device, name = run["met"].get("device"), run["met"].get("device_name")
+    if not (device and name) or any(os.environ.get(each) for each in ELSEWHERE):
+        return
+    import torch  # a start takes seconds, which only this question is worth
+
+    from benchmarks.common.devices import device_name
+
+    here = device_name(torch.device(device), run["met"].get("world_size", 1) // run["asked"]["nodes"])
+    if here != name:
+        raise UserError(
+            f"{published}, {run['label']} ran on {name}, and this is {here}, whose runs make compare refuses beside "
+            "them; ARGS=--anyway runs and compares all the same"
+        )
 
 
 def planner(chosen: Sequence[dict], given: Given, published: Path) -> Callable[[int], list[plan.Run]]:
@@ -153,8 +177,11 @@ def _device(chosen: Sequence[dict]) -> str:
     return "/".join(dict.fromkeys(str(run["met"].get("device_name") or "unknown hardware") for run in chosen))
 
 
-def start(batches, results: Path, commit: str, total: int) -> int:
-    """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal."""
+def start(batches, results: Path, commit: str, total: int, args: str) -> int:
+    """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
+
+    args: ARGS of the published set, which the new one's environment.json tells, as our own are of make compare.
+    """
     fields, all_ok, num_done = worktrees.fields_of(commit), True, 0
 
     def configure(run, folder):
@@ -162,7 +189,8 @@ def start(batches, results: Path, commit: str, total: int) -> int:
 
     with schedule.claimed(results), relay() as children, worktrees.checked_out([commit]) as folders:
         for batch in batches:
-            schedule.describe(results, batch[0], children)
+            told = batch[0].variables | {"ARGS": args}
+            schedule.describe(results, dataclasses.replace(batch[0], variables=told), children)
             place = {"checkout": folders[commit], "before_run": configure, "first": num_done + 1, "total": total}
             all_ok &= schedule.run_each(batch, results, children, **place)
             num_done += len(batch) if batch[0].round else 0
@@ -171,24 +199,24 @@ def start(batches, results: Path, commit: str, total: int) -> int:
     return int(not all_ok)
 
 
-def comparing(published: Path, results: Path) -> Callable[[], int]:
-    """What compares the runs in `results` with the published set, and returns make compare's exit code.
-
-    ARGS are read now, before hours of runs: exits with 2 for an unknown flag, and raises UserError for a wrong value.
-    """
-    words = ["--a", str(published), "--b", str(results), *shlex.split(os.environ.get("ARGS", ""))]
+def read_options(published: Path, results: Path | None) -> compare.Options:
+    """ARGS, before hours of runs. results: None where the new set is not made yet. Exits with 2 for an unknown flag.
+    Raises UserError for a wrong value."""
+    words = ["--a", str(published), "--b", str(results or published), *shlex.split(os.environ.get("ARGS", ""))]
     options = tyro.cli(compare.Options, args=words)
+    compare.settle(options)
+    return options
+
+
+def compare_them(before: ResultSet, results: Path, options: compare.Options) -> int:
+    """Compare the runs in `results` with the published set; returns make compare's exit code."""
     limit, day = compare.settle(options)
-
-    def compare_them() -> int:
-        before, again = load_set(published), load_set(results)
-        print()
-        try:
-            return compare.compare_two(before, as_labelled(again, before), options, limit, day)
-        except UserError as error:
-            raise UserError(f"the runs are in {results}; they cannot be compared: {error}") from None
-
-    return compare_them
+    again = load_set(results)
+    print()
+    try:
+        return compare.compare_two(before, as_labelled(again, before), options, limit, day)
+    except UserError as error:
+        raise UserError(f"the runs are in {results}; they cannot be compared: {error}") from None
 
 
 def as_labelled(again: ResultSet, published: ResultSet) -> ResultSet:
