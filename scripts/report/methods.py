@@ -13,32 +13,47 @@ import pandas
 
 from benchmarks.common.results import WARM_UP, read_table
 from scripts.analysis.accuracy import seeds
+from scripts.analysis.cautions import several_sittings
 from scripts.analysis.families import find_spread
 from scripts.analysis.identity import computes_in
+from scripts.analysis.images import images_of
+from scripts.analysis.proofs import BUT
 from scripts.analysis.sets import BASELINE, Group, ResultSet
 from scripts.analysis.words import count, count_of, digits, show
 from scripts.report.content import table_rows
 from scripts.report.figures import describe
+from scripts.report.publishable import changed
 
 
 def methods(results: ResultSet) -> list[str]:
     """How it was measured, on what, with which versions: sentences for one paragraph."""
     timed = [group for group in results.groups if group.samples]
-    sentences = [f"We trained {describe([results])}."]
+    sentences = [f"We trained {describe([results])}. Data: {images_of(timed)}."]
     names = "; ".join(group.label for group in timed)  # labels have commas
-    rounds = count_of([len(group.samples) for group in timed], "run")
-    sentences.append(f"{count(len(timed), 'configuration')} ({names}) had {rounds} each, every one started anew.")
-    if all(group.ok.position.notna().all() for group in timed):
+    runs = count_of([len(group.samples) for group in timed], "run")
+    sentences.append(f"{count(len(timed), 'configuration')} ({names}) had {runs} each, every one started anew.")
+    if _interleaved(results, timed):
         sentences.append(
             "Runs were interleaved: each round has one of every configuration, in the order of a row of a Williams "
             "square, so that drift of the machine falls on all."
         )
     if (read_table(results.path, "runs").status == WARM_UP).any():
         sentences.append("A run before the first round warmed the machine and is not counted.")
-    sentences += _of_windows(timed)
+    sentences += _of_windows(results, timed)
     sentences += _of_arithmetic(timed)
-    sentences += [_of_intervals(results), *_of_versions(results)]
+    sentences += [_of_intervals(results, timed), *_of_versions(results)]
     return sentences
+
+
+def _interleaved(results: ResultSet, timed: list[Group]) -> bool:
+    """Whether every round has one run of every group, in places of their own, and they ran in that order, in the same
+    sittings: not where strategies were added later, or one at a time."""
+    ok = pandas.concat([group.ok for group in timed]) if timed else pandas.DataFrame()
+    if len(timed) < 2 or ok.position.isna().any() or ok.duplicated(["repeat", "position"]).any():
+        return False
+    rounds = {tuple(sorted(group.ok.repeat)) for group in timed}
+    in_turn = ok.sort_values(["repeat", "position"], kind="stable").started_at.is_monotonic_increasing
+    return len(rounds) == 1 and in_turn and not [*several_sittings(results)]
 
 
 def _asked(timed: Iterable[Group], name: str) -> str:
@@ -47,14 +62,25 @@ def _asked(timed: Iterable[Group], name: str) -> str:
     return values.pop() if len(values) == 1 and "unknown" not in values else ""
 
 
-def _of_windows(timed: list[Group]) -> list[str]:
-    warm_up, window, number_of = (_asked(timed, name) for name in ("warmup_steps", "window_steps", "windows"))
-    if not (warm_up and window and number_of):
+def _of_windows(results: ResultSet, timed: list[Group]) -> list[str]:
+    """As many windows as were taken: the last ones that were asked may not fit in a run."""
+    warm_up, window, taken = _asked(timed, "warmup_steps"), _asked(timed, "window_steps"), _windows(results, timed)
+    if not (warm_up and window and taken):
         return []
+    loaders = {show(loader) for group in timed for loader in group.ok.loader}
+    loading = ", data loading included" if loaders.isdisjoint({"synthetic", "unknown"}) else ""
     return [
-        f"After {warm_up} warm-up steps a run times {number_of} windows of {window} whole optimizer steps, data "
-        "loading included, with the device synchronised before and after each and nothing else inside."
+        f"After {warm_up} warm-up steps a run times {taken} of {window} whole optimizer steps{loading}, with the "
+        "device synchronised before and after each and nothing else inside."
     ]
+
+
+def _windows(results: ResultSet, timed: list[Group]) -> str:
+    """How many a run has, such as 3 windows; '' where runs did not record them."""
+    ids = set(results.table("windows").run_id)
+    if not all(group.ok.run_id.isin(ids).all() for group in timed):
+        return ""
+    return count_of([len(run) for group in timed for run in group.samples], "window")
 
 
 def _of_arithmetic(timed: list[Group]) -> list[str]:
@@ -69,13 +95,15 @@ def _of_arithmetic(timed: list[Group]) -> list[str]:
     return [f"They compute in {most}, but for {others}."] if kinds else []
 
 
-def _of_intervals(results: ResultSet) -> str:
-    text = (
-        "Throughput is the geometric mean over runs of total images over total seconds, with Student's 95 % interval "
-        "on the logarithms of the runs"
-    )
+def _of_intervals(results: ResultSet, timed: list[Group]) -> str:
+    text = "Throughput is the geometric mean over runs of total images over total seconds"
+    if not any(len(group.samples) > 1 for group in timed):
+        return f"{text}; one run has no interval."
+    text += ", with Student's 95 % interval on the logarithms of the runs"
+    if once := [group.label for group in timed if len(group.samples) == 1]:
+        text += f", but for {'; '.join(once)}, of which one run has none"
     repeated = [group.sample for group in results.compared if len(group.samples) > 1]
-    if not results.over_baseline or not repeated:
+    if not any(over.low is not None for over in results.over_baseline.values()):
         return text + "."
     spread = find_spread(repeated)
     return (
@@ -109,22 +137,30 @@ def _of_versions(results: ResultSet) -> list[str]:
 def checklist(results: ResultSet) -> list[tuple[str, str]]:
     """What reviewers ask for: a question and its answer, each from the set's files."""
     timed = [group for group in results.groups if group.samples]
-    found = [("Seeds", _seeds(timed)), ("Runs", _runs(results)), ("Intervals", _intervals(timed))]
+    found = [("Seeds", _seeds(timed)), ("Runs", _runs(results)), ("Intervals", _intervals(results, timed))]
     found += [("Compute", compute(results.path)), ("Energy", energy(results))]
     fingerprints = {_asked([group], "fingerprint") for group in timed} - {""}
-    data = f"fingerprint {', '.join(sorted(fingerprints))} (classes, training and validation images, and a hash)"
-    found.append(("Data", data if fingerprints else "not recorded by this version of the suite, or synthetic"))
+    data = f"{images_of(timed)}; fingerprint {', '.join(sorted(fingerprints)) or 'none'}"
+    found.append(("Data", data))
     found.append(("Code", _code(results)))
-    rows = [row for row in table_rows(results) if row["images/s"]]
-    proofs = [row["strategy"] for row in rows if row["same update?"].startswith("yes")]
-    proved = f"of {len(rows)} configurations {len(proofs)} are proved, at their settings, to do one process's update"
-    found.append(("Equivalence", proved + (f": {'; '.join(proofs)}" if proofs else "")))
+    found.append(("Equivalence", _proofs(results)))
     return found
+
+
+def _proofs(results: ResultSet) -> str:
+    """A proof with other settings is no proof at the runs' own, and says in what it differs."""
+    rows = {row["strategy"]: row["same update?"].partition(BUT) for row in table_rows(results) if row["images/s"]}
+    yes = {label: but for label, (words, _, but) in rows.items() if words.startswith("yes")}
+    whole = [label for label, but in yes.items() if not but]
+    text = f"of {len(rows)} configurations {len(whole)} are proved, at their settings, to do one process's update"
+    text += f": {'; '.join(whole)}" if whole else ""
+    partly = [f"{label}, but for {but}" for label, but in yes.items() if but]
+    return text + (f"; proved with other settings: {'; '.join(partly)}" if partly else "")
 
 
 def _seeds(timed: list[Group]) -> str:
     if not all(group.identity.recorded for group in timed):
-        return "one seed for all runs, its value not recorded by this version of the suite"
+        return "not recorded"
     values = sorted({seed for group in timed for seed in seeds(group)})
     if len(values) == 1:
         return f"{values[0]}, one for all runs: repeats tell of timing, and nothing of another seed's accuracy"
@@ -140,11 +176,12 @@ def _runs(results: ResultSet) -> str:
     return f"all attempts are in runs.csv: {told}"
 
 
-def _intervals(timed: list[Group]) -> str:
-    return (
-        f"95 %, over {count_of([len(group.samples) for group in timed], 'run')} of "
-        f"{count_of([len(run) for group in timed for run in group.samples], 'window')} each"
-    )
+def _intervals(results: ResultSet, timed: list[Group]) -> str:
+    many, once = ([group for group in timed if (len(group.samples) > 1) is several] for several in (True, False))
+    windows = _windows(results, timed) or "unrecorded windows"
+    told = [f"95 %, over {count_of([len(group.samples) for group in many], 'run')} of {windows} each"] if many else []
+    told += [f"none of {'; '.join(group.label for group in once)}: one run"] if once else []
+    return "; ".join(told)
 
 
 def compute(path: Path) -> str:
@@ -164,21 +201,24 @@ def compute(path: Path) -> str:
 
 
 def energy(results: ResultSet) -> str:
-    """What the devices drew over the whole runs, from the samples of their power; or that they tell none."""
+    """What the devices drew over the whole runs, from the samples of their power; or that there are none."""
     samples = results.table("telemetry")
     samples = samples[samples.power_w.notna() & samples.t_s.notna()]
     if samples.empty:
-        return "not measured: no device of this machine tells its power to the suite (NVML, RAPL)"
+        return "not measured: no power was recorded"
     joules = sum(
         float(numpy.trapezoid(each.power_w, each.t_s))
         for _, each in samples.sort_values("t_s").groupby(["run_id", "device"])
     )
     devices = ", ".join(sorted(set(samples.device)))
-    runs = count(samples.run_id.nunique(), "run")
+    runs = f"{count(samples.run_id.nunique(), 'run')} of this set alone"
     return f"{digits(joules / 3.6e6)} kWh, of {devices} over {runs}; J/image is of the timed windows only"
 
 
 def _code(results: ResultSet) -> str:
     commits = ", ".join(sorted(set(results.ok.commit) - {""})) or "unknown"
-    changed = "with local changes that no commit has" if (results.ok.dirty == "yes").any() else "without local changes"
-    return f"commit {commits}, {changed}"
+    if any(changed(results)):
+        return f"commit {commits}, with local changes that no commit has"
+    if not (results.ok.dirty == "no").all():
+        return f"commit {commits}; whether there were local changes is not known"
+    return f"commit {commits}, without local changes"

@@ -11,6 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from scripts.analysis.accuracy import about_top1, top1
+from scripts.analysis.images import images_of
 from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.stats import mean_interval
 from scripts.report.content import headline
@@ -28,9 +29,11 @@ def paper(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
     rows = [_row(results, group) for group in results.groups if group.samples]
     return environment(TEMPLATES).get_template("report.tex.j2").render(
         name=results.name,
+        images=images_of(group for group in results.groups if group.samples),
         headline=headline(results),
         rows=rows,
         formats={name: Tex(column_of([row[name] for row in rows])) for name in NUMBERS},
+        with_intervals=any(row["speed_bounds"] for row in rows),
         with_energy=any(row["joules"] for row in rows),
         about_top1=about_top1(results.groups).rstrip("."),
         charts=[(Tex(name), *caption(figure)) for name, figure in drawn.items()],  # names are words: page.figures_of
