@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Not a strategy: make slurm-all, which is all.sh in one Slurm job, so that all strategies take turns on the same nodes.
+# The job goes on where it was when it is put back into the queue; another one does with the same RESULTS.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PYTHON=${PYTHON:-.venv/bin/python}
+command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
+source launchers/cluster.sh
+[ -z "${SLURM_JOB_ID:-}" ] ||
+  { echo "error: this is in Slurm job $SLURM_JOB_ID, and slurm-all submits a job; run it outside, or make bench-all here" >&2; exit 2; }
+find_cluster || { echo "error: $WHY" >&2; exit 2; }
+
+unset HOSTS NNODES NODE_RANK # of other ways over several machines
+given_gpus=${NUM_GPUS:-}
+told=$("$PYTHON" -m scripts.suite.plan) || exit 2
+while IFS= read -r line; do
+  export "${line?}"
+done <<<"$told"
+shape_of_job
+export NODES TASKS_PER_NODE GPUS_PER_NODE CPUS_PER_TASK NPROC=$TASKS_PER_NODE
+words_of_container # refuses now what no node could do
+unset NUM_CORES OMP_NUM_THREADS
+if [ "${PLAN:-}" = yes ]; then
+  NUM_GPUS=$GPUS_PER_NODE exec launchers/all.sh
+fi
+export NUM_GPUS=$given_gpus # the node counts its own
+
+mkdir -p "$RESULTS/job"
+echo "all runs of $RESULTS are one job, which says in $RESULTS/job/run.log:"
+tail -n 0 -s 0.2 -F --pid=$$ "$RESULTS/job/run.log" 2>/dev/null & # until the line below has ended
+RUN_DIR=$RESULTS/job exec scripts/suite/slurm_submit.sh "${SHAPE[@]}" --job-name slurm-all -- scripts/suite/slurm_suite.sh
