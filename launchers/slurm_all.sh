@@ -27,5 +27,15 @@ export NUM_GPUS=$given_gpus # the node counts its own
 
 mkdir -p "$RESULTS/job"
 echo "all runs of $RESULTS are one job, which says in $RESULTS/job/run.log:"
-tail -n 0 -s 0.2 -F --pid=$$ "$RESULTS/job/run.log" 2>/dev/null & # until the line below has ended
-RUN_DIR=$RESULTS/job exec scripts/suite/slurm_submit.sh "${SHAPE[@]}" --job-name slurm-all -- scripts/suite/slurm_suite.sh
+tail -n 0 -s 0.2 -F "$RESULTS/job/run.log" 2>/dev/null &
+lines=$!
+RUN_DIR=$RESULTS/job scripts/suite/slurm_submit.sh "${SHAPE[@]}" --job-name slurm-all -- scripts/suite/slurm_suite.sh &
+follows=$!
+trap 'kill -TERM "$follows"' INT TERM # which cancels the job
+while kill -0 "$follows" 2>/dev/null; do
+  code=0
+  wait "$follows" || code=$?
+done
+sleep 0.5 # for the job's last lines
+kill "$lines"
+exit "$code"
