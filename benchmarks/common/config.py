@@ -70,6 +70,8 @@ class Config:
     """The optimizer's whole update in one kernel."""
     cudnn_benchmark: bool = True
     """On GPUs: cuDNN times its algorithms for each shape, and keeps the fastest."""
+    cudnn_deterministic: bool = False
+    """On GPUs: only those of cuDNN's algorithms that give the same bits every time."""
 
     global_batch: int = 256
     """Images of one optimizer step, over all ranks. Must divide by the ranks. 0: `batch_per_device` says it."""

@@ -20,7 +20,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.devices import Reduce, Worker
 from benchmarks.common.errors import UserError
 from benchmarks.common.host_batches import HostBatches
-from benchmarks.common.photographs import NEIGHBOURS_TRIED, Files, Photographs
+from benchmarks.common.photographs import NEIGHBOURS_TRIED, Files, Photographs, raw_reader
 from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set, as torchvision documents
@@ -204,11 +204,11 @@ def image_folders(config: Config) -> tuple[Photographs, Photographs]:
     Raises UserError where they cannot be read, or a decoder that was asked for is not here.
     """
     if config.loader == "packed":
-        sources = [packed.open_pack(config, part) for part in ("train", "val")]
+        sources = packed.open_packs(config)
     else:
         sources = [Files(Path(config.data) / part) for part in ("train", "val")]
     name = decode.resolved_decoder(config)
-    open_reader = functools.partial(decode.reader, name) if name else packed.raw_reader
+    open_reader = functools.partial(decode.reader, name) if name else raw_reader
     train, val = (
         Photographs(source, open_reader, config.image_size, config.seed, sources[0].classes) for source in sources
     )

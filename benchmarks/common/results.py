@@ -31,8 +31,9 @@ TABLES = {
         "torch", "commit", "dirty",
         "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "step_ms_p50", "step_ms_p95",
         "exposed_comm_ms", "comm_ms", "overlap_pct", "epoch_s", "train_loss", "val_loss", "acc1", "acc5", "val_samples",
-        "compile_s", "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "num_by_pillow",
-        "load_average", "governor", "steal_pct", "other_cpu_pct", "other_gpu_processes", "options", "log_path",
+        "compile_s", "cudagraph_skips", "peak_memory_mb", "energy_j_per_image", "flops_per_image",
+        "skipped_files", "num_by_pillow", "load_average", "governor", "steal_pct", "other_cpu_pct",
+        "other_gpu_processes", "options", "log_path",
     ),
     # what the column `settings` of runs stands for: a row a hash; both halves are JSON, met is empty where nothing was
     "settings": ("settings", "asked_hash", "asked", "met"),

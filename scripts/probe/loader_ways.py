@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from benchmarks.common import packed
 from benchmarks.common.config import Config
 from benchmarks.common.crops import finish, random_numbers, random_view
 from benchmarks.common.data import build_loaders, image_folders
 from benchmarks.common.decode import loads, read_by_nvimgcodec
 from benchmarks.common.devices import Worker
+from benchmarks.common.photographs import raw_reader
 from scripts.setup import pack
 
 PEERS = {
@@ -160,7 +160,7 @@ def bare_crops(config: Config) -> Iterator[int]:
 
 def bare_pack(packs: Config) -> Callable[[Config], Iterator[int]]:
     return lambda config: bare_loop(
-        image_folders(dataclasses.replace(packs, image_size=config.image_size))[0], packed.raw_reader(), config
+        image_folders(dataclasses.replace(packs, image_size=config.image_size))[0], raw_reader(), config
     )
 
 

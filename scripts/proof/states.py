@@ -19,7 +19,8 @@ NOT_READ = (
     "checkpoint_dir", "checkpoint_steps", "checkpoint_keep", "resume", "resume_from", "workers", "timeout_s", "limit_s",
     "rendezvous", "bucket_cap_mb", "compression", "opt_level", "cut", "split_size", "copy_stream",
     "microbatches", "pipeline_schedule", "comm_hook", "powersgd_rank", "shard_ranks", "local_period", "local_group",
-    "compile", "cuda_graphs", "fused", "cudnn_benchmark", "static_graph", "gradient_as_bucket_view",
+    "compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph",
+    "gradient_as_bucket_view",
 )  # fmt: skip
 
 

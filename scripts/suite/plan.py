@@ -20,7 +20,8 @@ import tyro
 from benchmarks.common import machine
 from benchmarks.common.config import Config, find_key, load_config, whole_batch
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import known_fingerprint
+from benchmarks.common.fingerprint import known_fingerprint
+from benchmarks.common.packed import has_files, open_packs
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED, ask, seed_of, settings_hash
@@ -81,7 +82,8 @@ def make_run(
     threads = threads or machine.threads_per_rank(ranks_here)
     if given.limit_s is not None:
         config = dataclasses.replace(config, limit_s=given.limit_s)
-    data = "" if config.loader == "synthetic" else _fingerprint(config.data)
+    packed = config.loader == "packed"
+    data = "" if config.loader == "synthetic" else _fingerprint(config.data, config.pack if packed else "")
     place = (ranks_here, 1) if one_node else preflight.all_ranks(strategy, ranks_here)
     asked = ask(config, strategy, *place, threads, data)
     asked |= {"seeds": seeds} if seeds else {}
@@ -108,7 +110,10 @@ def fitted(runs: list[Run]) -> list[Run]:
 
 
 @functools.cache
-def _fingerprint(data: str) -> str:
+def _fingerprint(data: str, pack: str = "") -> str:
+    """pack: what packed images are, where these are read; they are enough where their folder is not here."""
+    if pack and not has_files(data):
+        return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
     preflight.check_data(data)
     return known_fingerprint(Path(data))
 

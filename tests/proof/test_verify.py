@@ -22,6 +22,7 @@ import torch
 from support import ROOT, environment, run_strategy
 
 from benchmarks.common.config import Config
+from benchmarks.common.devices import set_kernels
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import add_settings, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
@@ -405,6 +406,25 @@ def test_a_proof_differs_from_its_run_in_nothing_but_what_may(exact):
     proof = wanted.at_proof(config, 20, exact=exact)
     differing = {name for name in vars(config) if getattr(config, name) != getattr(proof, name)}
     assert differing <= MAY_DIFFER | NOT_COUNTED.keys()
+
+
+def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, monkeypatch):
+    """Protects proofs in bf16: each by itself would time cuDNN's algorithms, and round as no other. On CPUs nothing
+    changes, so that the proofs there are of the runs' own settings."""
+    cudnn = torch.backends.cudnn
+    for name in ("benchmark", "deterministic", "allow_tf32"):
+        monkeypatch.setattr(cudnn, name, getattr(cudnn, name))  # put back afterwards
+    config = Config(data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8)
+    monkeypatch.setenv("NUM_GPUS", "0")
+    plain = wanted.at_proof(config, 4, exact=False)
+    assert (plain.cudnn_benchmark, plain.cudnn_deterministic) == (config.cudnn_benchmark, config.cudnn_deterministic)
+    monkeypatch.setenv("NUM_GPUS", "1")
+    seen = []
+    for use in (set_kernels, lambda proof: train_reference(proof, Shape(), "bf16", CPU, steps=range(0))):
+        cudnn.benchmark, cudnn.deterministic = True, False
+        use(wanted.at_proof(config, 4, exact=False))
+        seen.append((cudnn.benchmark, cudnn.deterministic))
+    assert seen == [(False, True)] * 2
 
 
 def test_the_reference_reads_no_field_that_it_is_shared_over():

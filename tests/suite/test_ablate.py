@@ -74,6 +74,16 @@ def test_the_baseline_is_without_what_the_user_turned_on(planned):
     assert [run.asked for run in told] == [run.asked for run in plain]
 
 
+@pytest.mark.parametrize("gpus, flags, loader", [("1", "", "synthetic"), ("1", "--loader folder", "folder")])
+def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, flags, loader):
+    """Protects ratios on GPUs from all reading 1: one process with Pillow takes longer than the step."""
+    (tmp_path / "files.yaml").write_text("loader: folder\nglobal_batch: 4\n")
+    runs = planned(CONFIG=tmp_path / "files.yaml", ARGS=flags, NUM_GPUS=gpus, NPROC="1")
+    assert {run.asked["loader"] for run in runs if name_of(run.asked) == BASELINE} == {loader}
+    skipped = {name_of(run.asked): run.variables["SKIP"] for run in runs}
+    assert ("--loader folder" in skipped["fast decoder"]) == (loader == "synthetic")
+
+
 def test_without_a_strategy_there_is_a_sentence(given):
     with pytest.raises(UserError, match="STRATEGY is not set; for example: make ablate"):
         ablate.ablation(given())
