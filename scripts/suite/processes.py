@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-POLL_S, STACK_WAIT_S, STACKS_LIMIT_S, STEPS_LIMIT_S = 0.1, 0.3, 30.0, 30.0
+POLL_S, STACK_WAIT_S, STACKS_LIMIT_S = 0.1, 0.3, 30.0
+STEPS_LIMIT_S, ANSWER_LIMIT_S = 3.0, 20.0  # a job that is cancelled has little time, and a row to write
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
 
 
@@ -84,7 +85,7 @@ def end_steps(name: str) -> None:
 def _output(*command: str) -> str:
     """stdout of a program of Slurm's; '' where it is not here or does not answer."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=STEPS_LIMIT_S).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S).stdout
     return ""
 
 
