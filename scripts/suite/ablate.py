@@ -52,16 +52,16 @@ def ablation(given: Given) -> list[Run]:
 
 def missing(option: Option, config: Config, ranks_here: int) -> str:
     """What the option needs and is not here, with the remedy; empty where it can run."""
-    if option.needs == "cuda" and not machine.num_gpus():
+    if option.needs in ("cuda", "copies") and not machine.num_gpus():
         return "needs a GPU"
-    if option.needs in ("files", "pack") and config.loader == "synthetic":
+    if option.needs in ("files", "pack", "copies") and config.loader == "synthetic":
         return 'images are synthetic, so that nothing is read; ARGS="--loader folder" reads some'
     if option.needs == "compiler":
         return no_compiler(on_gpu=machine.num_gpus() > 0)
     if option.needs == "ranks" and machine.all_ranks(ranks_here)[0] < 2:
         return "needs two ranks or more, which talk to each other"
     if option.needs == "pack":
-        packed = pack_path(config, "train").exists()
+        packed = all(pack_path(config, part).exists() for part in ("train", "val"))
         return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
     if option.needs == "bf16":
         try:

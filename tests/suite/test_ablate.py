@@ -52,7 +52,9 @@ def test_each_run_is_the_baseline_and_one_option(planned):
         assert {name for name in asked if asked[name] != base[name]} == option.on.keys()
         assert by_name[option.name].asked == base | {n: 2 if v == SHARE else v for n, v in option.on.items()}
     skipped = {name for name, run in by_name.items() if run.variables["SKIP"]}
-    assert skipped == {"cudnn.benchmark", "CUDA graphs (and compile)", "fast decoder", "a loader process"}
+    assert skipped == {
+        "cudnn.benchmark", "CUDA graphs (and compile)", "fast decoder", "a loader process", "a batch copied ahead"
+    }  # fmt: skip
     fitted = plan.fitted(runs)  # the reasons survive the look for memory
     assert [run.variables["SKIP"] for run in fitted] == [run.variables["SKIP"] for run in runs]
     together = by_name[TOGETHER].asked
