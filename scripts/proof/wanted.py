@@ -123,13 +123,9 @@ def of_variables(given: Given, num_steps: int) -> list[Run]:
 
 
 def _proof(given: Given, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
-<<<<<<< HEAD
-    exact = sums_have_one_order(preflight.all_ranks(strategy, ranks_here)[0])
-=======
     if config.loader == "packed":
         preflight.check_data(config.data)  # the reference reads the files
-    exact = sums_have_one_order(machine.all_ranks(ranks_here)[0])
->>>>>>> main
+    exact = sums_have_one_order(preflight.all_ranks(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
     run = make_run(given, strategy, 1, at_proof(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1)
     return dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"})
