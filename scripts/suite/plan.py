@@ -18,7 +18,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common import machine
-from benchmarks.common.config import Config, find_key, load_config, whole_batch
+from benchmarks.common.config import Config, find_key, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.fingerprint import known_fingerprint
 from benchmarks.common.packed import has_files, open_packs
@@ -148,23 +148,12 @@ def _others(given: Given, config: Config, strategies: Sequence[str]) -> list[Poi
 
 
 def _of_points(given: Given, points: Sequence[Point]) -> list[Run]:
-    return in_rounds(
-        given,
-        lambda number: [
-            make_run(
-                given,
-                name,
-                number,
-                own,
-                ranks_here=ranks,
-                one_node=ranks > 0,
-                flags=text,
-                threads=threads,
-                num_seeds=given.num_seeds,
-            )
-            for name, own, ranks, text, threads in points
-        ],
-    )
+    def make(number: int, point: Point) -> Run:
+        name, own, ranks, text, threads = point
+        where = {"ranks_here": ranks, "one_node": ranks > 0, "threads": threads}
+        return make_run(given, name, number, own, **where, flags=text, num_seeds=given.num_seeds)
+
+    return in_rounds(given, lambda number: [make(number, point) for point in points])
 
 
 def sweep(given: Given) -> list[Run]:
@@ -197,38 +186,6 @@ def in_rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
         order = [runs[which] for which in places(len(runs), number)]
         found += [dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)]
     return found
-
-
-def scaling(given: Given) -> list[Run]:
-    """STRATEGY on each of RANKS: with the configured batch (strong), and with as many images a rank as the most
-    ranks get of it (weak), beside the baseline; every rank has the threads that it has among the most."""
-    from scripts.analysis.sets import BASELINE  # pandas, which nothing else here needs
-
-    if not given.strategy or not given.ranks:
-        raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
-    if not all(word.isdecimal() and int(word) > 0 for word in given.ranks.split()):
-        raise UserError(f"RANKS is {given.ranks!r}, but must be numbers of ranks, such as 1 2 4")
-    if elsewhere := [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]:
-        raise UserError(f"RANKS are numbers of ranks on this machine; leave {elsewhere[0]} out")
-    strategy, ranks = preflight.only(given.strategy), sorted({int(word) for word in given.ranks.split()})
-    if len(ranks) < 2:
-        raise UserError(f"RANKS is {given.ranks!r}: one number of ranks shows no scaling; give two or more")
-    config, most = load_config(given.flags), ranks[-1]
-    preflight.check_ranks([config], ranks, "RANKS")
-    batch, threads = whole_batch(config, most).global_batch, machine.threads_per_rank(most)
-    # with the most ranks, strong and weak scaling are the same run
-    shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
-
-    def make(name: str, number: int, num_ranks: int, size: int) -> Run:
-        own = dataclasses.replace(config, global_batch=size, batch_per_device=0)
-        flags = f"{given.args} --global-batch {size}".strip()
-        where = {"ranks_here": num_ranks, "threads": threads, "num_seeds": given.num_seeds}
-        return make_run(given, name, number, own, **where, flags=flags)
-
-    # what the strategy costs even on one rank
-    alone = [] if strategy == BASELINE else [(BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
-    points = [*alone, *((strategy, *shape) for shape in shapes)]
-    return in_rounds(given, lambda number: [make(name, number, *shape) for name, *shape in points])
 
 
 def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
