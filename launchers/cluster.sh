@@ -3,13 +3,13 @@
 # and of a container. Functions only; lib.sh and slurm_all.sh source it.
 
 find_cluster() { # fails, with the reason in WHY, where none answers
-  WHY="no Slurm cluster here; run it on a cluster, or: scripts/setup/slurm_local.sh start"
-  # sinfo without a configuration would look for one in the DNS; a local cluster's is where slurm_local.sh put it.
-  if [ -z "${SLURM_CONF:-}" ] && [ ! -e /etc/slurm/slurm.conf ]; then
-    local conf=${SLURM_LOCAL_DIR:-/run/slurm-local}/slurm.conf
-    [ -e "$conf" ] || return 1
-    export SLURM_CONF=$conf
+  local conf=${SLURM_LOCAL_DIR:-/run/slurm-local}/slurm.conf
+  if [ -z "${SLURM_CONF:-}" ] && [ ! -e /etc/slurm/slurm.conf ] && [ -e "$conf" ]; then
+    export SLURM_CONF=$conf # of slurm_local.sh
   fi
+  WHY="no Slurm cluster here; run it on a cluster, or: scripts/setup/slurm_local.sh start"
+  command -v sinfo >/dev/null || return 1
+  # not by looking for slurm.conf: it may be wherever Slurm was built for, or come from the controller
   WHY="no Slurm cluster answers sinfo; run it on a cluster, or: scripts/setup/slurm_local.sh start"
   timeout 20 sinfo >/dev/null 2>&1
 }

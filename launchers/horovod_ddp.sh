@@ -12,12 +12,12 @@ if in_allocation; then
     ssh -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=no "$host" true </dev/null >/dev/null 2>&1 ||
       skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` does not work without a password; set up a key"
   done
-fi
-if [ -z "${HOSTS:-}" ]; then
-  over_loopback
-else
+  count_all_nodes
+elif [ -n "${HOSTS:-}" ]; then
   NPROC=$(awk -F, '{ for (i = 1; i <= NF; i++) { split($i, a, ":"); n += a[2] } print n }' <<<"$HOSTS")
   export NUM_CORES=$NPROC # of other hosts nobody knows better than who lists them
+else
+  over_loopback
 fi
 HOROVODRUN=("${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
 attempt "${HOROVODRUN[@]}" "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

@@ -6,11 +6,11 @@ source launchers/cluster.sh
 export ALLOCATION=$SLURM_JOB_ID
 unset RUN_DIR # of the job's own log
 
-ended() { # runs that came to their end
-  grep -Ecv ',(interrupted|warm-up),' "$RESULTS/runs.csv" 2>/dev/null
+ended() { # runs that came to their end, in the first life none
+  tail -n +2 "$RESULTS/runs.csv" 2>/dev/null | grep -Ecv ',(interrupted|warm-up),'
 }
 before=$(ended)
-[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || echo "job $SLURM_JOB_ID has started again; it goes on with what $RESULTS lacks"
+echo "job $SLURM_JOB_ID runs on $SLURM_JOB_NODELIST, with what $RESULTS lacks"
 if [ -n "${CONTAINER:-}" ] && [ ! -e "$RESULTS/environment.json" ]; then
   words_of_container # the versions there; the loop would ask PYTHON
   "${HERE[@]}" -m scripts.suite.environment --results "$RESULTS"
@@ -29,9 +29,9 @@ done
 if [ "$warned" = 1 ] && [ "$code" != 0 ]; then
   if [ "$(ended)" -gt "$before" ]; then
     echo "job $SLURM_JOB_ID: the time limit is near; back into the queue, to go on"
-    scontrol requeue "$SLURM_JOB_ID"
-    sleep 60 # until the controller ends this script
+    scontrol requeue "$SLURM_JOB_ID" && sleep 60 # until the controller ends this script
+  else
+    echo "error: job $SLURM_JOB_ID: no run has come to its end within the time limit; raise TIME=" >&2
   fi
-  echo "error: job $SLURM_JOB_ID: no run has come to its end within the time limit; raise TIME=" >&2
 fi
 exit "$code"
