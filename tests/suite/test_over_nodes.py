@@ -93,8 +93,8 @@ def test_what_cannot_span_nodes_has_the_first(launched, name):
 
 def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched):
     """Protects Horovod's row from being of fewer ranks than its neighbours'."""
-    run = launched("horovod_ddp", NUM_CORES=None)
-    assert after(run["words"], "-H") == "node1:2,node2:2" and after(run["words"], "-np") == "4"
+    run = launched("horovod_ddp", NPROC=4, TASKS_PER_NODE=4, NUM_CORES=None)
+    assert after(run["words"], "-H") == "node1:4,node2:4" and after(run["words"], "-np") == "8"
     assert run["env"]["NUM_CORES"] == str(2 * machine.num_cores())
     skipped = launched("horovod_ddp", SSH="no")
     assert skipped["words"] == [] and "`ssh node2` does not work" in after(skipped["attempt"], "--skip")
