@@ -18,7 +18,6 @@ from torch.nn.functional import interpolate
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop's area and sides, as v2.RandomResizedCrop has them
 LOG_RATIO = math.log(RATIO[0]), math.log(RATIO[1])
 TRIES = 10
-OF_ONE_THREAD = 32_767  # values; torch divides more than so many among threads (at::internal::GRAIN_SIZE)
 NUMBERS = 24  # an image's: two for each try, top, left, flip, and one to fill the generator's blocks of four
 
 
@@ -50,7 +49,8 @@ def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[l
 
     Philox 4x64-10 (Salmon et al., SC11) with the key (seed, epoch): block n of the stream follows from n alone.
     """
-    stream = numpy.random.Philox(key=[seed % 2**64, epoch], counter=first * NUMBERS // 4)
+    key = numpy.array([seed % 2**64, epoch], numpy.uint64)  # of a list with a number above 2**63 numpy makes floats
+    stream = numpy.random.Philox(key=key, counter=first * NUMBERS // 4)
     raw = stream.random_raw(num_images * NUMBERS).reshape(num_images, NUMBERS)
     return ((raw >> 11) * 2.0**-53).tolist()
 
@@ -114,11 +114,5 @@ def finish(box: torch.Tensor | Image.Image, view: View, out: torch.Tensor) -> No
         resized = resized[0].permute(1, 2, 0)
     height, width = out.shape[:2]
     cut = resized[view.cut_top : view.cut_top + height, view.cut_left : view.cut_left + width]
-    # numpy's copy stays in this thread; torch's would wake all of a rank's threads for 150 kB
-    if not view.flip:
-        numpy.copyto(out.numpy(), cut.numpy())
-        return
-    rows = max(1, OF_ONE_THREAD // (3 * width))
-    for first in range(0, height, rows):
-        some = slice(first, first + rows)
-        numpy.copyto(out.numpy()[some], cut[some].flip(1).numpy())
+    # numpy's copy stays in this thread; torch's would wake all of a rank's threads for 150 kB, where it reads itself
+    numpy.copyto(out.numpy(), (cut.flip(1) if view.flip else cut).numpy())

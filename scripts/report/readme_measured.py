@@ -13,7 +13,8 @@ from scripts.report.markdown import markdown_table, read_cells
 
 TIMES = ("times_plain", "times_low", "times_high")
 TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
-LOADERS = ("cores", "loader", "n", "images_per_s", "low", "high", *TIMES, *TIMES_BARE, "image_size", "machine")
+ORIGIN = ("commit", "date", "machine")
+LOADERS = ("cores", "loader", "n", "images_per_s", "low", "high", *TIMES, *TIMES_BARE, "image_size", *ORIGIN)
 OURS = {"ours, nvimgcodec": "JPEGs", "ours, packed full": "packed pixels"}
 
 
@@ -44,7 +45,7 @@ def of_measured(measured: Path) -> dict[str, str]:
         "yardstick.origin": _origin(yardstick),
         "loaders": _loaders(loaders),
         "loaders.fast": _fast(loaders),
-        "loaders.about": "".join(f"{row.image_size} px, {row.machine}" for row in loaders[:1].itertuples()),
+        "loaders.about": "".join(f"{row.image_size} px, {_origin(loaders[:1])}" for row in loaders[:1].itertuples()),
         **_yardstick(yardstick),
     }
     commands = {
