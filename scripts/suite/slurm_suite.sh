@@ -18,7 +18,7 @@ fi
 
 warned=0 child=
 trap 'warned=1; kill -TERM "$child"' USR1
-trap 'kill -TERM "$child"' INT TERM # the job is cancelled or put back: the row first
+trap 'kill -TERM "$child" 2>/dev/null' INT TERM # the job is cancelled or put back: the row first
 launchers/all.sh &
 child=$!
 code=0
