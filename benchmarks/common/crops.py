@@ -18,6 +18,7 @@ from torch.nn.functional import interpolate
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop's area and sides, as v2.RandomResizedCrop has them
 LOG_RATIO = math.log(RATIO[0]), math.log(RATIO[1])
 TRIES = 10
+OF_ONE_THREAD = 32_767  # values; torch divides more than so many among threads (at::internal::GRAIN_SIZE)
 NUMBERS = 24  # an image's: two for each try, top, left, flip, and one to fill the generator's blocks of four
 
 
@@ -114,5 +115,8 @@ def finish(box: torch.Tensor | Image.Image, view: View, out: torch.Tensor) -> No
         resized = resized[0].permute(1, 2, 0)
     height, width = out.shape[:2]
     cut = resized[view.cut_top : view.cut_top + height, view.cut_left : view.cut_left + width]
-    # numpy's copy stays in this thread; torch's would wake all of a rank's threads for 150 kB, where it reads itself
-    numpy.copyto(out.numpy(), (cut.flip(1) if view.flip else cut).numpy())
+    # Where a rank reads itself, with several threads, torch would wake them all for 150 kB. numpy's copy does not.
+    rows = height if not view.flip or torch.get_num_threads() == 1 else max(1, OF_ONE_THREAD // (3 * width))
+    for first in range(0, height, rows):
+        some = cut[first : first + rows]
+        numpy.copyto(out.numpy()[first : first + rows], (some.flip(1) if view.flip else some).numpy())

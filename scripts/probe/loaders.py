@@ -101,6 +101,9 @@ def main(options: Options) -> int:
 
 def cpu_time(config: Config, names: list[str], turns: int) -> pandas.DataFrame:
     """loader_costs.costs of our loaders that took part and have a bare loop."""
+    import torch
+
+    torch.set_num_threads(1)  # as in the windows, and in a loader's workers
     fast = {
         "ours, nvimgcodec": dataclasses.replace(config, decoder="nvimgcodec"),
         "ours, packed full": dataclasses.replace(config, loader="packed", pack="full"),

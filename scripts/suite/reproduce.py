@@ -107,7 +107,8 @@ def check(run: dict, commit: str, published: Path) -> None:
     ranks_here, num_gpus = asked["ranks"] // asked["nodes"], machine.num_gpus()
     if met.get("device") == "cuda" and num_gpus < ranks_here:
         raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; STRATEGIES takes others")
-    if machine.all_ranks(ranks_here) != (asked["ranks"], asked["nodes"]):
+    place = (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.all_ranks(ranks_here)
+    if place != (asked["ranks"], asked["nodes"]):
         ran = f"{asked['ranks']} ranks on {asked['nodes']} nodes"
         raise UserError(f"{where} ran {ran}; say where they are: NODES and TASKS_PER_NODE, HOSTS, or NNODES")
 
@@ -162,11 +163,9 @@ def _run(asked: dict, number: int, data: str) -> plan.Run:
     """A run of round `number` as it was asked, for whatever fields its commit knows."""
     places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
     asked = asked | places | {"seed": seed_of(asked, number)}
-    told = {"NPROC": asked["ranks"] // asked["nodes"], "NUM_GPUS": machine.num_gpus()}
-    told |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": asked["threads_per_rank"]}
-    told |= {name: asked[name.lower()] for name in plan.OF_A_CLUSTER if name.lower() in asked}
-    variables = {name: str(value) for name, value in told.items()}
-    return plan.Run(asked["strategy"], number, _config(asked), asked, variables)
+    told = plan.of_machine(asked["ranks"] // asked["nodes"], asked["threads_per_rank"])
+    told |= {name: str(asked[name.lower()]) for name in plan.OF_A_CLUSTER if name.lower() in asked}
+    return plan.Run(asked["strategy"], number, _config(asked), asked, told)
 
 
 def _rounds(chosen: Sequence[dict]) -> int:

@@ -44,6 +44,11 @@ def why_not_startable(commit: str, strategy: str) -> str:
     return ""
 
 
+def is_on_one_node(commit: str, strategy: str) -> bool:
+    """Whether the commit's launcher says so: see preflight.all_ranks, which reads this checkout's."""
+    return "on_one_node" in git("show", f"{commit}:launchers/{strategy}.sh").splitlines()
+
+
 def fields_of(commit: str) -> frozenset[str]:
     """The fields of the configuration that a commit knows."""
     tree = ast.parse(git("show", f"{commit}:benchmarks/common/config.py"))

@@ -219,8 +219,32 @@ def test_threads_do_not_share_a_decoder():
         assert all(torch.equal(box, expected) for box in boxes)
 
 
+def test_an_image_is_finished_by_its_own_thread_alone():
+    """Protects a rank that reads itself, with several threads, from waking them all for an image: they spin.
+    Mutant: the flip as one operation of torch, which goes to all threads from 32,768 values on."""
+    code = """
+import os, threading, torch
+from benchmarks.common.crops import View, finish
+box, out = torch.zeros(300, 400, 3, dtype=torch.uint8), torch.empty(224, 224, 3, dtype=torch.uint8)
+found = []
+def work():
+    for flip in (False, True):
+        before = len(os.listdir("/proc/self/task"))
+        finish(box, View(0, 0, 300, 400, 224, 224, flip=flip), out)
+        found.append(len(os.listdir("/proc/self/task")) - before)
+torch.set_num_threads(4)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(found)
+"""
+    env = environment(PYTHONPATH=":".join(sys.path))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.stdout == "[0, 0]\n", done.stdout + done.stderr
+
+
 def test_a_flip_is_a_flip():
-    """Protects every row and column of a crop."""
+    """Protects every row, also where the size leaves a smaller last piece."""
     for size in (7, 224, 331):
         box = torch.randint(0, 256, (size, size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(size))
         out = torch.empty_like(box)

@@ -172,7 +172,6 @@ def test_a_commit_is_known_by_its_hash_only(kept, monkeypatch, rev):
 
 def test_the_second_of_two_machines_has_nothing_to_compare(kept):
     """Its rows are the first one's, which compares. Mutant: load the set all the same, and end with an error."""
-    kept.change(asked__nodes=2, asked__ranks=4)
     told = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "127.0.0.1:29411", "LEAVES": "nothing"}
     done = kept.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/second", **told)
     assert done.returncode == 0 and not (kept.folder / "results/second/runs.csv").exists(), done.stderr
