@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report publish readme compare ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all plot report publish readme compare ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -41,6 +41,7 @@ help: ## this text
 #: NAME, REPLACE   for publish: <hardware>_<torch>_<yyyymm>; yes: in the place of the set of that name
 #: WARNING_S   bench-slurm: seconds before the time limit at which a checkpoint is asked for; default 60
 #: PEERS, MINUTES  for peers: which, and of pairs with each at most; default: all, 30
+#: MACHINE, LINK   for predict: here, h100x8 or v100x4; links.csv of make bench-allreduce
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
 #: HOSTS       hosts for horovodrun, such as a:4,b:4
 #: THREADS_PER_RANK                        default: cores / ranks
@@ -144,6 +145,18 @@ pack: setup data ## write the images as one mapped file a split: DATA=... PACK=f
 
 bench-loaders: setup data ## the loaders of this suite, bare loops and other projects' loaders, side by side
 	@$(PYTHON) -m scripts.probe.loaders --data "$(or $(DATA),data/imagenet-mini)" $(ARGS)
+
+bench-allreduce: setup ## all-reduces of 1 KB to 256 MB by each strategy's own path; its fit is the link model of predict
+	@$(PYTHON) -m scripts.probe.allreduce $(ARGS)
+
+predict: setup ## 2 to 4,096 devices, from RESULTS and LINK, or MACHINE=h100x8, v100x4; ARGS="--stages 4"
+ifeq ($(or $(MACHINE),here),here)
+	@test -e "$(or $(RESULTS),results/latest)/gradients.csv" || $(PYTHON) -m scripts.probe.gradients --results "$(or $(RESULTS),results/latest)"
+endif
+	@$(PYTHON) -m scripts.report.predict --machine $(or $(MACHINE),here) --results "$(or $(RESULTS),results/latest)" $(if $(LINK),--link "$(LINK)") $(ARGS)
+
+predict-check: setup data ## this machine's 2-rank steps, predicted from what exchanges nothing, beside measured ones; ARGS="--gbit 1"
+	@$(PYTHON) -m scripts.probe.predict_check $(ARGS)
 
 listing: setup ## what a rank pays to know 1.3 million files, by ImageFolder and by the index
 	@$(PYTHON) -m scripts.probe.listing $(if $(DATA),--data "$(DATA)")
