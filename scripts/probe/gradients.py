@@ -6,10 +6,9 @@ One device by itself; hooks note the moment at which each parameter's gradient i
 pass. Every other flag is a configuration field; a set's own are taken with --results. Without either: CONFIG, ARGS.
 """
 
-import csv
 import dataclasses
-import io
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -23,11 +22,11 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.devices import synchronize
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.results import cell, write_whole
 from benchmarks.common.stages import cut_stages, trace
 from scripts.analysis.machines import baseline_of
 from scripts.analysis.predict import Gradient
 from scripts.analysis.sets import BASELINE, load_set
+from scripts.probe.measured import add_rows
 from scripts.suite.variables import read_variables
 
 WARM_STEPS, STEPS = 2, 5
@@ -64,12 +63,11 @@ def main(options: Options, config: Config) -> None:
     found = profile(config, num_classes, device)
     shape = {name: getattr(config, name) for name in ("arch", "image_size", "global_batch")}
     shape |= {"num_classes": num_classes, "forward_s": found.forward_s, "backward_s": found.backward_s}
-    text = io.StringIO()
     rows = [shape | dataclasses.asdict(gradient) for gradient in found.gradients]
-    writer = csv.DictWriter(text, [*rows[0]], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
-    write_whole(out, text.getvalue())
+    temporary = out.with_name(f".{out.name}")
+    temporary.unlink(missing_ok=True)
+    add_rows(temporary, rows)
+    os.replace(temporary, out)
     print(f"written: {out} ({len(rows)} gradients, backward {1000 * found.backward_s:.1f} ms)")
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from benchmarks.common.errors import UserError
 
 NAMES, INTERFACE = tuple(f"predict{os.getpid()}-{end}" for end in "ab"), "joined"
-BURST = "512kb"  # more than a packet before it is segmented (64 kB), or tbf drops them all
 
 
 @contextlib.contextmanager
@@ -29,7 +28,8 @@ def joined(gbit: float) -> Iterator[tuple[list[list[str]], str]]:
             _ip("-n", name, "addr", "add", f"10.83.0.{number}/24", "dev", INTERFACE)
             _ip("-n", name, "link", "set", INTERFACE, "up")
             _ip("-n", name, "link", "set", "lo", "up")
-            limit = ["tbf", "rate", f"{1000 * gbit:.0f}mbit", "burst", BURST, "latency", "100ms"]
+            # bytes that may leave at once: of 0.1 ms, the kernel's timers are no finer, and some packets
+            limit = ["tbf", "rate", f"{1000 * gbit:.0f}mbit", "burst", f"{32 + 12.5 * gbit:.0f}kb", "latency", "100ms"]
             _run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", INTERFACE, "root", *limit])
         yield [["ip", "netns", "exec", name] for name in NAMES], INTERFACE
     finally:

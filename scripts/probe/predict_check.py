@@ -93,19 +93,21 @@ def main(options: Options) -> int:
 
 
 def start(stack: contextlib.ExitStack, options: Options, num_cases: int) -> Crews:
-    """Everybody, waiting for a first line, each with the threads of one of the suite's own two ranks."""
+    """Everybody, there and waiting for a first line, each with the threads of one of the suite's own two ranks."""
     threads = machine.threads_per_rank(RANKS)
     inside, interface = stack.enter_context(joined(options.gbit)) if options.gbit else ((), "lo")
 
     def crew(module: str, args: list[str], ranks: int = RANKS) -> Crew:
         return stack.enter_context(Crew(module, args, ranks, threads, *((inside, interface) if ranks > 1 else ())))
 
-    sweeps = [str(num_cases * options.rounds), str(LARGEST), "gated"]
-    return Crews(
-        [crew(TURNS, [], ranks=1) for _ in range(RANKS)],
-        crew(TURNS, []),
-        {path: crew(EXCHANGE, [path, *sweeps]) for path in (FLOAT, HALVES)},
-    )
+    sweeps = [str(num_cases * options.rounds + 1), str(LARGEST), "gated"]
+    alone, pair = [crew(TURNS, [], ranks=1) for _ in range(RANKS)], crew(TURNS, [])
+    exchange = {path: crew(EXCHANGE, [path, *sweeps]) for path in (FLOAT, HALVES)}
+    for trainer in (*alone, pair):
+        trainer.hear_all("here")
+    for sender in exchange.values():
+        sender.hear_all("ready")
+    return Crews(alone, pair, exchange)
 
 
 def sit(crews: Crews, case: dict, options: Options, rng: random.Random, bar: tqdm) -> dict[str, list[dict]]:
@@ -161,9 +163,10 @@ def turn(crews: Crews, what: str) -> list[tuple[str, dict]]:
 
 
 def swept(crew: Crew) -> list[dict]:
-    crew.hear_all("ready")
     crew.tell("go")
-    return [crew.hear("row") for _ in sizes_to(LARGEST)]
+    rows = [crew.hear("row") for _ in sizes_to(LARGEST)]
+    crew.hear_all("ready")
+    return rows
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def own_fit(config, worker, *, wanted: bool, **parts) -> None:
 
 
 def main() -> None:
+    say("here")
     while line := sys.stdin.readline():
         case = json.loads(line)
         os.environ["RENDEZVOUS_FILE"] = case["meeting"]
