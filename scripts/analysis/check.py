@@ -14,7 +14,7 @@ import numpy
 import pandas
 
 from benchmarks.common.errors import UserError
-from scripts.analysis.links import CONFIDENCE, Link, fit_numbers
+from scripts.analysis.links import CONFIDENCE, Known, Link, fit_numbers
 from scripts.analysis.predict import STRATEGIES, Choices, Gradient, Machine, Step, Strategy, ddp_compressed, slowest_of
 from scripts.analysis.stats import mean_interval
 from scripts.analysis.words import interval, text_table
@@ -72,6 +72,19 @@ def _inputs(alone: pandas.DataFrame, exchange: pandas.DataFrame, gradients: pand
     found = tuple(Gradient(**row) for row in gradients[names].to_dict("records"))
     forward_s, backward_s = gradients[["forward_s", "backward_s"]].iloc[0]
     return Inputs(numpy.array(computing) / 1000, paths, found, forward_s, backward_s)
+
+
+def slowdown(folder: Path, arch: str, image_size: int) -> Known | None:
+    """How many times as long a rank computes beside another, by make predict-check's alone.csv; None where it has no
+    such model. The interval is over rounds."""
+    path = folder / "alone.csv"
+    rows = pandas.read_csv(path) if path.exists() else pandas.DataFrame(columns=["arch", "image_size"])
+    rows = rows[(rows.arch == arch) & (rows.image_size == image_size)]
+    if rows.empty:
+        return None
+    times = rows.pivot_table(index=["strategy", "round"], columns="what", values="ms", aggfunc="mean").dropna()
+    mean, low, high = mean_interval(numpy.log(times[SIDE] / times[ALONE]).to_numpy())
+    return Known(*numpy.exp([mean, mean if low is None else low, mean if high is None else high]).tolist())
 
 
 def predicted_s(strategy: Strategy, inputs: Inputs, rounds: numpy.ndarray) -> float:

@@ -136,8 +136,12 @@ def one_gpu(images: float, images_per_s: Known, num_parameters: float, bytes_per
             "spread": Known(0.01, 0.003, 0.02)}  # fmt: skip
 
 
-def here(results: ResultSet, fits: dict[str, Fit], gradients: tuple[Gradient, ...], devices: int) -> Given:
+def here(
+    results: ResultSet, fits: dict[str, Fit], gradients: tuple[Gradient, ...], devices: int, slowdown: Known | None
+) -> Given:
     """This machine, by a set's accounted steps of its baseline and a links.csv; nodes like it are joined by 10 Gb/s.
+
+    slowdown: of computing beside a neighbour; None: nobody has measured it, and there is none.
 
     Raises UserError where the set has no accounted steps of its baseline, or the links none between ranks.
     """
@@ -165,7 +169,7 @@ def here(results: ResultSet, fits: dict[str, Fit], gradients: tuple[Gradient, ..
         about(30e-6, 0.5),
         Known(1.1 * GB / devices, 0.9 * GB / devices, 1.2 * GB / devices),
         fit.busy,
-        exactly(1.0),
+        slowdown or exactly(1.0),
         path == "nccl",
         images,
         forward_s=times["forward"],
@@ -177,7 +181,10 @@ def here(results: ResultSet, fits: dict[str, Fit], gradients: tuple[Gradient, ..
         sources=(
             f"one device: {len(parts)} accounted steps of {BASELINE} in {results.name}; links within a node: links.csv",
             "between nodes: 10 Gb/s Ethernet and 30 us are assumed, with 72 to 96 % of it usable",
-            "spread of devices: that of one device's steps; neighbours are taken not to slow each other",
+            "spread of devices: that of one device's steps",
+            f"beside neighbours computing takes {slowdown.value:.2f} times as long: make predict-check"
+            if slowdown
+            else "neighbours are taken not to slow each other; make predict-check measures whether they do",
         ),
         bytes_per_s_halves=halves.bytes_per_s if halves else None,
         busy_halves=halves.busy if halves else None,

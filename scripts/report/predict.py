@@ -23,8 +23,9 @@ from matplotlib.figure import Figure
 from benchmarks.common import machine as here_is
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import cell, write_whole
+from scripts.analysis.check import slowdown
 from scripts.analysis.links import Known, read_links
-from scripts.analysis.machines import Given, h100x8, here, read_gradients, v100x4
+from scripts.analysis.machines import Given, baseline_of, h100x8, here, read_gradients, v100x4
 from scripts.analysis.outlook import ENOUGH, check_stages, outlook_rows, sentence
 from scripts.analysis.predict import Choices
 from scripts.analysis.published import RESNET50
@@ -58,6 +59,8 @@ class Options:
     """A result set with accounted steps of the baseline, and gradients.csv."""
     link: Path = Path("results/allreduce/links.csv")
     """What make bench-allreduce fitted."""
+    neighbours: Path = Path("results/predict-check")
+    """What make predict-check measured: how much ranks side by side slow each other."""
     out: Path | None = None
     """Folder for predict.csv and the chart; default: the set, or results/predict."""
     bucket_cap_mb: float = 0.0
@@ -95,8 +98,11 @@ def main(options: Options) -> int:
 def given_of(options: Options) -> Given:
     if options.machine == "here":
         results, fits = load_set(options.results), read_links(options.link)
-        devices = max(fit.ranks for fit in fits.values())
-        return here(results, fits, read_gradients(options.results / "gradients.csv"), max(devices, here_is.num_gpus()))
+        gradients = read_gradients(options.results / "gradients.csv")
+        devices = max(here_is.num_gpus(), *(fit.ranks for fit in fits.values()))
+        group = baseline_of(results)
+        model = (group.settings.get("arch"), group.settings.get("image_size")) if group else ("", 0)
+        return here(results, fits, gradients, devices, slowdown(options.neighbours, *model))
     gradients = read_gradients(RESNET50)
     if options.machine == "v100x4":
         rate = 1200 * PCIE_OVER_SXM

@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from benchmarks.common.errors import UserError
-from scripts.analysis.check import ALONE, SIDE, compare, predict_cases, verdict
+from scripts.analysis.check import ALONE, SIDE, compare, predict_cases, slowdown, verdict
 from scripts.analysis.links import Link, ring
 
 MB = 10**6
@@ -45,6 +45,13 @@ def test_a_prediction_by_hand(tmp_path):
     assert row["predicted_ms"] == pytest.approx(120 + 5 + 40.2, rel=1e-3)
     assert (row["alone_ms"], row["side_ms"], row["late_ms"]) == pytest.approx((100, 120, 5))
     assert row["gb_per_s"] == pytest.approx(1.0, rel=1e-3) and row["busy"] == 1
+
+
+def test_the_slowdown_beside_another(tmp_path):
+    """120 ms of 100; a model that nobody has measured has none."""
+    write_inputs(tmp_path)
+    assert slowdown(tmp_path, "resnet18", 48).value == pytest.approx(1.2)
+    assert slowdown(tmp_path, "resnet50", 48) is None and slowdown(tmp_path / "nowhere", "resnet18", 48) is None
 
 
 def test_compressed_gradients_take_their_own_link(tmp_path):

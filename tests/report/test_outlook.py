@@ -49,7 +49,7 @@ def link_file(path, rate=1e9):
 
 def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_path, capsys):
     """Protects the whole way: every strategy, weak and strong, 2 to 4,096 devices, with an interval or a reason."""
-    assert main(Options(results=results, link=link_file(tmp_path / "links.csv"))) == 0
+    assert main(Options(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv"))) == 0
     with open(results / "predict.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
     assert len(rows) == 5 * 2 * 12 and {row["devices"] for row in rows} == {str(2**n) for n in range(1, 13)}
@@ -72,7 +72,7 @@ def test_presets_need_no_set(machine, tmp_path, capsys):
 def test_a_set_without_steps_is_refused(results, tmp_path):
     (results / "steps.csv").unlink()
     with pytest.raises(UserError, match=r"steps\.csv.*make bench-single"):
-        main(Options(results=results, link=link_file(tmp_path / "links.csv")))
+        main(Options(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv")))
 
 
 def test_a_link_without_bandwidth_is_refused(results, tmp_path):
@@ -82,7 +82,7 @@ def test_a_link_without_bandwidth_is_refused(results, tmp_path):
 
 def test_more_stages_than_blocks_are_refused(results, tmp_path):
     with pytest.raises(UserError, match="stages is 8, but the model has 4 blocks"):
-        main(Options(results=results, link=link_file(tmp_path / "links.csv"), stages=8))
+        main(Options(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv"), stages=8))
 
 
 def test_efficiency_by_hand():
