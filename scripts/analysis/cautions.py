@@ -19,6 +19,7 @@ UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
 OUTLIER_LEAST = 0.05  # and at least this far from the median: windows can agree to a part in a thousand
 BUSY_BEFORE, BUSY_BETWEEN = 0.75, 1.25  # load average over cores: before the first run, and after others of the set
+BUSY_SHARE = 0.1  # of the runs
 STEAL_PCT, OTHERS_PCT = 1, 5  # of the cores' time; the kernel's own threads and the ticks' rounding are below
 LOW_CLOCK = 0.9  # of the fastest run's mean
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
@@ -143,9 +144,14 @@ def oversubscribed(results: ResultSet) -> Iterator[str]:
 
 
 def busy(results: ResultSet) -> Iterator[str]:
-    """The load average before the first run, and before later ones, whose own forerunners are in it."""
+    """The load average before the first run; then what others took, or, in older sets, the load between runs.
+
+    The load average before a later run is that of its forerunner's own ranks: after a Slurm job it reached 3.1 on 2
+    cores where other programs took 1 to 3 % of them. So it tells only where nothing else was recorded. One disturbed
+    run is in the spread, and `unsteady` names it; many make the level itself doubtful.
+    """
     num_cores = results.environment.get("num_cores")
-    loads = results.loads_before
+    loads, others = results.loads_before, results.ok.other_cpu_pct.dropna()
     if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
         return
     if loads.iloc[0] > BUSY_BEFORE * num_cores:
@@ -154,7 +160,15 @@ def busy(results: ResultSet) -> Iterator[str]:
             f"{count(num_cores, 'core')}; close other programs, wait a minute, and run again."
         )
     later = loads.iloc[1:][loads.iloc[1:] > BUSY_BETWEEN * num_cores]
-    if len(later):
+    if len(others):
+        disturbed = others[others >= OTHERS_PCT]
+        if len(disturbed) > BUSY_SHARE * len(others):
+            yield (
+                f"the machine was busy: other programs took {OTHERS_PCT} % of its cores' time or more in "
+                f"{len(disturbed)} of {count(len(others), 'run')}, up to {others.max():.0f} %; close them, and run "
+                "again."
+            )
+    elif len(later):
         yield (
             f"the machine was busy before {count(len(later), 'later run')}: load average up to {later.max():.1f} on "
             f"{count(num_cores, 'core')}; something else was running, or the ranks have too many threads."

@@ -24,9 +24,9 @@ from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.step_account import Mean, exposed
 from scripts.analysis.sweep import sweep_points
 from scripts.analysis.words import count_of, digits
-from scripts.analysis.yardstick import ITSELF, NUMBERS, first_and_last, per_launch, spreads
 from scripts.report.figures import describe
 from scripts.report.markdown import markdown_table, read_cells
+from scripts.report.readme_measured import of_measured
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "results/published"
@@ -186,66 +186,6 @@ def _last_proofs(path: Path) -> pandas.DataFrame:
     """The last row of each strategy in a set's equivalence.csv, but for those that could not run."""
     rows = read_table(path, "equivalence").drop_duplicates("strategy", keep="last")
     return rows[rows.verdict != "skipped"]
-
-
-def of_measured(measured: Path) -> dict[str, str]:
-    """What belongs to no result set. What has not been measured yet names the command that does it."""
-    overhead = read_cells(measured / "overhead.csv", ("what", "quantity", "ratio", "ci_low", "ci_high"))
-    by_the_wall = overhead[~overhead.quantity.str.contains("CPU")]
-    planted = read_cells(measured / "planted.csv", ("fault", "strategy", "ranks", "steps", "max_relative_difference"))
-    faults = read_cells(measured / "faults.csv", ("number", "fault", "ended", "seconds"))
-    yardstick = read_cells(measured / "yardstick.csv", ("sitting", "ranks", *NUMBERS))
-    made = {
-        "overhead.loop": _ratios(by_the_wall[by_the_wall.what == "loop"]),
-        "overhead.instrumentation": _ratios(by_the_wall[by_the_wall.what == "instrumentation"]),
-        "planted": markdown_table(
-            ("planted fault", "in", "ranks", "steps", "largest relative difference"),
-            [
-                (row.fault, f"`{row.strategy}`", row.ranks, row.steps, f"{float(row.max_relative_difference):.2g}")
-                for row in planted.drop_duplicates("fault", keep="last").itertuples()
-            ],
-        ),
-        "faults": markdown_table(
-            ("#", "fault", "ends with", "seconds"),
-            [(row.number, row.fault, row.ended, row.seconds) for row in faults.itertuples()],
-        ),
-        "planted.origin": _origin(planted),
-        "faults.origin": _origin(faults),
-        "yardstick.origin": _origin(yardstick),
-        **_yardstick(yardstick),
-    }
-    commands = {
-        "overhead": "python -m scripts.probe.overhead",
-        "planted": "make test-all",
-        "faults": "make test-faults",
-        "yardstick": "python -m scripts.probe.yardstick",
-    }
-    return {name: text or f"(not measured yet: `{commands[name.split('.')[0]]}`)" for name, text in made.items()}
-
-
-def _ratios(rows: pandas.DataFrame) -> str:
-    shown = [f"{float(row.ratio):.3f} [{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]" for row in rows.itertuples()]
-    return ", ".join(shown)
-
-
-def _yardstick(windows: pandas.DataFrame) -> dict[str, str]:
-    """A row a layout; and how equal the work on rank 0 alone was."""
-    if windows.empty:
-        return {"yardstick": "", "yardstick.alone": ""}
-    launches = per_launch(windows.astype(dict.fromkeys(NUMBERS, float) | {"ranks": int}))
-    (header, *lines), ratios = spreads(launches), first_and_last(launches)
-    over_first = {line[1]: line[2:4] for line in ratios if line[0] != ITSELF}
-    table = markdown_table(
-        (*header, "last sitting over first", "with reference"),
-        [(*line, *over_first.get(line[0], ("", ""))) for line in lines],
-    )
-    return {"yardstick": table, "yardstick.alone": "".join(line[2] for line in ratios if line[0] == ITSELF)}
-
-
-def _origin(rows: pandas.DataFrame) -> str:
-    """Where and when rows were measured."""
-    places = dict.fromkeys(f"{row.machine}, {row.date}, commit {row.commit}" for row in rows.itertuples())
-    return "; ".join(places)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,107 @@
+"""The figures of the READMEs that belong to no result set: from the CSV files in results/published/measured/.
+
+from scripts.report.readme_measured import of_measured
+"""
+
+from pathlib import Path
+
+import pandas
+
+from scripts.analysis.words import digits
+from scripts.analysis.yardstick import ITSELF, NUMBERS, first_and_last, per_launch, spreads
+from scripts.report.markdown import markdown_table, read_cells
+
+TIMES = ("times_plain", "times_low", "times_high")
+TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
+LOADERS = ("cores", "loader", "n", "images_per_s", "low", "high", *TIMES, *TIMES_BARE, "image_size", "machine")
+OURS = {"ours, nvimgcodec": "JPEGs", "ours, packed full": "packed pixels"}
+
+
+def of_measured(measured: Path) -> dict[str, str]:
+    """What belongs to no result set. What has not been measured yet names the command that does it."""
+    overhead = read_cells(measured / "overhead.csv", ("what", "quantity", "ratio", "ci_low", "ci_high"))
+    by_the_wall = overhead[~overhead.quantity.str.contains("CPU")]
+    planted = read_cells(measured / "planted.csv", ("fault", "strategy", "ranks", "steps", "max_relative_difference"))
+    faults = read_cells(measured / "faults.csv", ("number", "fault", "ended", "seconds"))
+    yardstick = read_cells(measured / "yardstick.csv", ("sitting", "ranks", *NUMBERS))
+    loaders = read_cells(measured / "loaders.csv", LOADERS)
+    made = {
+        "overhead.loop": _ratios(by_the_wall[by_the_wall.what == "loop"]),
+        "overhead.instrumentation": _ratios(by_the_wall[by_the_wall.what == "instrumentation"]),
+        "planted": markdown_table(
+            ("planted fault", "in", "ranks", "steps", "largest relative difference"),
+            [
+                (row.fault, f"`{row.strategy}`", row.ranks, row.steps, f"{float(row.max_relative_difference):.2g}")
+                for row in planted.drop_duplicates("fault", keep="last").itertuples()
+            ],
+        ),
+        "faults": markdown_table(
+            ("#", "fault", "ends with", "seconds"),
+            [(row.number, row.fault, row.ended, row.seconds) for row in faults.itertuples()],
+        ),
+        "planted.origin": _origin(planted),
+        "faults.origin": _origin(faults),
+        "yardstick.origin": _origin(yardstick),
+        "loaders": _loaders(loaders),
+        "loaders.fast": _fast(loaders),
+        "loaders.about": "".join(f"{row.image_size} px, {row.machine}" for row in loaders[:1].itertuples()),
+        **_yardstick(yardstick),
+    }
+    commands = {
+        "overhead": "python -m scripts.probe.overhead",
+        "planted": "make test-all",
+        "faults": "make test-faults",
+        "yardstick": "python -m scripts.probe.yardstick",
+        "loaders": "make bench-loaders",
+    }
+    return {name: text or f"(not measured yet: `{commands[name.split('.')[0]]}`)" for name, text in made.items()}
+
+
+def _ratios(rows: pandas.DataFrame) -> str:
+    shown = [f"{float(row.ratio):.3f} [{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]" for row in rows.itertuples()]
+    return ", ".join(shown)
+
+
+def _yardstick(windows: pandas.DataFrame) -> dict[str, str]:
+    """A row a layout; and how equal the work on rank 0 alone was."""
+    if windows.empty:
+        return {"yardstick": "", "yardstick.alone": ""}
+    launches = per_launch(windows.astype(dict.fromkeys(NUMBERS, float) | {"ranks": int}))
+    (header, *lines), ratios = spreads(launches), first_and_last(launches)
+    over_first = {line[1]: line[2:4] for line in ratios if line[0] != ITSELF}
+    table = markdown_table(
+        (*header, "last sitting over first", "with reference"),
+        [(*line, *over_first.get(line[0], ("", ""))) for line in lines],
+    )
+    return {"yardstick": table, "yardstick.alone": "".join(line[2] for line in ratios if line[0] == ITSELF)}
+
+
+def _loaders(rows: pandas.DataFrame) -> str:
+    """A row a loader and number of cores: images/s, over torchvision's own pipeline, and over its bare loop."""
+    of_what = (("images_per_s", "low", "high"), TIMES, TIMES_BARE)
+    lines = [
+        (row.cores, row.loader, row.n, *(_bounded(*(getattr(row, name) for name in names)) for names in of_what))
+        for row in rows.itertuples()
+    ]
+    return markdown_table(
+        ("cores", "loader", "n", "images/s [95%]", "x torchvision [95%]", "x its bare loop [95%]"), lines
+    )
+
+
+def _fast(rows: pandas.DataFrame) -> str:
+    """What our folder of JPEGs and our packed pixels are worth on one core."""
+    one = rows[(rows.cores == "1") & rows.loader.isin(OURS)].set_index("loader")
+    found = [(words, one.loc[name]) for name, words in OURS.items() if name in one.index]
+    return ", ".join(f"{words} {_bounded(*row[list(TIMES)])}" for words, row in found)
+
+
+def _bounded(value: str, low: str, high: str) -> str:
+    if not value:
+        return ""
+    return digits(float(value)) + (f" [{digits(float(low))}, {digits(float(high))}]" if low else "")
+
+
+def _origin(rows: pandas.DataFrame) -> str:
+    """Where and when rows were measured."""
+    places = dict.fromkeys(f"{row.machine}, {row.date}, commit {row.commit}" for row in rows.itertuples())
+    return "; ".join(places)
