@@ -59,7 +59,7 @@ def by_horovod() -> Way:
         hvd.synchronize(hvd.allreduce_async_(tensor, name=f"{tensor.dtype} {tensor.numel()}", op=hvd.Sum))
 
     def bare(tensor: torch.Tensor) -> None:
-        hvd.allreduce_(tensor, op=hvd.Sum)
+        hvd.allreduce_(tensor, name=f"bare {tensor.numel()}", op=hvd.Sum)  # without one, each call is new to all ranks
 
     return Way(hvd.rank(), hvd.size(), device, torch.float32, send, bare)
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.analysis.links import Fit, Link, bandwidths, ring
-from scripts.report.figures import LINE_COLORS, MARKERS, footnote, make_figure
+from scripts.report.figures import LINE_COLORS, LINES, MARKERS, footnote, make_figure
 
 SHOWN = {2**10: "1 KB", 2**14: "16 KB", 2**18: "256 KB", 2**20: "1 MB", 2**24: "16 MB", 2**28: "256 MB"}
 
@@ -26,8 +26,9 @@ def allreduce_chart(rows: Sequence[Mapping], fits: Sequence[Fit], about: str) ->
         fitted_s = ring(sizes, fit.ranks, Link(fit.latency_s.value, fit.bytes_per_s.value))
         bus = numpy.array([row["bus_bytes_per_s"] for row in mine]) / 1e9
         style = {"color": color, "marker": marker, "markersize": 4.5, "linestyle": "none"}
-        speed.plot(sizes, bandwidths(sizes, fitted_s, fit.ranks)[1] / 1e9, color=color, linewidth=1)
-        time.plot(sizes, 1e6 * fitted_s, color=color, linewidth=1)
+        line = {"color": color, "linewidth": 1, "linestyle": LINES[number % len(LINES)]}
+        speed.plot(sizes, bandwidths(sizes, fitted_s, fit.ranks)[1] / 1e9, **line)
+        time.plot(sizes, 1e6 * fitted_s, **line)
         for row in mine:
             if row["bus_low"] is not None:
                 ends = [row["bus_low"] / 1e9, row["bus_high"] / 1e9]
@@ -38,6 +39,7 @@ def allreduce_chart(rows: Sequence[Mapping], fits: Sequence[Fit], about: str) ->
     speed.set_ylabel("bus bandwidth, GB/s")
     speed.legend(frameon=False, fontsize=7)
     time.set_yscale("log")
+    time.yaxis.set_major_formatter("{x:,.10g}")
     time.set_ylabel("time, microseconds")
     for axes in (speed, time):
         _sizes(axes)
