@@ -104,7 +104,7 @@ roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FL
 forecast: setup ## memory that each strategy needs: ARGS="--memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml"
 	@$(PYTHON) -m scripts.suite.room $(ARGS)
 
-gpu-check: setup data ## everything that the suite says of GPUs, tried on this one, in 9 minutes; called again, it goes on; without a GPU a dry run
+gpu-check: setup ## everything that the suite says of GPUs, tried on this one, in 9 minutes; called again, it goes on; without a GPU a dry run
 	@$(PYTHON) -m scripts.gpu_check.run $(ARGS)
 
 profile: setup ## torch.profiler around some steps: the top kernels, and how far each kind of layer is from the roof

@@ -24,8 +24,8 @@ from benchmarks.common.split import Split
 
 
 def main(config: Config, fit=fit) -> None:
-    check_compiler()
     config, worker = start_worker(config, find_place("torchrun"))
+    check_compiler(on_gpu=worker.device.type == "cuda")
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
         train, val = build_loaders(config, worker)
@@ -82,4 +82,5 @@ def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__)))
+    # its own compile() of the module would overwrite that of --compile, and of --cuda-graphs with it
+    guarded(lambda: main(load_config(description=__doc__, compile=(False,), cuda_graphs=(False,))))

@@ -13,6 +13,7 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
 from benchmarks.common.engine import fit
+from benchmarks.common.host_batches import Batch
 from benchmarks.common.model import build_model, build_optimizer, in_precision
 from benchmarks.common.outcome import guarded
 from benchmarks.common.ranks import find_place, rank_first
@@ -31,7 +32,7 @@ def main(config: Config, fit=fit) -> None:
         train, val = build_loaders(config, worker, shard=0, num_shards=1)  # pipeline: all work on the same images
     val.batches.shard, val.batches.num_shards = worker.rank, worker.world_size  # but evaluate a share each
     if worker.rank > 0:  # pipeline: rank 0 alone decodes images; the others have room for the targets
-        train.host_batches = [(torch.empty(0), torch.zeros(config.global_batch).long(), [])] * train.num_steps
+        train.host_batches = [Batch(torch.empty(0), torch.zeros(config.global_batch).long())] * train.num_steps
     net = build_model(config, len(train.classes), worker.device)  # pipeline: whole on every rank, for evaluation
     optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
     stages = cut_stages(config, net, worker.world_size)

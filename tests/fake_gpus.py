@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from benchmarks.common import account, data, devices, engine, gpus, machine, stages
 from benchmarks.common.errors import UserError
+from benchmarks.common.host_batches import Batch
 
 NOT_USABLE = "driver 470.1 is too old for this torch; update it"
 STEPS = {"steps": 3, "warmup_steps": 0, "windows": 1, "window_steps": 1, "account_steps": 1, "workers": 0}
@@ -110,7 +111,7 @@ class Decoded:
     def __init__(self, config, batches, device):
         num_images = config.global_batch // batches.num_shards
         images = torch.zeros(num_images, 3, config.image_size, config.image_size, dtype=torch.uint8)
-        self.batches, self.batch = batches, (images, torch.zeros(num_images, dtype=torch.int64), [])
+        self.batches, self.batch = batches, Batch(images, torch.zeros(num_images, dtype=torch.int64))
 
     def __iter__(self):
         return iter([self.batch] * len(self.batches))

@@ -106,8 +106,9 @@ def test_plain_steps_are_equal():
 NAMED = {
     "analysis.sets": {"single"},
     "suite.preflight": {*CORE},
-    # a list of what to time on a GPU, which says what is run and branches on nothing
-    "gpu_check.checks": {"ddp", "ddp_compile"},
+    # lists of what to try on a GPU, which say what is run and branch on nothing
+    "gpu_check.checks": {"ddp"},
+    "gpu_check.timed": {"ddp", "ddp_compile", "ddp_compressed"},
 }
 
 

@@ -7,7 +7,8 @@ marks. Every mark books the time since the mark before it on a phase: the phases
 sum is the step's time, which is measured by itself. On a GPU marks are events in its queue: data_ms is then the
 time that the device waited for data, not the time that the loader worked beside it.
 
-- data: in Loader.fetch. copy: in Loader.to_device, with the conversion to float32.
+- data: in Loader.fetch. copy: in Loader.to_device, with the conversion to float32. Of a copy that goes on beside the
+  step before, that is what the device still has to wait for when this step starts.
 - forward: from there to the start of the backward pass, with zeroed gradients, the wrapper's work and the loss.
 - backward: from there to the optimizer's update, with the unscaling of gradients under AMP.
 - optimizer: the update. other: the rest, such as the meters and the learning rate.

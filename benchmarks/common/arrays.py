@@ -7,6 +7,7 @@ processes share the pages of one map, nothing is unpickled, and a file that was 
 import json
 import math
 import os
+import zlib
 from pathlib import Path
 
 import numpy
@@ -16,6 +17,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNED = 8
 LARGEST_HEADER = 100_000_000  # bytes, as the format's own libraries allow
 
+Arrays = dict[str, numpy.ndarray]
 Layout = dict[str, tuple[numpy.dtype, tuple[int, ...]]]
 
 
@@ -39,7 +41,16 @@ def header(metadata: dict[str, str], layout: Layout, room: int = 0) -> bytes:
     return length.to_bytes(8, "little") + text.ljust(length)
 
 
-def write_arrays(path: Path, metadata: dict[str, str], arrays: dict[str, numpy.ndarray]) -> None:
+def checksum(metadata: dict[str, str], arrays: Arrays) -> str:
+    """CRC-32 of the metadata, but for a `checksum` in it, and of the arrays."""
+    words = {name: value for name, value in metadata.items() if name != "checksum"}
+    value = zlib.crc32(json.dumps(words, sort_keys=True).encode())
+    for name in sorted(arrays):
+        value = zlib.crc32(numpy.ascontiguousarray(arrays[name]), value)
+    return f"{value:08x}"
+
+
+def write_arrays(path: Path, metadata: dict[str, str], arrays: Arrays) -> None:
     """A new file, in place of an old one, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -55,7 +66,7 @@ def write_arrays(path: Path, metadata: dict[str, str], arrays: dict[str, numpy.n
         part.unlink(missing_ok=True)
 
 
-def map_arrays(path: Path) -> tuple[dict[str, str], dict[str, numpy.ndarray]]:
+def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
     """The metadata and the mapped arrays of a file. Raises OSError, or Damaged where it is not whole."""
     size = path.stat().st_size
     with path.open("rb") as file:

@@ -40,14 +40,17 @@ class Config:
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
     loader: Literal["folder", "packed", "synthetic"] = "folder"
     """`folder` reads JPEG files, `packed` what `make pack` made of them; `synthetic` repeats one random batch."""
-    decoder: Literal["auto", "nvimgcodec", "torchcodec", "pillow"] = "auto"
-    """What decodes JPEGs; auto: the first of these that is installed. Pixels differ by 1 of 255 at most."""
+    decoder: Literal["auto", "nvimgcodec", "torchcodec", "pillow", "nvimgcodec-gpu"] = "auto"
+    """What decodes JPEGs; auto: the first of nvimgcodec, torchcodec and pillow that is installed. Pixels differ by 1 of
+    255, in one of millions of values by 2. nvimgcodec-gpu: on the rank's GPU, in threads; not run on one yet."""
     pack: Literal["full", "256", "jpeg256"] = "full"
     """What packed files hold: whole images, or shrunk to 256 pixels on the shorter side, as pixels or as JPEGs."""
     augment: bool = True
     """Random crops and flips in training. Off: the centre crop, so that every run sees the same pixels."""
     workers: int | Literal["auto"] = 4
     """Loader workers of each rank; 0 decodes in the training process; auto: beside a GPU the rank's cores but one."""
+    prefetch: int = 1
+    """On GPUs: batches copied ahead of the step that trains on them, on a stream of their own; 0: the step copies."""
     skip_bad_files: bool = False
     """Count and replace files that cannot be decoded, instead of stopping at the first."""
 
@@ -70,6 +73,8 @@ class Config:
     """The optimizer's whole update in one kernel."""
     cudnn_benchmark: bool = True
     """On GPUs: cuDNN times its algorithms for each shape, and keeps the fastest."""
+    cudnn_deterministic: bool = False
+    """On GPUs: only those of cuDNN's algorithms that give the same bits every time."""
 
     global_batch: int = 256
     """Images of one optimizer step, over all ranks. Must divide by the ranks. 0: `batch_per_device` says it."""
@@ -156,8 +161,8 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 TYPES = typing.get_type_hints(Config)
 BATCHES = ("global_batch", "batch_per_device")  # one of them is 0
 AT_LEAST = {
-    "workers": 0, "image_size": 8, "global_batch": 1, "batch_per_device": 0, "epochs": 1, "steps": 0, "lr": 0,
-    "lr_batch": 1, "lr_warmup_epochs": 0, "momentum": 0, "weight_decay": 0, "seed": 0, "warmup_steps": 0,
+    "workers": 0, "prefetch": 0, "image_size": 8, "global_batch": 1, "batch_per_device": 0, "epochs": 1, "steps": 0,
+    "lr": 0, "lr_batch": 1, "lr_warmup_epochs": 0, "momentum": 0, "weight_decay": 0, "seed": 0, "warmup_steps": 0,
     "windows": 1, "window_steps": 1, "account_steps": 0, "checkpoint_steps": 0, "timeout_s": 1, "limit_s": 0,
     "bucket_cap_mb": 0, "powersgd_rank": 1, "shard_ranks": 0, "local_period": 1, "local_group": 1, "cut": 0,
     "split_size": 0, "microbatches": 0,

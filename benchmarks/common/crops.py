@@ -6,6 +6,7 @@ generator that counts gives those of a whole batch at once, and no state is shar
 """
 
 import math
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from torch.nn.functional import interpolate
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop's area and sides, as v2.RandomResizedCrop has them
 LOG_RATIO = math.log(RATIO[0]), math.log(RATIO[1])
 TRIES = 10
+OF_ONE_THREAD = 32_767  # values; torch divides more than so many among threads (at::internal::GRAIN_SIZE)
 NUMBERS = 24  # an image's: two for each try, top, left, flip, and one to fill the generator's blocks of four
 
 
@@ -36,6 +38,11 @@ class View(NamedTuple):
 
 Choose = Callable[[int, int], View]
 """The View of an image of that height and width. Asked twice, it says the same."""
+
+
+def most_pixels() -> int:
+    """Of an image that is no bomb, as Pillow has it, packed or not."""
+    return 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize)
 
 
 def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[list[float]]:
@@ -77,11 +84,16 @@ def _box(height: int, width: int, numbers: list[float]) -> tuple[int, int, int, 
 
 
 def centre_view(size: int) -> Choose:
-    """The middle of an image whose shorter side is size * 256 / 224, as torchvision's references validate."""
+    """The middle of an image whose shorter side is size * 256 / 224, as torchvision's references validate.
+
+    Asked for the View of a line of 1 x 65,000 pixels, which would become 17 million wide, it raises ValueError.
+    """
     short = size * 256 // 224
 
     def choose(height: int, width: int) -> View:
         long = short * max(height, width) // min(height, width)
+        if short * long > most_pixels():
+            raise ValueError(f"{width} x {height} pixels would be resized to {max(short * long // 10**6, 1)} million")
         h, w = (short, long) if height <= width else (long, short)
         return View(0, 0, height, width, h, w, round((h - size) / 2), round((w - size) / 2))
 
@@ -103,4 +115,10 @@ def finish(box: torch.Tensor | Image.Image, view: View, out: torch.Tensor) -> No
     height, width = out.shape[:2]
     cut = resized[view.cut_top : view.cut_top + height, view.cut_left : view.cut_left + width]
     # numpy's copy stays in this thread; torch's would wake all of a rank's threads for 150 kB
-    numpy.copyto(out.numpy(), (cut.flip(1) if view.flip else cut).numpy())
+    if not view.flip:
+        numpy.copyto(out.numpy(), cut.numpy())
+        return
+    rows = max(1, OF_ONE_THREAD // (3 * width))
+    for first in range(0, height, rows):
+        some = slice(first, first + rows)
+        numpy.copyto(out.numpy()[some], cut[some].flip(1).numpy())

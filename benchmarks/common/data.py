@@ -19,8 +19,8 @@ from benchmarks.common import decode, machine, packed
 from benchmarks.common.config import Config
 from benchmarks.common.devices import Reduce, Worker
 from benchmarks.common.errors import UserError
-from benchmarks.common.host_batches import HostBatches
-from benchmarks.common.photographs import NEIGHBOURS_TRIED, Files, Photographs
+from benchmarks.common.host_batches import Batch, HostBatches, arrived
+from benchmarks.common.photographs import NEIGHBOURS_TRIED, Files, Photographs, raw_reader
 from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set, as torchvision documents
@@ -79,6 +79,7 @@ class Loader:
         self.memory_format = MEMORY_FORMATS[config.memory_format]
         self.mean = torch.tensor(MEAN, device=device).mul(255).view(1, 3, 1, 1)
         self.std = torch.tensor(STD, device=device).mul(255).view(1, 3, 1, 1)
+        self.shift, self.scale = -self.mean / self.std, 1 / self.std
         self.num_bad_files = self.num_by_pillow = 0
 
     @property
@@ -90,34 +91,41 @@ class Loader:
         """Choose the epoch, and so its order and augmentations, and the step to start from."""
         self.batches.epoch, self.batches.start_step = epoch, start_step
 
-    def fetch(self, host_batches: Iterator):
-        """The next batch on the host, or None at the end. Raises UserError for an unreadable file."""
+    def fetch(self, host_batches: Iterator[Batch]) -> Batch | None:
+        """The next batch, or None at the end; for a GPU its copy may be under way. Raises UserError for an unreadable
+        file."""
         with _worker_troubles():
             batch = next(host_batches, None)
-        if batch is not None and batch[2]:
+        if batch is None:
+            return None
+        if batch.problems:
             if not self.skip_bad_files:
-                raise UserError(f"{batch[2][0]}; mend or remove the file, or use --skip-bad-files")
-            if self.batches.shuffle and len(batch[1]) < self.batches.global_batch // self.batches.num_shards:
-                raise UserError(f"{batch[2][0]}, nor are the {NEIGHBOURS_TRIED - 1} after it; mend the data set")
-            self.num_bad_files += len(batch[2])
-        if batch is not None:
-            self.num_by_pillow += sum(batch[3:])
+                raise UserError(f"{batch.problems[0]}; mend or remove the file, or use --skip-bad-files")
+            if self.batches.shuffle and len(batch.target) < self.batches.global_batch // self.batches.num_shards:
+                raise UserError(f"{batch.problems[0]}, nor are the {NEIGHBOURS_TRIED - 1} after it; mend the data set")
+            self.num_bad_files += len(batch.problems)
+        self.num_by_pillow += batch.num_by_pillow
         return batch
 
-    def to_device(self, images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """uint8 images are copied first and converted after: a quarter of the bytes cross to the device."""
-        if images.dtype == torch.uint8:
-            images = images.to(self.device, non_blocking=True).to(torch.float32, memory_format=self.memory_format)
-            images = images.sub_(self.mean).div_(self.std)
-        return images, target.to(self.device, non_blocking=True)
+    def to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a step takes: the device waits for the batch's copy, or copies it, and makes floats of bytes."""
+        images, target = arrived(batch, self.device)
+        return (self.normalised(images) if images.dtype == torch.uint8 else images), target
+
+    def normalised(self, images: torch.Tensor) -> torch.Tensor:
+        """(images - mean) / std as float32. On a GPU by one kernel, which reads bytes and writes floats once; it rounds
+        once where the CPU, bit for bit as the proof's reference, rounds twice."""
+        if self.device.type == "cpu":
+            return images.to(torch.float32, memory_format=self.memory_format).sub_(self.mean).div_(self.std)
+        floats = torch.empty_like(images, dtype=torch.float32, memory_format=self.memory_format)
+        return torch.addcmul(self.shift, images, self.scale, out=floats)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         with _worker_troubles():
             host_batches = iter(self.host_batches)
         while (batch := self.fetch(host_batches)) is not None:
-            images, target, *_ = batch
-            if len(target):
-                yield self.to_device(images, target)
+            if len(batch.target):
+                yield self.to_device(batch)
 
 
 def num_odd_files(loaders: list[Loader], device: torch.device, reduce: Reduce) -> dict[str, int]:
@@ -154,7 +162,7 @@ class SyntheticBatches:
         random = torch.Generator().manual_seed(config.seed + batches.shard)
         images = torch.randn(size, generator=random).contiguous(memory_format=MEMORY_FORMATS[config.memory_format])
         target = torch.randint(IMAGENET_CLASSES, size[:1], generator=random)
-        self.batch = images.to(device), target.to(device), []
+        self.batch = Batch(images.to(device), target.to(device))
 
     def __iter__(self):
         return itertools.repeat(self.batch, len(self.batches))
@@ -185,7 +193,9 @@ def build_loaders(
             Loader([], val_batches, config, worker.device, classes),
         )
     workers = machine.num_workers(config.workers, worker.device.type == "cuda")
-    met = {"decoder": decode.resolved_decoder(config)} | ({"workers": workers} if config.workers == "auto" else {})
+    decoder = decode.resolved_decoder(config)
+    met = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
+    met |= {"workers": workers} if config.workers == "auto" else {}
     config = dataclasses.replace(config, workers=workers * num_devices)
     train_set, val_set = image_folders(config)
     train_batches = GlobalBatches(len(train_set), G, config.steps or max(1, len(train_set) // G), **dealt)
@@ -204,11 +214,11 @@ def image_folders(config: Config) -> tuple[Photographs, Photographs]:
     Raises UserError where they cannot be read, or a decoder that was asked for is not here.
     """
     if config.loader == "packed":
-        sources = [packed.open_pack(config, part) for part in ("train", "val")]
+        sources = packed.open_packs(config)
     else:
         sources = [Files(Path(config.data) / part) for part in ("train", "val")]
     name = decode.resolved_decoder(config)
-    open_reader = functools.partial(decode.reader, name) if name else packed.raw_reader
+    open_reader = functools.partial(decode.reader, name) if name else raw_reader
     train, val = (
         Photographs(source, open_reader, config.image_size, config.seed, sources[0].classes) for source in sources
     )

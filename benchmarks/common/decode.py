@@ -14,14 +14,19 @@ import threading
 from collections.abc import Callable, Iterator
 
 import numpy
+import PIL
 import torch
 from PIL import Image
 
 from benchmarks.common.config import Config
-from benchmarks.common.crops import Choose, View
+from benchmarks.common.crops import Choose, View, most_pixels
 from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
 
 DECODERS = ("nvimgcodec", "torchcodec", "pillow")  # the fastest first
+ON_GPU = "nvimgcodec-gpu"  # which auto does not take
+MODULES = {"nvimgcodec": "nvidia.nvimgcodec", ON_GPU: "nvidia.nvimgcodec", "torchcodec": "torchcodec"}
+PACKAGES = {"nvimgcodec": "nvidia-nvimgcodec-cu13", ON_GPU: "'nvidia-nvimgcodec-cu13[nvjpeg]'"}
 DECODE_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 ON_CPU = -99999  # nvimgcodec's NVIMGCODEC_DEVICE_CPU_ONLY
 JPEG_END = b"\xff\xd9"
@@ -36,16 +41,25 @@ class LeftToPillow(Exception):
 def resolved_decoder(config: Config) -> str:
     """What config.decoder came to: the library's name; '' for a loader that decodes nothing.
 
-    Raises UserError for a library that was asked for by name and is not here.
+    Raises UserError for a library that was asked for by name and is not here, or has no GPU.
     """
     if config.loader == "synthetic" or (config.loader == "packed" and config.pack != "jpeg256"):
         return ""
     if config.decoder == "auto":
         return next(name for name in DECODERS if loads(name) is None)
+    if config.decoder == ON_GPU and not usable_gpus():
+        raise UserError(f"decoder {ON_GPU} needs a GPU, and there is none here; use --decoder auto")
     if problem := loads(config.decoder):
-        package = {"nvimgcodec": "nvidia-nvimgcodec-cu13"}.get(config.decoder, config.decoder)
+        package = PACKAGES.get(config.decoder, config.decoder)
         raise UserError(f"decoder {config.decoder}: {problem}; pip install {package}, or use --decoder auto")
     return config.decoder
+
+
+def decoder_version(name: str) -> str:
+    """Of the library with a resolved_decoder's name; '' where nothing is decoded."""
+    if name == "pillow":
+        return PIL.__version__
+    return importlib.import_module(MODULES[name]).__version__ if name else ""
 
 
 @functools.cache
@@ -87,7 +101,9 @@ def read_by_pillow() -> Reader:
     return read
 
 
-def read_by_nvimgcodec() -> Reader:
+def read_by_nvimgcodec(on_gpu: bool = False) -> Reader:
+    """on_gpu: it decodes on the current GPU of the thread that reads. The crop comes back to the host, to be resized by
+    the same kernel as all others."""
     library, params, decoder_of = _nvimgcodec()
 
     def read(content: bytes, choose: Choose):
@@ -98,27 +114,35 @@ def read_by_nvimgcodec() -> Reader:
         view = choose(stream.height, stream.width)
         end = [view.top + view.height, view.left + view.width]
         box = stream.get_sub_code_stream(region=library.Region(start=[view.top, view.left], end=end))
-        image = decoder_of(os.getpid(), threading.get_ident()).decode(box, params=params)
+        where = torch.cuda.current_device() if on_gpu else ON_CPU
+        decoder, stream = decoder_of(os.getpid(), threading.get_ident(), where)
+        image = decoder.decode(box, params=params, cuda_stream=stream)
         if image is None:
-            raise LeftToPillow
-        return torch.from_numpy(numpy.asarray(image)), view, False
+            raise LeftToPillow("it decodes no JPEG")
+        return torch.from_numpy(numpy.asarray(image.cpu() if on_gpu else image)), view, False  # cpu() waits for it
 
     return read
 
 
 @functools.cache
 def _nvimgcodec():
-    """The library, its parameters, and a decoder for each process and thread: none is shared, none outlives a fork."""
+    """The library, its parameters, and a decoder with its CUDA stream for each process, thread and device: none is
+    shared, none outlives a fork."""
     with quiet():
-        library = importlib.import_module("nvidia.nvimgcodec")
+        library = importlib.import_module(MODULES["nvimgcodec"])
 
     switching = threading.Lock()  # stderr is the whole process's
 
     @functools.lru_cache(maxsize=64)
-    def decoder_of(pid: int, thread: int):
+    def decoder_of(pid: int, thread: int, device: int):
+        kinds = ("CPU_ONLY",) if device == ON_CPU else ("HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU")
+        # the default stream would have every decode wait for training, and training for it
+        stream = 0 if device == ON_CPU else torch.cuda.Stream(device).cuda_stream
         with switching, quiet():
-            backends = [library.Backend(library.BackendKind.CPU_ONLY)]
-            return library.Decoder(device_id=ON_CPU, backends=backends, max_num_cpu_threads=1)
+            backends = [library.Backend(getattr(library.BackendKind, kind)) for kind in kinds]
+            options = "" if device == ON_CPU else ":fancy_upsampling=1"  # of colours, as on the CPU
+            decoder = library.Decoder(device_id=device, backends=backends, max_num_cpu_threads=1, options=options)
+            return decoder, stream
 
     return library, library.DecodeParams(apply_exif_orientation=False), decoder_of
 
@@ -140,12 +164,17 @@ def read_by_torchcodec() -> Reader:
     return read
 
 
-READERS = {"nvimgcodec": read_by_nvimgcodec, "torchcodec": read_by_torchcodec, "pillow": read_by_pillow}
+READERS = {
+    "nvimgcodec": read_by_nvimgcodec,
+    "torchcodec": read_by_torchcodec,
+    "pillow": read_by_pillow,
+    ON_GPU: functools.partial(read_by_nvimgcodec, on_gpu=True),
+}
 
 
 def check_plain(content: bytes, height: int, width: int) -> None:
     """Leave to Pillow a file that is cut off, which a crop above the cut would not show, and what it calls a bomb."""
-    if not content.endswith(JPEG_END) or height * width > 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize):
+    if not content.endswith(JPEG_END) or height * width > most_pixels():
         raise LeftToPillow
 
 

@@ -55,12 +55,10 @@ def start_worker(
     capability = None
     if use_cuda:
         torch.cuda.set_device(device)
-        torch.backends.cudnn.benchmark = config.cudnn_benchmark
         capability = min(torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count()))
     precision = met_precision(config.precision, capability, mixed)
     config = dataclasses.replace(whole_batch(config, place.world_size * devices_per_rank), precision=precision)
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    set_kernels(config)
     if "THREADS_PER_RANK" in os.environ:
         torch.set_num_threads(int(os.environ["THREADS_PER_RANK"]))
     torch.manual_seed(config.seed)
@@ -70,6 +68,14 @@ def start_worker(
         device, place.rank, place.local_rank, place.world_size, place.nodes, place.launcher, backend, place.rank == 0
     )
     return config, worker
+
+
+def set_kernels(config: Config) -> None:
+    """What of a configuration torch keeps for the whole process: whether float32 may be TF32 (by torch's own default it
+    is in cuDNN), and which of its algorithms cuDNN takes."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark
+    torch.backends.cudnn.deterministic = config.cudnn_deterministic
 
 
 def group_options(config: Config, worker: Worker) -> dict:

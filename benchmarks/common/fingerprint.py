@@ -1,46 +1,55 @@
 """What a folder of images is, whatever it is called and whenever it was copied: part of what a run is.
 
-    >>> fingerprint(Path("data/imagenet-mini"))
+    >>> known_fingerprint(Path("data/imagenet-mini"))
     '12-480-132-99ab6a71545deb75'
 
 Classes, training images, validation images, and SHA-256 of all names and of the byte sizes of the first and the last
-file of each class. Paths and times are not in it, so it is the same on every machine. It reads names, no file:
-seconds for ImageNet's 1.3 million. The plan takes it once; ranks do not. Needs no torch.
+file of each class. Paths and times are not in it, so it is the same on every machine. The plan takes it once; ranks do
+not. Needs no torch.
 """
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from tqdm import tqdm
 
-# torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
-IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+from benchmarks.common.listing import Listing, cached, index_path, list_images
+from benchmarks.common.results import write_whole
+
 DIGITS = 16
 
 
-def fingerprint(folder: Path) -> str:
-    """Of `folder`/train/<class>/ and `folder`/val/<class>/. Raises OSError where these cannot be read."""
-    digest, num_images, classes = hashlib.sha256(), {"train": 0, "val": 0}, set()
-    for split in num_images:
-        names = sorted(entry.name for entry in os.scandir(os.path.join(folder, split)) if entry.is_dir())
-        for name in tqdm(names, desc=f"fingerprint of {split}", unit="class", disable=None, leave=False):
-            below = os.path.join(folder, split, name)
-            files = sorted(_images(below))
+def fingerprint(train: Listing, val: Listing) -> str:
+    """Of the listings of <folder>/train/ and <folder>/val/. Raises OSError where a file of theirs is gone."""
+    digest = hashlib.sha256()
+    for images in (train, val):
+        classes = tqdm(images.classes, f"fingerprint of {images.folder.name}", delay=2, disable=None, leave=False)
+        for number, name in enumerate(classes):
+            files = images.names(number)
+            below = os.path.join(images.folder, name)
             sizes = [os.stat(os.path.join(below, file)).st_size for file in (*files[:1], *files[-1:])]
             words = (name, str(len(files)), *map(str, sizes), *files)
             digest.update(b"".join(os.fsencode(word) + b"\0" for word in words))
-            num_images[split] += len(files)
-        classes.update(names)
-    return f"{len(classes)}-{num_images['train']}-{num_images['val']}-{digest.hexdigest()[:DIGITS]}"
+    num_classes = len({*train.classes, *val.classes})
+    return f"{num_classes}-{len(train)}-{len(val)}-{digest.hexdigest()[:DIGITS]}"
 
 
-def _images(folder: str, within: str = "") -> Iterator[str]:
-    """Names of the images below `folder` that ImageFolder reads, with / between folders; links are followed."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                yield from _images(entry.path, f"{within}{entry.name}/")
-            elif entry.name.lower().endswith(IMG_EXTENSIONS):
-                yield within + entry.name
+def known_fingerprint(data: Path) -> str:
+    """The fingerprint of a data set, taken once for as long as the listings of train/ and val/ hold.
+
+    Raises OSError and UserError as list_images does.
+    """
+    train, val = (list_images(data / part) for part in ("train", "val"))
+    kept, times = cached(data, "fingerprint"), f"{train.times}\n{val.times}"
+    listed = hashlib.sha256(times.encode()).hexdigest()
+    with contextlib.suppress(OSError, ValueError):
+        before, value = kept.read_text(encoding="utf-8").split()
+        if before == listed:
+            return value
+    value = fingerprint(train, val)
+    if index_path(data / "train").exists():
+        with contextlib.suppress(OSError):
+            write_whole(kept, f"{listed} {value}\n")
+    return value

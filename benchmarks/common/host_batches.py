@@ -1,21 +1,23 @@
-"""Batches of uint8 images on the host: read by this process, by threads of it, or by processes, a few batches ahead.
+"""Batches of uint8 images: read by this process, by threads of it, or by processes, a few batches ahead.
 
 They lie in memory that is used again and again: for a batch in new pages, the kernel takes almost as long to give
 them out as packed pixels take to be cropped. Processes share it by fork; it is no file in /dev/shm, which may be small.
+To a GPU they go as they are, a quarter of the bytes of floats.
 """
 
 import collections
 import functools
 import mmap
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.common.config import Config
-from benchmarks.common.decode import resolved_decoder
+from benchmarks.common.decode import ON_GPU, resolved_decoder
 from benchmarks.common.devices import Worker
 from benchmarks.common.photographs import Key, Photographs, Told
 
@@ -24,8 +26,19 @@ AHEAD = 2  # batches that each loader worker has ready, as torch's DataLoader ha
 LONG = 10  # as many batches in a slot are many
 IN_USE = 2  # the batch that was taken last, and the one before
 
-Batch = tuple[torch.Tensor, torch.Tensor, list[str], int]
-"""uint8 NCHW images (channels last in memory), int64 targets, problems of the unreadable, how many Pillow read."""
+
+class Batch(NamedTuple):
+    """uint8 NCHW images (channels last in memory) and int64 targets, here or on their way to a GPU."""
+
+    images: torch.Tensor
+    target: torch.Tensor
+    problems: Sequence[str] = ()
+    """Of the unreadable."""
+    num_by_pillow: int = 0
+    copied: torch.cuda.Event | None = None
+    """Where both are on a GPU: when their copy is done."""
+
+
 Ticket = tuple[int, list[Key]]
 """The slot that a batch goes to, and what is in it."""
 
@@ -40,17 +53,19 @@ class HostBatches:
         self.start: Callable[[], Iterator[tuple[int, Told]]]
         if not workers:
             self.start = lambda: map(self.slots.fill, tickets)
-        elif not resolved_decoder(config):  # packed pixels: little holds Python's lock
-            self.start = functools.partial(in_threads, self.slots.fill, tickets, workers)
+        elif resolved_decoder(config) in ("", ON_GPU):  # little holds Python's lock, and CUDA does not survive a fork
+            self.start = functools.partial(in_threads, self.slots.fill, tickets, workers, worker.device)
         else:
             self.start = functools.partial(iter, in_processes(config, self.slots, tickets))
-        self.batches, self.device = batches, worker.device
+        self.batches, self.device, self.prefetch = batches, worker.device, config.prefetch
 
     def __iter__(self) -> Iterator[Batch]:
         batches = map(self.slots.batch, self.start())
-        yield from pinned_ahead(batches, self.device) if self.device.type == "cuda" else batches
-        if len(self.batches) > LONG * len(self.slots.pixels):
-            self.slots.give_back()
+        try:
+            yield from ahead(batches, self.device, self.prefetch) if self.device.type == "cuda" else batches
+        finally:  # training takes as many as there are, and does not ask for one more
+            if len(self.batches) > LONG * len(self.slots.pixels):
+                self.slots.give_back()
 
 
 class Slots:
@@ -72,7 +87,7 @@ class Slots:
 
     def batch(self, filled: tuple[int, Told]) -> Batch:
         slot, (targets, *rest) = filled
-        return self.pixels[slot][: len(targets)].permute(0, 3, 1, 2), torch.tensor(targets), *rest
+        return Batch(self.pixels[slot][: len(targets)].permute(0, 3, 1, 2), torch.tensor(targets), *rest)
 
     def give_back(self) -> None:
         """Return the pages to the kernel: after a long pass they will be idle for long, as training's in validation."""
@@ -89,12 +104,18 @@ class Tickets:
         return ((number % self.num_slots, keys) for number, keys in enumerate(self.batches))
 
 
-def in_threads(fill: Callable, tickets: Iterable[Ticket], num_threads: int) -> Iterator[tuple[int, Told]]:
-    pool, waiting = ThreadPoolExecutor(num_threads), collections.deque[Future]()
+def threads_for(device: torch.device, number: int) -> ThreadPoolExecutor:
+    """Threads that know the rank's GPU: one that was told of none would set up the first, on every rank."""
+    told = {"initializer": torch.cuda.set_device, "initargs": (device,)} if device.type == "cuda" else {}
+    return ThreadPoolExecutor(number, **told)
+
+
+def in_threads(fill: Callable, tickets: Iterable[Ticket], number: int, device) -> Iterator[tuple[int, Told]]:
+    pool, waiting = threads_for(device, number), collections.deque[Future]()
     try:
         for ticket in tickets:
             waiting.append(pool.submit(fill, ticket))
-            if len(waiting) > AHEAD * num_threads:
+            if len(waiting) > AHEAD * number:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -117,19 +138,43 @@ def in_processes(config: Config, slots: Slots, tickets: Tickets) -> DataLoader:
     )
 
 
-def pinned_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Copies in page-locked memory, which a GPU takes while it computes: made by a thread, one batch ahead."""
+def ahead(batches: Iterator[Batch], device: torch.device, prefetch: int) -> Iterator[Batch]:
+    """Batches for a GPU, which a thread pins and copies while it computes: as many as `prefetch` before they are asked
+    for, on a stream of their own. 0: the thread only pins the next one, which the step copies then."""
+    stream = stream_of_copies(device) if prefetch else None
 
-    def take() -> Batch | None:
-        images, *rest = next(batches, (None,))
-        return None if images is None else (images.pin_memory(), *rest)
+    def bring() -> Batch | None:
+        if (batch := next(batches, None)) is None:
+            return None
+        batch = batch._replace(images=batch.images.pin_memory(), target=batch.target.pin_memory())
+        if stream is None:
+            return batch
+        with torch.cuda.stream(stream):
+            images, target = (tensor.to(device, non_blocking=True) for tensor in (batch.images, batch.target))
+            return batch._replace(images=images, target=target, copied=stream.record_event())
 
-    # a thread that was told of no device would set up the first one, on every rank
-    with ThreadPoolExecutor(1, initializer=torch.cuda.set_device, initargs=(device,)) as thread:
-        coming = thread.submit(take)
-        while (batch := coming.result()) is not None:
-            coming = thread.submit(take)
+    with threads_for(device, 1) as thread:
+        coming = collections.deque(thread.submit(bring) for _ in range(max(1, prefetch)))
+        while (batch := coming.popleft().result()) is not None:
+            coming.append(thread.submit(bring))
             yield batch
+
+
+@functools.cache
+def stream_of_copies(device: torch.device) -> torch.cuda.Stream:
+    """One for all passes of all loaders: torch keeps the memory of each stream for that stream."""
+    return torch.cuda.Stream(device)
+
+
+def arrived(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and targets on the device. It waits there for a copy that is under way; the host does not."""
+    images, target = batch.images, batch.target
+    if batch.copied is not None:
+        here = torch.cuda.current_stream(device)
+        here.wait_event(batch.copied)
+        for tensor in (images, target):
+            tensor.record_stream(here)  # else a later copy could get the memory that this stream still reads
+    return images.to(device, non_blocking=True), target.to(device, non_blocking=True)
 
 
 def _as_it_is(filled: tuple[int, Told]) -> tuple[int, Told]:

@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy
 from tqdm import tqdm
 
-from benchmarks.common.arrays import Damaged, map_arrays, write_arrays
-from benchmarks.common.fingerprint import IMG_EXTENSIONS, fingerprint
-from benchmarks.common.results import write_whole
+from benchmarks.common.arrays import Arrays, Damaged, checksum, map_arrays, write_arrays
+from benchmarks.common.errors import UserError
 
-VERSION = "1"
+# torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+VERSION = "2"
 LISTED_AT_ONCE = 16  # folders: what a network file system takes to answer overlaps
 WORTH_AN_INDEX = 10_000  # images; fewer are listed in a blink
 SETTLED_NS = 2_000_000_000  # a folder changed that recently may change again with the same time
@@ -33,11 +34,12 @@ class Listing:
     classes: the names of the class folders, sorted. Paths are in the order of ImageFolder's samples.
     """
 
-    def __init__(self, folder: Path, metadata: dict[str, str], arrays: dict[str, numpy.ndarray]):
+    def __init__(self, folder: Path, metadata: dict[str, str], arrays: Arrays):
         self.folder = folder
         self.classes: list[str] = json.loads(metadata["classes"])
         self._folders: list[str] = json.loads(metadata["folders"])  # the folders that hold images
-        self._first = arrays["first"].tolist()  # number of the first image of each of them
+        # number of the first image of each of them, and of the one after the last
+        self._first = [*arrays["first"].tolist(), len(arrays["ends"])]
         self._class = arrays["class"].tolist()
         self._ends, self._names = memoryview(arrays["ends"]), memoryview(arrays["names"])
         self.times = metadata["times"]  # as text: equal for equal listings
@@ -46,9 +48,7 @@ class Listing:
         return len(self._ends)
 
     def path(self, index: int) -> str:
-        start = self._ends[index - 1] if index else 0
-        name = os.fsdecode(bytes(self._names[start : self._ends[index]]))
-        return os.path.join(self.folder, self._folders[self._folder_of(index)], name)
+        return os.path.join(self.folder, self._folders[self._folder_of(index)], self._name(index))
 
     def target(self, index: int) -> int:
         """Place of the image's class in `classes`."""
@@ -56,41 +56,42 @@ class Listing:
 
     def targets(self) -> numpy.ndarray:
         """All of them, int64."""
-        return numpy.repeat(self._class, numpy.diff([*self._first, len(self)]))
+        return numpy.repeat(numpy.array(self._class, numpy.int64), numpy.diff(self._first))
+
+    def names(self, number: int) -> list[str]:
+        """Names of the images of class `number` below its folder, with / between folders, sorted."""
+        found, of_class = [], len(self.classes[number]) + 1
+        for place in range(bisect.bisect_left(self._class, number), bisect.bisect_right(self._class, number)):
+            within = self._folders[place][of_class:]
+            images = range(self._first[place], self._first[place + 1])
+            found += [os.path.join(within, self._name(index)) for index in images]
+        return sorted(found)
+
+    def _name(self, index: int) -> str:
+        start = self._ends[index - 1] if index else 0
+        return os.fsdecode(bytes(self._names[start : self._ends[index]]))
 
     def _folder_of(self, index: int) -> int:
         return bisect.bisect_right(self._first, index) - 1
 
 
 def list_images(folder: Path) -> Listing:
-    """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many."""
+    """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many.
+
+    Raises OSError for what cannot be listed, UserError for an image that is a link which leads nowhere.
+    """
     index = index_path(folder)
     with contextlib.suppress(OSError, Damaged, ValueError, KeyError):
         metadata, arrays = map_arrays(index)
-        if metadata["version"] == VERSION and is_current(folder, json.loads(metadata["times"])):
+        whole = metadata["version"] == VERSION and metadata["checksum"] == checksum(metadata, arrays)
+        if whole and is_current(folder, json.loads(metadata["times"])):
             return Listing(folder, metadata, arrays)
     metadata, arrays, settled = scan(folder)
     if len(arrays["ends"]) >= WORTH_AN_INDEX and settled:
         with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
-            write_arrays(index, metadata, arrays)
+            write_arrays(index, metadata | {"checksum": checksum(metadata, arrays)}, arrays)
             return Listing(folder, *map_arrays(index))
     return Listing(folder, metadata, arrays)
-
-
-def known_fingerprint(data: Path) -> str:
-    """benchmarks.common.fingerprint of a data set, taken once for as long as the listings of train/ and val/ hold."""
-    parts = [list_images(data / part) for part in ("train", "val")]
-    kept, times = cached(data, "fingerprint"), "\n".join(part.times for part in parts)
-    listed = hashlib.sha256(times.encode()).hexdigest()
-    with contextlib.suppress(OSError, ValueError):
-        before, value = kept.read_text(encoding="utf-8").split()
-        if before == listed:
-            return value
-    value = fingerprint(data)
-    if index_path(data / "train").exists():
-        with contextlib.suppress(OSError):
-            write_whole(kept, f"{listed} {value}\n")
-    return value
 
 
 def cached(path: Path, kind: str) -> Path:
@@ -109,7 +110,7 @@ def is_current(folder: Path, times: dict[str, int]) -> bool:
     return all(os.stat(os.path.join(folder, name)).st_mtime_ns == time_ns for name, time_ns in times.items())
 
 
-def scan(folder: Path) -> tuple[dict[str, str], dict[str, numpy.ndarray], bool]:
+def scan(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
     """List `folder` anew: the index's metadata and arrays, and whether all of it was left alone for a while."""
     began_ns = time.time_ns()
     times = {"": os.stat(folder).st_mtime_ns}
@@ -153,6 +154,8 @@ def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
             if entry.is_dir():
                 inner.append(entry.name)
             elif entry.name.lower().endswith(IMG_EXTENSIONS):
+                if entry.is_symlink() and not os.path.exists(entry.path):
+                    raise UserError(f"{entry.path!r} is a link that leads nowhere: mend it or remove it")
                 images.append(entry.name)
     yield name, time_ns, [os.fsencode(image) for image in sorted(images)]
     for one in inner:

@@ -28,7 +28,7 @@ def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Mo
     if config.cuda_graphs and not (config.compile and device.type == "cuda"):
         raise UserError("cuda_graphs are of compiled kernels on GPUs: it goes with --compile, and not on a CPU")
     if config.compile:
-        check_compiler()
+        check_compiler(on_gpu=device.type == "cuda")
         # the module itself, so that its tensors keep their names
         model.compile(mode="reduce-overhead" if config.cuda_graphs else None)
     return model

@@ -2,9 +2,12 @@
 
 It is a safetensors file (see arrays.py): `images`, all images' bytes one after the other, and tables with each one's
 end, shape, class and checksum. Images have the order of the folder, so batches are those of `loader: folder`. Arrow
-would hold the same bytes, but brings 40 MB of library to map them, and a .npy file holds one array only.
+would hold the same bytes, but brings 40 MB of library to map them, and a .npy file holds one array only. Needs no
+torch.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import zlib
@@ -12,17 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
-import torch
 from tqdm import tqdm
 
-from benchmarks.common.arrays import Damaged, map_arrays
+from benchmarks.common.arrays import Damaged, checksum, map_arrays
 from benchmarks.common.config import Config
-from benchmarks.common.crops import Choose
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import cached, known_fingerprint
+from benchmarks.common.fingerprint import known_fingerprint
+from benchmarks.common.listing import cached
 from benchmarks.common.results import write_whole
 
-WHAT, VERSION = "imagenet-parallel-benchmarks pack", "1"
+WHAT, VERSION = "imagenet-parallel-benchmarks pack", "2"
 CHECKED_AT_ONCE = 1000  # images
 
 
@@ -39,22 +41,27 @@ class Pack:
             raise Damaged("it is not a packed file")
         if self.metadata.get("version") != VERSION:
             raise Damaged(f"it has version {self.metadata.get('version')}, and this code reads {VERSION}")
-        if tables_checksum(self.metadata, arrays) != self.metadata.get("checksum"):
+        images = arrays.pop("images")
+        if checksum(self.metadata, arrays) != self.metadata.get("checksum"):
             raise Damaged("its tables do not have their checksum")
         self.classes: list[str] = json.loads(self.metadata["classes"])
         self._pixels = self.metadata["kind"] != "jpeg256"
-        self._images, self._ends, self._shapes = arrays["images"], memoryview(arrays["ends"]), arrays["shapes"]
+        self._images, self._ends, self._shapes = images, memoryview(arrays["ends"]), arrays["shapes"]
         self._targets, self._checksums = arrays["targets"], arrays["checksums"]
 
     def __len__(self) -> int:
         return len(self._targets)
 
     def content(self, index: int) -> numpy.ndarray | bytes:
-        """Raises ValueError for an image that was not readable when it was packed."""
+        """Raises ValueError for an image that was not readable when it was packed, or a JPEG that was damaged since."""
         stored = self._stored(index)
         if not len(stored):
             raise ValueError("it was not readable when it was packed")
-        return stored.reshape(*self._shapes[index], 3) if self._pixels else stored.tobytes()
+        if self._pixels:
+            return stored.reshape(*self._shapes[index], 3)
+        if zlib.crc32(stored) != self._checksums[index]:
+            raise ValueError("it does not have its checksum")
+        return stored.tobytes()
 
     def name(self, index: int) -> str:
         return f"image {index} of {self.path}"
@@ -79,37 +86,49 @@ class Pack:
         return self._images[self._ends[index - 1] if index else 0 : self._ends[index]]
 
 
-def tables_checksum(metadata: dict[str, str], arrays: dict[str, numpy.ndarray]) -> str:
-    """CRC-32 of the metadata and of all arrays but the images, which have their own."""
-    words = {name: value for name, value in metadata.items() if name != "checksum"}
-    checksum = zlib.crc32(json.dumps(words, sort_keys=True).encode())
-    for name in ("ends", "shapes", "targets", "checksums"):
-        checksum = zlib.crc32(numpy.ascontiguousarray(arrays[name]), checksum)
-    return f"{checksum:08x}"
-
-
 def pack_path(config: Config, part: str) -> Path:
     """Below the folder that PACKED names, else below packed/ beside train/ and val/."""
     folder = os.environ.get("PACKED") or Path(config.data) / "packed"
     return Path(folder) / config.pack / f"{part}.safetensors"
 
 
-def open_pack(config: Config, part: str) -> Pack:
+def has_files(data: str) -> bool:
+    """Whether train/ and val/ are here, or their packed files at most."""
+    return all((Path(data) / part).is_dir() for part in ("train", "val"))
+
+
+def open_packs(config: Config) -> list[Pack]:
+    """The packed train and val of a run, of its folder's images; where that is not here, of the same folder.
+
+    Raises UserError.
+    """
+    try:
+        expected = known_fingerprint(Path(config.data)) if has_files(config.data) else ""
+    except OSError as error:
+        raise UserError(f"cannot read {config.data} ({error.strerror}); mend its permissions or mount") from None
+    train = open_pack(config, "train", expected)
+    return [train, open_pack(config, "val", train.metadata["fingerprint"])]
+
+
+def open_pack(config: Config, part: str, expected: str = "") -> Pack:
     """The packed train or val of a run. Raises UserError where it is not there, not whole, or of other images.
 
-    Every image is checked once after the file was written or copied, as its time, size and place tell.
+    expected: the fingerprint that it must have; empty: any.
+
+    JPEGs are checked whenever they are read, which costs 2 %. Pixels, of which that takes about as long as cropping,
+    are checked once after they were written or copied, as the file's time, size and inode tell: what rots later is
+    not found.
     """
     path = pack_path(config, part)
     again = f"make pack PACK={config.pack} DATA={config.data} writes it"
     try:
         pack = Pack(path)
-        if pack.metadata["kind"] != config.pack:
-            raise Damaged(f"it holds {pack.metadata['kind']}, not {config.pack}")
-        if (Path(config.data) / part).is_dir() and pack.metadata["fingerprint"] != known_fingerprint(Path(config.data)):
-            raise Damaged(f"{config.data} holds other images than those that were packed")
-        if not was_checked(path):
-            pack.check(f"checking {path.name}")
-            note_checked(path)
+        if (holds := (pack.metadata["part"], pack.metadata["kind"])) != (part, config.pack):
+            raise Damaged(f"it holds {' '.join(holds)}, not {part} {config.pack}")
+        if expected and pack.metadata["fingerprint"] != expected:
+            raise Damaged(f"it is of other images than {config.data if has_files(config.data) else 'train'}")
+        if config.pack != "jpeg256":
+            check_once(pack)
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror or error}); {again}") from None
     except (Damaged, KeyError, ValueError) as error:
@@ -117,32 +136,39 @@ def open_pack(config: Config, part: str) -> Pack:
     return pack
 
 
+def check_once(pack: Pack) -> None:
+    """Check all images unless that was noted. One rank of a machine does, the others wait for it. Raises Damaged."""
+    with pack.path.open("rb") as file:
+        if not was_checked(pack.path):
+            with contextlib.suppress(OSError):  # a file system that has no locks: then each rank checks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        if not was_checked(pack.path):
+            pack.check(f"checking {pack.path.name}")
+            note_checked(pack.path)
+
+
+def notes_of(path: Path) -> list[Path]:
+    """Where it is noted that a file was checked: beside it, so that all who read it know; where that cannot be
+    written, in the user's cache."""
+    return [path.with_suffix(".checked"), cached(path, "checked")]
+
+
 def was_checked(path: Path) -> bool:
-    try:
-        return cached(path, "checked").read_text(encoding="utf-8") == _state(path)
-    except (OSError, UnicodeDecodeError):
-        return False
+    for note in notes_of(path):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if note.read_text(encoding="utf-8") == _state(path):
+                return True
+    return False
 
 
 def note_checked(path: Path) -> None:
-    try:
-        cached(path, "checked").parent.mkdir(parents=True, exist_ok=True)
-        write_whole(cached(path, "checked"), _state(path))
-    except OSError:
-        pass  # the next run checks again
+    for note in notes_of(path):
+        with contextlib.suppress(OSError):  # where neither can be written, the next run checks again
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(note, _state(path))
+            return
 
 
 def _state(path: Path) -> str:
     stat = os.stat(path)
     return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}\n"
-
-
-def raw_reader():
-    """The reader of packed pixels, which have nothing to decode."""
-
-    def read(pixels: numpy.ndarray, choose: Choose):
-        view = choose(*pixels.shape[:2])
-        box = pixels[view.top : view.top + view.height, view.left : view.left + view.width]
-        return torch.from_numpy(numpy.ascontiguousarray(box)), view, False
-
-    return read

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import numpy
 import torch
 
 from benchmarks.common.crops import Choose, centre_view, finish, random_numbers, random_view
@@ -109,3 +110,14 @@ class Photographs:
             except DECODE_ERRORS as error:
                 problem = problem or f"{self.source.name(place)!r} is not a readable image ({error})"
         return False, 0, problem, False
+
+
+def raw_reader():
+    """The reader of packed pixels, which have nothing to decode."""
+
+    def read(pixels: numpy.ndarray, choose: Choose):
+        view = choose(*pixels.shape[:2])
+        box = pixels[view.top : view.top + view.height, view.left : view.left + view.width]
+        return torch.from_numpy(numpy.ascontiguousarray(box)), view, False
+
+    return read

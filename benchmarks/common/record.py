@@ -102,6 +102,7 @@ class Record:
             "threads_per_rank": torch.get_num_threads(),
             "precision": self.config.precision,
             **({"global_batch": self.config.global_batch} if self.config.batch_per_device else {}),
+            **({"cudagraph_skips": cudagraph_skips()} if self.config.cuda_graphs else {}),
             **_versions(),
             **met,
         }
@@ -113,6 +114,13 @@ class Record:
             self.folder.write_summary({"row": row, "met": met, "wall": wall})
         elif worker.reports and row.get("images_per_s"):
             print(f"{row['images_per_s']:.1f} images/s", flush=True)
+
+
+def cudagraph_skips() -> int:
+    """Compiled graphs of this process that Inductor does not replay as CUDA graphs, of which it only warns."""
+    from torch._dynamo.utils import counters  # seconds, which only a run that compiles has spent already
+
+    return counters["inductor"]["cudagraph_skips"]
 
 
 def _versions() -> dict[str, str]:

@@ -27,12 +27,14 @@ TABLES = {
         "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "position",
         "started_at", "wall_s",
         "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
-        "device", "device_name", "world_size", "nodes", "backend", "threads_per_rank", "oversubscribed", "parallel",
+        "decoder", "device", "device_name", "world_size", "nodes", "backend", "threads_per_rank", "oversubscribed",
+        "parallel",
         "torch", "commit", "dirty",
         "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "step_ms_p50", "step_ms_p95",
         "exposed_comm_ms", "comm_ms", "overlap_pct", "epoch_s", "train_loss", "val_loss", "acc1", "acc5", "val_samples",
-        "compile_s", "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "num_by_pillow",
-        "load_average", "governor", "steal_pct", "other_cpu_pct", "other_gpu_processes", "options", "log_path",
+        "compile_s", "cudagraph_skips", "peak_memory_mb", "energy_j_per_image", "flops_per_image",
+        "skipped_files", "num_by_pillow", "load_average", "governor", "steal_pct", "other_cpu_pct",
+        "other_gpu_processes", "options", "log_path",
     ),
     # what the column `settings` of runs stands for: a row a hash; both halves are JSON, met is empty where nothing was
     "settings": ("settings", "asked_hash", "asked", "met"),
@@ -63,8 +65,8 @@ TABLES = {
 }  # fmt: skip
 TEXT_COLUMNS = frozenset(
     "run_id settings asked_hash asked met strategy status reason started_at config arch precision memory_format loader "
-    "device device_name backend oversubscribed parallel torch commit dirty governor options log_path phase part "
-    "throttle bit_identical verdict what".split()
+    "decoder device device_name backend oversubscribed parallel torch commit dirty governor options log_path phase "
+    "part throttle bit_identical verdict what".split()
 )
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 

@@ -49,6 +49,7 @@ OPTIONS = [
     Option("fast decoder", {"decoder": "pillow"}, {"decoder": "auto"}, "files"),
     Option("packed images", {"loader": "folder"}, {"loader": "packed"}, "pack"),
     Option("a loader process", {"workers": 0}, {"workers": 1}, "files"),
+    Option("a batch copied ahead", {"prefetch": 0}, {"prefetch": 1}, "copies"),
 ]
 
 

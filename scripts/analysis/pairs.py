@@ -22,7 +22,7 @@ from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.words import parse_percent, show
 
 # What two sets are often compared for: told of, and no reason to refuse.
-TOLD = ("torch", "torchvision", "python", "cuda", "cudnn", "pillow", *SOURCE, "config")
+TOLD = ("torch", "torchvision", "python", "cuda", "cudnn", "pillow", "decoder_version", *SOURCE, "config")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,7 @@ from scripts.analysis.sets import Group
 MAY_DIFFER = {
     **dict.fromkeys(("epochs", "steps", "warmup_steps", "windows", "window_steps", "account_steps"), "length"),
     "threads_per_rank": "threads",
+    **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }
 NOT_YET = "not proved yet: make verify"
 UNKNOWN = "not proved: settings unknown"

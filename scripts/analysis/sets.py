@@ -77,7 +77,8 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ResultSet:
-    """One folder of results: its tables, and its runs in groups, in the order of their first rows."""
+    """One folder of results: its tables, and its runs in groups, the baseline's first, then by strategy: rounds shuffle
+    the rows of runs.csv."""
 
     name: str
     path: Path
@@ -191,6 +192,7 @@ def load_set(path: Path) -> ResultSet:
             rounds = [float(value) for value in part.loc[kept, "repeat"]]
             own = [samples[index] for index in kept], rounds, part.loc[kept, "sitting"].tolist()
             groups.append(Group(name, str(strategy), identity, part, *own))
+    groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     return ResultSet(path.resolve().name, path, groups, remarks, tables)
 
 

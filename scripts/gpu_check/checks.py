@@ -7,85 +7,16 @@ what is not, several at once.
 """
 
 import dataclasses
-import shlex
 from pathlib import Path
 
 from scripts.analysis.sets import BASELINE
-from scripts.gpu_check import judges
+from scripts.gpu_check import judges, timed
+from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
 from scripts.suite.plan import python
 from scripts.suite.preflight import all_strategies, is_mixed
 
 LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them
-PRECISIONS = ("fp32", "tf32", "bf16")
 MIXED_PRECISIONS = ("bf16", "fp16")  # of a script that is about mixed precision
-OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16",), "fp16": ("cuda",)}
-FORMATS = ("contiguous", "channels_last")
-
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """How large the checks are. images: of a step, in flags; short: flags of what times nothing."""
-
-    config: str
-    images: str
-    short: str
-    proof_steps: int
-    too_many_images: str
-    """Flags of a batch that no device has memory for."""
-    power: str
-    """Flags of windows long enough for a power reading."""
-    data: str = "data/imagenet-mini"
-    patience: float = 1.0
-    """By which each check's time limit is longer."""
-
-
-GPU = Scale(
-    "configs/gpu-check.yaml",
-    images="--batch-per-device 256",
-    short="--batch-per-device 32 --steps 20 --warmup-steps 2 --windows 1 --window-steps 10",
-    proof_steps=20,
-    too_many_images="--global-batch 4096",  # 86 MB of activations each in fp32: 352 GB
-    power="--steps 170 --windows 8 --window-steps 20",
-)
-# The CPU in the GPU's place.
-DRY = Scale(
-    "configs/gpu-check-dry.yaml",
-    images="--global-batch 8",
-    short="--global-batch 8",
-    proof_steps=4,
-    too_many_images="--global-batch 10000000000",  # 276 TB of images: more than a process can address
-    power="--steps 2",
-    patience=4.0,  # no deadline, few cores
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One claim and what tests it. needs: keys of run.NEEDS; after: the check that must have passed before."""
-
-    name: str
-    claim: str
-    argv: tuple[str, ...]
-    judge: judges.Judge
-    variables: dict[str, str] = dataclasses.field(default_factory=dict)
-    needs: tuple[str, ...] = ()
-    timed: bool = False
-    estimate_s: float = 25.0
-    """On a GPU, roughly: it starts where as much is left before the deadline."""
-    limit_s: float = 240.0
-    after: str = ""
-    precision: str = ""
-
-    @property
-    def command(self) -> str:
-        """As a person types it in the repository."""
-        told = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
-        return " ".join([*told, shlex.join(self.argv)])
-
-    @property
-    def results(self) -> Path:
-        """The set of its rows."""
-        return Path(self.variables["RESULTS"])
 
 
 def checks(scale: Scale, results: Path) -> list[Check]:
@@ -94,8 +25,9 @@ def checks(scale: Scale, results: Path) -> list[Check]:
         *_first(scale, results),
         *_strategies(scale, results),
         *_proofs(scale, results),
-        *_matrix(scale, results),
-        *_speed(scale, results),
+        *timed.matrix(scale, results),
+        *timed.speed(scale, results),
+        *timed.options(scale, results),
         *_ends(scale, results),
         *_with_libraries(scale, results),
         *_several_gpus(scale, results),
@@ -103,17 +35,11 @@ def checks(scale: Scale, results: Path) -> list[Check]:
     return [dataclasses.replace(check, limit_s=scale.patience * check.limit_s) for check in listed]
 
 
-def launched(name: str, claim: str, strategy: str, flags: str, scale: Scale, results: Path, judge, **other) -> Check:
-    """A run by its launcher, whose rows go to `results`."""
-    told = {"RESULTS": str(results), "CONFIG": scale.config, "ARGS": flags}
-    told |= other.pop("variables", {})
-    return Check(name, claim, (f"launchers/{strategy}.sh",), judge, told, **other)
-
-
 def _first(scale: Scale, results: Path) -> list[Check]:
     told = {"RESULTS": str(results)}
     environment = (python(), "-m", "scripts.suite.environment", "--results", str(results))
-    users = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
+    ask = "nvidia-smi --format=csv,noheader --query-"
+    users = ("sh", "-c", f"{ask}compute-apps=pid,process_name,used_memory && {ask}gpu=memory.used")
     found = [
         Check(
             "environment",
@@ -123,8 +49,22 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             told,
             timed=True,
         ),
-        Check("alone", "nobody else uses the GPU", users, judges.nobody_else, told, ("cuda",), estimate_s=5),
+        Check(
+            "alone",
+            "nobody else uses the GPU",
+            users,
+            judges.nobody_else,
+            told,
+            ("cuda",),
+            alone=True,
+            estimate_s=5,
+        ),
     ]
+    module = (python(), "-m")
+    images = (*module, "scripts.setup.make_dataset"), judges.made
+    if scale.data:
+        images = (*module, "scripts.setup.check_data", "--data", scale.data), judges.said(r".* train images, .*")
+    found.append(Check("data", "there are images, or they can be made", *images, told, estimate_s=15))
     for library in LIBRARIES:
         folder = results / "builds" / library
         build = (python(), "-m", "scripts.gpu_check.extras", str(folder), f"scripts/setup/install_{library}.sh")
@@ -176,91 +116,8 @@ def _proofs(scale: Scale, results: Path) -> list[Check]:
         told = {"RESULTS": str(folder), "CONFIG": scale.config, "ARGS": flags, "STRATEGIES": strategy}
         verify = (python(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
         claim = f"{strategy} computes the same update as one plain process, resumed too"
-        found.append(Check(f"proof {strategy}", claim, verify, judges.proved, told, estimate_s=60))
+        found.append(Check(f"proof {strategy}", claim, verify, judges.proved, told, estimate_s=60, after="data"))
     return found
-
-
-def _matrix(scale: Scale, results: Path) -> list[Check]:
-    points = [(name, precision, "") for precision in PRECISIONS for name in (BASELINE, "ddp")]
-    mixed = next(name for name in all_strategies() if is_mixed(name))
-    points.append((mixed, "fp16", "1"))
-    found = []
-    for strategy, precision, ranks in points:
-        for layout in FORMATS:
-            found.append(
-                launched(
-                    f"time {strategy} {precision} {layout}",
-                    f"{strategy} is timed in {precision}, {layout}",
-                    strategy,
-                    f"{scale.images} --precision {precision} --memory-format {layout}",
-                    scale,
-                    results,
-                    judges.timed,
-                    variables={"NPROC": ranks} if ranks else {},
-                    needs=OF_PRECISION[precision],
-                    precision=precision,
-                    timed=True,
-                    estimate_s=40,
-                )
-            )
-    return found
-
-
-def _speed(scale: Scale, results: Path) -> list[Check]:
-    fast = f"{scale.images} --precision bf16 --memory-format channels_last"
-    module = (python(), "-m")
-    config = ("--config", scale.config, "--loader", "folder", "--data", scale.data, *fast.split())
-    on_profile = ("--output", str(results / "profile.csv"))
-    told = {"RESULTS": str(results)}
-    return [
-        launched(
-            "time compile",
-            "torch.compile makes a step of its own, and is timed",
-            "ddp_compile",
-            fast,
-            scale,
-            results,
-            judges.timed,
-            needs=("bf16", "compiler"),
-            precision="bf16",
-            timed=True,
-            estimate_s=90,
-            limit_s=300,
-        ),
-        Check(
-            "loader",
-            "the loader is timed alone, and beside training",
-            (*module, "scripts.probe.loader", "--results", str(results), *config),
-            judges.said(r"^(?:the loader is|loading costs|no verdict).*"),
-            told,
-            needs=("bf16",),
-            timed=True,
-            estimate_s=60,
-        ),
-        launched(
-            "energy",
-            "a run tells the joules of an image",
-            BASELINE,
-            f"{fast} {scale.power}",
-            scale,
-            results / "energy",
-            judges.energy,
-            needs=("bf16",),
-            precision="bf16",
-            timed=True,
-            estimate_s=50,
-        ),
-        Check(
-            "profile",
-            "torch.profiler says which kernels a step spends its time in",
-            (*module, "scripts.probe.profile", *on_profile, "--config", scale.config, *fast.split()),
-            judges.said(r"^a step takes .*"),
-            told,
-            needs=("bf16",),
-            timed=True,
-            estimate_s=50,
-        ),
-    ]
 
 
 def _ends(scale: Scale, results: Path) -> list[Check]:
@@ -298,6 +155,7 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
             folder,
             judges.fails_as("failed", "out of memory|can't allocate memory"),
             variables={"GPU_MEMORY_GB": "1000000"},  # else the memory forecast would skip it
+            alone=True,  # it fills the GPU, and others would run out of memory, too
         ),
         dataclasses.replace(kill, argv=(python(), "-m", "scripts.gpu_check.kill_rank", *kill.argv)),
         launched(

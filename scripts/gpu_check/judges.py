@@ -1,4 +1,4 @@
-"""What a check's outcome says: passed, failed or skipped, and in a few words why, or what it found.
+"""What a check's outcome says: passed, failed, skipped or left, and in a few words why, or what it found.
 
     from scripts.gpu_check.judges import Ended, ran
 
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.common.results import read_table
+from scripts.analysis.sets import BASELINE
 from scripts.analysis.words import digits
 
 # What a run, or CUDA, says of a GPU that is gone: after it, nothing on it can pass.
@@ -20,6 +21,7 @@ LOST = re.compile(
     r"|driver shutting down|unable to determine the device handle|\bXid\b|ran on the CPU in place of the GPU",
     re.IGNORECASE,
 )
+IDLE_MIB = 1024  # of a GPU's memory: more than its driver takes for itself
 RAISED = re.compile(r"^(?:error: .*|(?:\w+\.)*\w*(?:Error|Exception)\b.*|invalid: .*)", re.MULTILINE)
 
 
@@ -36,6 +38,8 @@ class Ended:
     precision: str = ""
     """The one that it asked for, '' where it asked for none."""
     on_gpu: bool = False
+    num_left: int = 0
+    """Processes of the run that were alive when its command had ended."""
 
     def row(self) -> dict:
         """The run's row of runs.csv, {} where it left none."""
@@ -56,7 +60,7 @@ class Ended:
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     status: str
-    """passed, failed or skipped."""
+    """passed, failed, skipped, or left: for several GPUs, as one alone does not try all of the claim."""
     words: str
     """What was found, or why not."""
 
@@ -75,19 +79,27 @@ def ran(ended: Ended) -> Verdict:
         return Verdict("failed", "ran on the CPU in place of the GPU")
     if ended.precision not in ("", row["precision"]):
         return Verdict("failed", f"asked for {ended.precision}, and ran in {row['precision']}")
-    crowd = row["other_gpu_processes"]
-    others = f"; {crowd:.0f} processes of others used the GPU meanwhile, so that it may be slow" if crowd > 0 else ""
-    return Verdict("passed", f"{row['world_size']:.0f} ranks on {row['device_name'] or row['device']}{others}")
+    return Verdict("passed", f"{row['world_size']:.0f} ranks on {row['device_name'] or row['device']}")
 
 
 def timed(ended: Ended) -> Verdict:
-    """As `ran`, and with a throughput."""
+    """As `ran`, and with a throughput; it says who else used the GPU, which runs alone."""
     found, row = ran(ended), ended.row()
     if found.status != "passed":
         return found
     if not row["images_per_s"] > 0:
         return Verdict("failed", "no window was timed")
-    return Verdict("passed", f"{digits(row['images_per_s'])} images/s; {found.words}")
+    crowd = row["other_gpu_processes"]
+    others = f"; {crowd:.0f} processes of others used the GPU meanwhile, so that it may be slow" if crowd > 0 else ""
+    return Verdict("passed", f"{digits(row['images_per_s'])} images/s; {found.words}{others}")
+
+
+def replayed(ended: Ended) -> Verdict:
+    """As `ran`, by CUDA graphs: torch only warns where it replays none."""
+    found, skips = ran(ended), ended.row().get("cudagraph_skips")
+    if found.status == "passed" and skips != 0:
+        return Verdict("failed", f"not all was replayed as CUDA graphs (cudagraph_skips: {skips:g}); its log says why")
+    return found
 
 
 def energy(ended: Ended) -> Verdict:
@@ -103,13 +115,16 @@ def energy(ended: Ended) -> Verdict:
 
 
 def fails_as(status: str, pattern: str) -> Judge:
-    """A planted fault passes where its row has this status and a first cause that reads like this."""
+    """A planted fault passes where its row has this status and a first cause that reads like this, and none of its
+    processes is left."""
 
     def judge(ended: Ended) -> Verdict:
         row = ended.row()
         if not row:
             return Verdict("failed", f"left no row; {ended.last_words()}")
         became = f"{row['status']}: {row['reason']}"
+        if ended.num_left:
+            return Verdict("failed", f"{ended.num_left} of its processes outlived its launcher; its row says {became}")
         if row["status"] == status and re.search(pattern, row["reason"], re.IGNORECASE):
             return Verdict("passed", f"its row says {became}")
         return Verdict("failed", f"a row of status {status} that says {pattern} was expected; it says {became}")
@@ -134,8 +149,13 @@ def proved(ended: Ended) -> Verdict:
         return Verdict("failed", ended.last_words())
     row = rows.iloc[-1]
     if row.verdict != "ok":
-        return Verdict("skipped" if row.verdict == "skipped" else "failed", row.reason)
+        unknown = {"skipped": row.reason, "not proved": f"not proved: {row.reason}"}  # neither right nor wrong
+        return Verdict("skipped" if row.verdict in unknown else "failed", unknown.get(row.verdict, row.reason))
     bits = "bit-identical" if row.bit_identical == "yes" else f"{row.max_relative_difference:.1e} apart"
+    runs = read_table(ended.results / "verify", "runs")
+    divided = "yes" in set(runs[runs.run_id == row.run_id].parallel)
+    if not divided and row.strategy != BASELINE:
+        return Verdict("left", f"{bits} after {row.steps:.0f} steps on one device: no exchange was tested")
     return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {row.world_size:.0f} ranks")
 
 
@@ -151,8 +171,20 @@ def said(pattern: str) -> Judge:
     return judge
 
 
+def loads(ended: Ended) -> Verdict:
+    """What the loader costs; skipped where its windows were too uneven to tell."""
+    found = said(r"^(?:the loader is|loading costs|no verdict).*")(ended)
+    return Verdict("skipped", found.words) if found.words.startswith("no verdict") else found
+
+
+def made(ended: Ended) -> Verdict:
+    """imagenet-mini, as it is there or was made; where it cannot be, that is no fault of the GPU's."""
+    lines = ended.text().splitlines() or ["it printed nothing"]
+    return Verdict("skipped" if ended.code else "passed", lines[-1][:300])
+
+
 def built(ended: Ended) -> Verdict:
-    """A library that was built, or is there; where it cannot be, that is no fault of the GPU's."""
+    """The same of a library, whose script says what was wrong before what to do."""
     lines = [line for line in ended.text().splitlines() if line.strip()] or ["it printed nothing"]
     return Verdict("skipped" if ended.code else "passed", lines[-2 if ended.code and len(lines) > 1 else -1][:300])
 
@@ -170,10 +202,14 @@ def described(ended: Ended) -> Verdict:
 
 
 def nobody_else(ended: Ended) -> Verdict:
-    """nvidia-smi lists no process that computes on the GPU."""
-    others = [line for line in ended.text().splitlines() if re.match(r"\d+,", line)]
-    if ended.code:
+    """nvidia-smi lists no process that computes on the GPU, and no memory of it is taken: in a container it lists none
+    of those outside."""
+    others = re.findall(r"^\d+,.*", ended.text(), re.MULTILINE)
+    used = max(map(int, re.findall(r"^(\d+) MiB$", ended.text(), re.MULTILINE)), default=None)
+    if ended.code or used is None:
         return Verdict("skipped", f"nvidia-smi does not tell who else uses the GPU: {ended.last_words()}")
     if others:
         return Verdict("failed", f"{len(others)} others compute on it, so that no time is to be believed: {others[0]}")
-    return Verdict("passed", "nobody else")
+    if used > IDLE_MIB:
+        return Verdict("failed", f"{used} MiB of its memory are taken, by nobody that can be seen from here")
+    return Verdict("passed", f"nobody else; {used} MiB of its memory are taken")

@@ -13,8 +13,8 @@ import jinja2
 
 from benchmarks.common.results import write_whole
 from scripts.analysis.words import clean
-from scripts.gpu_check.checks import Check
-from scripts.gpu_check.work import State
+from scripts.gpu_check.check import Check
+from scripts.gpu_check.state import State
 from scripts.report.page import escape_markdown
 from scripts.suite import source
 
@@ -24,7 +24,7 @@ HEADINGS = {  # the order of the page
     "not reached": "Not reached",
     "passed": "Passed",
     "skipped": "Skipped",
-    "gpus": "Left for several GPUs",
+    "left": "Left for several GPUs",
     "needs": "Needs what is not here",
 }
 
@@ -76,4 +76,4 @@ def named(status: str) -> str:
 def kind_of_left(check: Check, why: str) -> str:
     if not why.startswith("needs "):
         return "not reached"
-    return "gpus" if "gpus" in check.needs else "needs"
+    return "left" if "gpus" in check.needs else "needs"

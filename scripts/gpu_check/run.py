@@ -13,7 +13,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import tyro
@@ -23,14 +25,18 @@ from benchmarks.common.compiling import no_compiler
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from scripts.analysis.sets import BASELINE
-from scripts.gpu_check.checks import DRY, GPU, Check, Scale, checks
+from scripts.gpu_check.check import DRY, GPU, Check, Scale
+from scripts.gpu_check.checks import checks
 from scripts.gpu_check.page import write_page
-from scripts.gpu_check.work import ROOT, Deadline, State, work
+from scripts.gpu_check.running import ROOT
+from scripts.gpu_check.state import Deadline, State
+from scripts.gpu_check.work import work
 from scripts.suite import preflight, room
 from scripts.suite.plan import python
 from scripts.suite.schedule import claimed
 
 DEADLINE_S = 540.0
+REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
 BYTES_A_LANE = 8e9  # of GPU memory: 32 images of ResNet-50 in fp32, CUDA's context, cuDNN's workspaces
 ALIVE = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
 
@@ -58,22 +64,26 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
     "gpus": ("two NVIDIA GPUs or more", lambda here: here.num_gpus > 1),
     "ampere": ("a GPU of compute capability 8 or newer", lambda here: (here.capability or (0, 0)) >= (8, 0)),
     "bf16": ("a GPU of compute capability 8 or newer, or a CPU", lambda here: (here.capability or (8, 0)) >= (8, 0)),
-    "compiler": ("a C++ compiler (g++, or one named in CXX) and Python's headers", lambda here: here.has_compiler),
+    "compiler": (
+        "g++ (or CXX), on GPUs gcc (or CC) and triton, Python's headers",
+        lambda here: here.has_compiler,
+    ),
 }
 
 
 def main(options: Options) -> int:
+    began = time.monotonic()  # the imports and forecasts below take their part of the time
     num_gpus = machine.num_gpus()  # raises where there is a GPU that cannot be used, such as by an old driver
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    here = Here(num_gpus, machine.capability(), not no_compiler())
+    here = Here(num_gpus, machine.capability(), not no_compiler(on_gpu))
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]
 
     scale, remarks = fitting(GPU, num_gpus) if on_gpu else (DRY, [])
-    scale = dataclasses.replace(scale, data=os.environ.get("DATA") or scale.data)
+    scale = dataclasses.replace(scale, data=os.environ.get("DATA", ""))
     listed = checks(scale, results)
     if options.list:
         for check in listed:
@@ -91,19 +101,21 @@ def main(options: Options) -> int:
         state.forget(os.environ.get("RETRY", "") or "-")
         seconds = (DEADLINE_S if on_gpu else 0.0) if options.deadline_s is None else options.deadline_s
         begin_words(on_gpu, listed, state, seconds)
+        deadline = Deadline(seconds, began)
         left = work(
             listed,
             state,
-            Deadline(seconds),
+            deadline,
             lacking,
             lanes=num_lanes(num_gpus),
             on_gpu=on_gpu,
             gpu_gone=gpu_gone,
             signals=signals,
         )
-        if not signals:
-            make_report(results)
-        write_page(results, listed, state, left, on_gpu=on_gpu, remarks=remarks)
+        page = partial(write_page, results, listed, state, left, on_gpu=on_gpu, remarks=remarks)
+        page()  # first: nobody knows what time is left
+        if not signals and make_report(results, deadline.left_s() + REPORT_S):
+            page()  # with the link
     if signals:
         return 128 + signals[0]
     return end_words(listed, state, left, results)
@@ -123,8 +135,8 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
 
 
 def num_lanes(num_gpus: int) -> int:
-    """How many checks that time nothing run at a time: two cores each, and room on the GPU."""
-    most = max(2, min(6, machine.num_cores() // 2))
+    """How many checks that time nothing run at a time: two cores for each of their ranks, and room on the GPU."""
+    most = max(2, min(6, machine.num_cores() // (2 * max(1, num_gpus))))
     memory_bytes = machine.gpu_memory_bytes(num_gpus) if num_gpus else None
     return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_LANE)))
 
@@ -140,18 +152,22 @@ def claim_mode(results: Path, on_gpu: bool) -> None:
 def gpu_gone() -> str:
     """How the GPU is after a failure that reads like its loss; '' where it computes."""
     try:
-        done = subprocess.run([python(), "-c", ALIVE], capture_output=True, text=True, timeout=60, cwd=ROOT)
+        done = subprocess.run([python(), "-c", ALIVE], capture_output=True, text=True, timeout=30, cwd=ROOT)
     except subprocess.TimeoutExpired:
         return "it does not answer"
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it does not compute"])[-1][:200]
 
 
-def make_report(results: Path) -> None:
-    """The report of the set of what was timed, as far as anything was."""
-    if (results / "runs.csv").exists():
-        subprocess.run(
-            [python(), "-m", "scripts.report.page", "--results", results], cwd=ROOT, stdout=subprocess.DEVNULL
-        )
+def make_report(results: Path, limit_s: float) -> bool:
+    """The report of the set of what was timed, as far as anything was; returns whether it was written."""
+    if not (results / "runs.csv").exists():
+        return False
+    command = [python(), "-m", "scripts.report.page", "--results", results]
+    try:
+        return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=limit_s).returncode == 0
+    except subprocess.TimeoutExpired:
+        print(f"warning: no time was left for the report; make report MEASURE=no RESULTS={results} writes it")
+        return False
 
 
 def begin_words(on_gpu: bool, listed: list[Check], state: State, seconds: float) -> None:
@@ -165,9 +181,9 @@ def begin_words(on_gpu: bool, listed: list[Check], state: State, seconds: float)
 def end_words(listed: list[Check], state: State, left: dict[str, str], results: Path) -> int:
     found = {check.name: state.ended[check.name]["status"] for check in listed if check.name in state.ended}
     failed = [name for name, status in found.items() if status == "failed"]
-    counts = [f"{[*found.values()].count(status)} {status}" for status in ("passed", "failed", "skipped")]
+    counts = [f"{[*found.values()].count(status)} {status}" for status in ("passed", "failed", "skipped", "left")]
     needing = sum(why.startswith("needs ") for why in left.values())
-    print(f"\n{', '.join(counts)}, {needing} need what is not here, {len(left) - needing} not reached")
+    print(f"\n{', '.join(counts)} for several GPUs, {needing} need what is not here, {len(left) - needing} not reached")
     print(f"page: {results / 'gpu-check.html'}")
     if failed:
         print(f"failed: {', '.join(failed)}")

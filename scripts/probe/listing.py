@@ -1,4 +1,4 @@
-"""What a rank pays to know its images, at ImageNet's size: torchvision's ImageFolder, and the index here.
+"""What a rank, and the plan of a suite, pay to know the images at ImageNet's size: by ImageFolder, and by the index.
 
     python -m scripts.probe.listing                     # on 1.3 million hard links, made in a temporary folder
     python -m scripts.probe.listing --data /data/imagenet
@@ -21,22 +21,38 @@ from tqdm import tqdm
 from benchmarks.common.errors import UserError
 
 NUM_CLASSES, NUM_FILES, MOST_LINKS = 1000, 400, 60_000  # ext4 allows a file 65,000 names
-WAYS = {"ImageFolder": "imagefolder", "index, first time": "index", "index, afterwards": "index"}
+WAYS = [  # what, how, in which cache; a plan checks the folder and takes its fingerprint
+    ("ImageFolder", "imagefolder", "of ranks"),
+    ("index, first time", "index", "of ranks"),
+    ("index, afterwards", "index", "of ranks"),
+    ("plan, first time", "plan", "of plans"),
+    ("plan, afterwards", "plan", "of plans"),
+]
 MEASURE = """
 import json, os, sys, time
 from pathlib import Path
 way, root = sys.argv[1], Path(sys.argv[2])
 if way == "index":
     from benchmarks.common.listing import list_images
+elif way == "plan":
+    from benchmarks.common.fingerprint import known_fingerprint
+    from scripts.setup.check_data import check_image_folder
 else:
     from torchvision.datasets import ImageFolder
+
+def known(part):
+    return list_images(root / part) if way == "index" else ImageFolder(str(root / part))
 
 def own_mb():
     with open("/proc/self/smaps_rollup") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith("Anonymous:")) / 1e3 * 1.024
 
 before, began = own_mb(), time.perf_counter()
-parts = [list_images(root / part) if way == "index" else ImageFolder(str(root / part)) for part in ("train", "val")]
+if way == "plan":
+    counts, parts = check_image_folder(root), []
+    known_fingerprint(root)
+else:
+    parts = [known(part) for part in ("train", "val")]
 seconds, own = time.perf_counter() - began, own_mb() - before
 read, write = os.pipe()
 if not os.fork():  # a loader worker: it shares every page until it writes to one, and counting references writes
@@ -52,7 +68,7 @@ if not os.fork():  # a loader worker: it shares every page until it writes to on
     os._exit(0)
 os.wait()
 grown = float(os.read(read, 100))
-images = sum(map(len, parts))
+images = sum(map(len, parts)) or counts.num_train_images + counts.num_val_images
 print(json.dumps({"images": images, "seconds": seconds, "own_mb": own, "worker_growth_mb": grown}))
 """
 
@@ -69,11 +85,11 @@ def main(options: Options) -> None:
         if not options.data:
             make_links(root)
         print(f"{'':<20}{'images':>10}{'seconds':>10}{'own MB':>10}{'a worker, MB':>14}")
-        os.environ["XDG_CACHE_HOME"] = str(Path(temporary) / "cache")
-        for what, way in WAYS.items():
+        for what, way, cache in WAYS:
+            os.environ["XDG_CACHE_HOME"] = str(Path(temporary) / cache)
             row = measured(root, way)
-            numbers = f"{row['seconds']:10.3f}{row['own_mb']:10.1f}{row['worker_growth_mb']:14.1f}"
-            print(f"{what:<20}{row['images']:>10}{numbers}", flush=True)
+            worker = "" if way == "plan" else f"{row['worker_growth_mb']:14.1f}"
+            print(f"{what:<20}{row['images']:>10}{row['seconds']:10.3f}{row['own_mb']:10.1f}{worker}", flush=True)
 
 
 def measured(root: Path, way: str = "index") -> dict:

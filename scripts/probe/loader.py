@@ -102,7 +102,7 @@ def measure(config: Config) -> list[dict]:
         for number in range(ROUNDS + 1):
             for what, work in works.items():
                 if what != TRAINING:  # use up what workers got ready while nobody asked
-                    window(work, 1 + PREFETCHED * config.workers)
+                    window(work, 1 + config.prefetch + PREFETCHED * config.workers)
                 if number:
                     rows.append(row_of(what, number, num_steps[what], *window(work, num_steps[what]), config))
                 else:

@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from benchmarks.common import packed
 from benchmarks.common.config import Config
 from benchmarks.common.crops import finish, random_numbers, random_view
 from benchmarks.common.data import build_loaders, image_folders
-from benchmarks.common.decode import loads, read_by_nvimgcodec
+from benchmarks.common.decode import DECODERS, MODULES, loads, read_by_nvimgcodec
 from benchmarks.common.devices import Worker
+from benchmarks.common.photographs import raw_reader
 from scripts.setup import pack
 
 PEERS = {
@@ -43,10 +43,9 @@ class Way:
 
 def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     """All ways that can run here, their files made in `temporary`; says what the others lack."""
-    missing = [name for name in ("nvimgcodec", "torchcodec") if loads(name)]
-    missing += [name for name in ("nvidia.dali", "webdataset", "litdata") if not findable(name)]
-    for name in missing:
-        print(f"left out: {name}; pip install {PEERS[name]}")
+    missing = absent()
+    for name, why in missing.items():
+        print(f"left out: {name}: {why}")
     os.environ["PACKED"] = str(temporary)
     packs = {kind: dataclasses.replace(config, loader="packed", pack=kind) for kind in pack.KINDS}
     ways = [Way("torchvision, Pillow", plain), Way("ours, Pillow", ours(decoder="pillow"))]
@@ -77,6 +76,17 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     if any("litdata" in way.name for way in ways):
         write_litdata(config, temporary / "litdata")
     return ways
+
+
+def absent() -> dict[str, str]:
+    """Libraries that cannot take part, and why: those that fail to load need no installing."""
+    why = {}
+    for name, package in PEERS.items():
+        if not findable(MODULES.get(name, name)):
+            why[name] = f"not installed; pip install {package}"
+        elif name in DECODERS and (problem := loads(name)):
+            why[name] = problem
+    return why
 
 
 def findable(name: str) -> bool:
@@ -160,7 +170,7 @@ def bare_crops(config: Config) -> Iterator[int]:
 
 def bare_pack(packs: Config) -> Callable[[Config], Iterator[int]]:
     return lambda config: bare_loop(
-        image_folders(dataclasses.replace(packs, image_size=config.image_size))[0], packed.raw_reader(), config
+        image_folders(dataclasses.replace(packs, image_size=config.image_size))[0], raw_reader(), config
     )
 
 

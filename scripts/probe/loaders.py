@@ -27,7 +27,9 @@ from tqdm import tqdm
 from benchmarks.common.config import Config
 from benchmarks.common.devices import device_name
 from benchmarks.common.errors import UserError
+from benchmarks.common.machine import num_cores
 from scripts.analysis.stats import ratio, run_interval
+from scripts.analysis.words import count
 from scripts.probe import loader_costs
 from scripts.probe import loader_ways as ways
 from scripts.report.figures import save_chart
@@ -79,7 +81,7 @@ def main(options: Options) -> int:
                         failed.add(way.name)
                         tqdm.write(f"failed: {way.name}: {error}", file=sys.stderr)
         costs = cpu_time(config, [way.name for way in chosen], options.turns)
-    machine = f"{device_name_here()}, {len(cores)} cores, {platform.platform()}"
+    machine = machine_here()
     bare = {way.name: way.bare for way in chosen}
     rates = table({case: windows for case, windows in taken.items() if case[0] not in failed}, bare)
     print(f"{machine}, load average {os.getloadavg()[0]:.1f}")
@@ -105,10 +107,11 @@ def cpu_time(config: Config, names: list[str], turns: int) -> pandas.DataFrame:
     return pandas.concat(found) if found else pandas.DataFrame()
 
 
-def device_name_here() -> str:
+def machine_here() -> str:
+    """The machine that a rate is of: its processor, the cores that this process may use, its system."""
     import torch
 
-    return device_name(torch.device("cpu"))
+    return f"{device_name(torch.device('cpu'))}, {count(num_cores(), 'core')}, {platform.platform()}"
 
 
 def window(batches: Callable, config: Config, cores: list[int], seconds: float) -> tuple[int, float]:

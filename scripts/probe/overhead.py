@@ -31,6 +31,7 @@ from tqdm import tqdm
 from benchmarks.common import machine
 from benchmarks.common.config import load_config, whole_batch
 from benchmarks.common.errors import UserError
+from scripts.probe.laps import long_enough
 from scripts.probe.measured import add_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +87,8 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     """
     from benchmarks.common.data import image_folders
 
-    image_folders(load_config(flags))
+    config = load_config(flags)
+    image_folders(config)
     flags = [
         *flags,
         "--loader",
@@ -111,10 +113,14 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads, "GLOO_SOCKET_IFNAME": "lo"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     torchrun += ["--nproc-per-node", str(num_ranks)]
-    command = [*torchrun, "-m", "scripts.probe.overhead", "rank", *flags]
+    command = [*torchrun, "-m", "scripts.probe.overhead", "rank"]
+    all_images = (WARMUP_STEPS + pairs * WINDOW_STEPS) * whole_batch(config, num_ranks).global_batch
     with (
+        long_enough(config.data, all_images) as folder,
         tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, text=True) as ranks,
+        subprocess.Popen(
+            [*command, folder, *flags], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as ranks,
         tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
     ):
         taken = []
@@ -129,8 +135,10 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     return {"suite / bare, images per second": seconds, "suite / bare, images per CPU second": cpu_s}
 
 
-def rank(flags: list[str]) -> None:
-    """One rank of benchmarks.ddp, with windows of the bare loop between its own. Rank 0 prints both at each pair."""
+def rank(folder: str, flags: list[str]) -> None:
+    """One rank of benchmarks.ddp, with windows of the bare loop, which reads `folder`, between its own. Rank 0 prints
+    both at each pair."""
+    import torch
     import torch.distributed as dist
 
     from benchmarks import ddp
@@ -140,10 +148,9 @@ def rank(flags: list[str]) -> None:
     from scripts.probe import bare_ddp
 
     config = whole_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
-    shared = {
-        name: getattr(config, name) for name in "arch image_size global_batch workers momentum weight_decay".split()
-    }
-    shared |= {"folder": f"{config.data}/train", "lr": config.lr * config.global_batch / config.lr_batch}
+    shared = {name: getattr(config, name) for name in "arch image_size global_batch momentum weight_decay".split()}
+    shared |= {"folder": f"{folder}/train", "lr": config.lr * config.global_batch / config.lr_batch}
+    shared |= {"workers": machine.num_workers(config.workers, torch.cuda.is_available())}
 
     class PairedClock(Clock):
         def __init__(self, device):
@@ -234,7 +241,7 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
-        rank(sys.argv[2:])
+        rank(sys.argv[2], sys.argv[3:])
         sys.exit()
     try:
         sys.exit(main(tyro.cli(Options, description=__doc__)))

@@ -3,6 +3,7 @@
 from scripts.probe.peer_rank import rank
 """
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -13,8 +14,10 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import ddp
+from benchmarks.common import machine
 from benchmarks.common.clock import Clock
 from benchmarks.common.config import Config, load_config, whole_batch
+from benchmarks.common.devices import set_kernels
 from benchmarks.common.engine import fit
 
 CPU = torch.device("cpu")
@@ -40,11 +43,14 @@ def rank(module: str, flags: list[str]) -> None:
     """module: of scripts.probe, with `train`; empty: the suite's loop. flags: of the configuration."""
     config = load_config(flags)
     ranks = int(os.environ.get("WORLD_SIZE") or os.environ["HOROVOD_SIZE"])
-    config = whole_batch(config, ranks)
+    config = dataclasses.replace(
+        whole_batch(config, ranks), workers=machine.num_workers(config.workers, torch.cuda.is_available())
+    )
     make_clock = functools.partial(Printing, global_batch=config.global_batch)
     if not module:
         ddp.main(config, fit=functools.partial(fit, make_clock=make_clock))
         return
+    set_kernels(config)
     steps = steps_of(module, config)
     next(steps)  # from here on its process group and its device are there
     if "WORLD_SIZE" in os.environ and ranks > 1 and not (dist.is_initialized() and dist.get_world_size() == ranks):

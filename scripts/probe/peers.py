@@ -10,7 +10,9 @@ a second time: what noise makes of 1. Packages that are missing are named with t
 launch goes to peer_launches.csv, the ratios to peers.csv and a chart. Exit code: 1 where a peer fails.
 """
 
+import contextlib
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -18,23 +20,27 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import tyro
 from tqdm import tqdm
 
 from benchmarks.common import machine
-from benchmarks.common.config import load_config
+from benchmarks.common.config import load_config, whole_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import write_whole
 from scripts.analysis.peers import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
 from scripts.analysis.words import interval, text_table
+from scripts.probe.laps import long_enough
 from scripts.report.figures import save_chart
 from scripts.report.peers import peers_chart
 from scripts.suite.preflight import check_data, check_ranks, open_set
 from scripts.suite.variables import Given, read_variables
 
 ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 600.0  # of a launch, where neither TIMEOUT nor the configuration says
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +103,16 @@ def main(options: Options) -> int:
     config = load_config(flags)
     check_ranks([config], [given.ranks_here])
     check_data(config.data)
+    all_images = load_config(flags).steps * whole_batch(config, machine.num_ranks()).global_batch
+    limit_s = (given.limit_s if given.limit_s is not None else config.limit_s or LIMIT_S) or None
     results = open_set(given.results, "peers-")
     if (results / "peers.csv").exists():
         raise UserError(f"{results} has peers of another sitting; choose another RESULTS=, or move peers.csv away")
     about = f"{config.arch}, {config.image_size} px, {machine.num_ranks()} ranks"
-    launches = sit(options, [peer for peer in chosen if peer.name not in why_not], flags, results, why_not)
+    here = [peer for peer in chosen if peer.name not in why_not]
+    with long_enough(config.data, all_images) as folder:
+        how = functools.partial(launch, flags=flags, folder=folder, limit_s=limit_s)
+        launches = sit(options, here, how, results, why_not)
     rows = ratio_rows([(peer.name, peer.what, peer.suite) for peer in chosen], launches, why_not)
     write_whole(results / "peers.csv", csv_of(rows, about))
     print(text_table([("peer", "n", "suite / peer", "95 %", "half-width", ""), *map(cells, rows)], left=(0, 5)))
@@ -131,7 +142,9 @@ def flags_of(given: Given) -> list[str]:
     return [*given.flags, *alike.split(), "--steps", str(steps)]
 
 
-def sit(options: Options, peers: list[Peer], flags: list[str], results: Path, why_not: dict[str, str]) -> list[Launch]:
+def sit(
+    options: Options, peers: list[Peer], launch: Callable[..., float], results: Path, why_not: dict[str, str]
+) -> list[Launch]:
     """Rounds until every peer is done. why_not: gets the peers that fail. Raises UserError where the suite does."""
     launches: list[Launch] = []
     by_name = {peer.name: peer for peer in peers}
@@ -147,7 +160,7 @@ def sit(options: Options, peers: list[Peer], flags: list[str], results: Path, wh
                 bar.set_postfix_str(f"round {number}: {name}")
                 began = time.monotonic()
                 try:
-                    rate = launch(by_name.get(name), flags + (["--loader", "synthetic"] if name == SYNTHETIC else []))
+                    rate = launch(by_name.get(name), ["--loader", "synthetic"] if name == SYNTHETIC else [])
                 except UserError as error:
                     if name in (SUITE, SYNTHETIC):
                         raise
@@ -168,8 +181,9 @@ def done(peer: Peer, launches: list[Launch], options: Options) -> bool:
     return known(peer.name, peer.suite, launches, options.width) or spent_s > 60 * options.minutes
 
 
-def launch(peer: Peer | None, flags: list[str]) -> float:
-    """images/s of one launch on all ranks; None: of the suite. Raises UserError where it does not get to its end."""
+def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, limit_s: float | None) -> float:
+    """images/s of one launch on all ranks; None: of the suite. flags: of all launches, own: of this one besides.
+    folder: what a peer reads. Raises UserError where it does not get to its end within limit_s."""
     ranks = machine.num_ranks()
     threads = str(machine.threads_per_rank(ranks))
     env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads}
@@ -179,12 +193,23 @@ def launch(peer: Peer | None, flags: list[str]) -> float:
         start = ["-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(ranks)]
         start += ["-H", f"localhost:{ranks}", sys.executable]
     module = peer.module if peer is not None else ""
-    command = [sys.executable, *start, "-m", "scripts.probe.peers", "rank", module, *flags]
-    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-    windows = [json.loads(line.split("window: ")[1]) for line in ended.stdout.splitlines() if "window: " in line]
-    if ended.returncode or not windows:
-        said = [line for line in ended.stderr.splitlines() if "Error" in line] or ended.stderr.splitlines()[-1:] or [""]
-        raise UserError(f"ended with code {ended.returncode}: {said[0][-300:]}")
+    data = ["--data", folder] if module else []
+    command = [sys.executable, *start, "-m", "scripts.probe.peers", "rank", module, *flags, *own, *data]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=env, **pipes) as child:
+        try:
+            out, errors = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            for process in (*psutil.Process(child.pid).children(recursive=True), child):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            raise UserError(
+                f"ended with no result, after {limit_s:g} s; TIMEOUT={2 * limit_s:g} gives it more"
+            ) from None
+    windows = [json.loads(line.split("window: ")[1]) for line in out.splitlines() if "window: " in line]
+    if child.returncode or not windows:
+        said = [line for line in errors.splitlines() if "Error" in line] or errors.splitlines()[-1:] or [""]
+        raise UserError(f"ended with code {child.returncode}: {said[0][-300:]}")
     images, seconds = (sum(window[key] for window in windows) for key in ("images", "seconds"))
     return images / seconds
 

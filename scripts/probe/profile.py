@@ -93,6 +93,16 @@ def measure(options: Options, config: Config):
     return found
 
 
+def split_events(events: Iterable, on_gpu: bool) -> tuple[list, list]:
+    """(operations, kernels); on a CPU they are the same. On a GPU without annotations, such as Optimizer.step, whose
+    time is that of the kernels in them."""
+    if not on_gpu:
+        return [*events], [*events]
+    events = [event for event in events if not event.is_user_annotation]
+    kinds = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
+    return tuple([event for event in events if event.device_type == kind] for kind in kinds)
+
+
 def device_ms(event, on_gpu: bool) -> float:
     """Milliseconds of an operation by itself, on the device that computes."""
     return (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1000
@@ -156,10 +166,7 @@ def main(options: Options, config: Config) -> int:
         return 0
     on_gpu, config = found["device"].type == "cuda", found["config"]
     name = device_name(found["device"])
-    events = found["profile"].key_averages()
-    operations = [event for event in events if event.device_type == torch.autograd.DeviceType.CPU]
-    launched = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
-    kernels = launched if on_gpu else operations
+    operations, kernels = split_events(found["profile"].key_averages(), on_gpu)
     rows = table(by_kind(operations, options.steps, on_gpu), roof_here(config, found["images"], name))
     about = (options.strategy, config.arch, f"{config.image_size} px", f"{found['images']} images", config.precision)
     print(", ".join([*about, name]))

@@ -31,7 +31,7 @@ from scripts.analysis.loader import TRAINING
 from scripts.analysis.stats import Estimate, run_interval
 from scripts.analysis.words import count, digits
 from scripts.probe.loader_ways import ours
-from scripts.probe.loaders import window
+from scripts.probe.loaders import machine_here, window
 from scripts.setup import pack
 from scripts.suite import plan
 
@@ -64,7 +64,8 @@ def trained(results: Path) -> float:
 
 
 def advice(config: Config, images_per_s: float) -> list[str]:
-    """Lines for a person: the curve, the cores that a device at images_per_s needs, and what else would do."""
+    """Lines for a person: the machine, its curve, the cores that a device at images_per_s needs, and what else would
+    do."""
     cores = sorted(os.sched_getaffinity(0))
     numbers = sorted({min(2**power, len(cores)) for power in range(len(cores).bit_length() + 1)})
     with tempfile.TemporaryDirectory() as temporary:
@@ -77,7 +78,8 @@ def advice(config: Config, images_per_s: float) -> list[str]:
                     taken[name, number].append(window(batches, config, cores[:number], WINDOW_S))
                     bar.update()
     curve = {number: run_interval(taken["", number]) for number in numbers}
-    lines = [f"{count(number, 'core')}: {_rate(estimate)}" for number, estimate in curve.items()]
+    lines = [f"loading on {machine_here()}, load average {os.getloadavg()[0]:.1f}:"]
+    lines += [f"{count(number, 'core')}: {_rate(estimate)}" for number, estimate in curve.items()]
     lines.append(need(curve, images_per_s))
     one_core = curve[1].value
     for name in others:

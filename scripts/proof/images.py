@@ -4,6 +4,7 @@ from scripts.proof.images import training_batch
 """
 
 import concurrent.futures
+import contextlib
 import functools
 import io
 import itertools
@@ -26,6 +27,8 @@ from benchmarks.common.errors import UserError
 
 ONE_AT_A_TIME = threading.Lock()
 ORIENTATION = 274  # the EXIF tag
+END_OF_IMAGE = b"\xff\xd9"  # a JPEG without it is cut off, which only Pillow notices in every place
+CPU_ONLY = -99999  # nvimgcodec's name for no GPU
 NUMBERS = 24  # of a crop and a flip, the last one unused
 IMAGENET_MEAN_AND_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as torchvision documents for its models
 
@@ -93,24 +96,29 @@ def decode(config: Config, images: list, keys: list[Key], device: torch.device) 
         read = list(threads.map(lambda key: read_image(config, images, key), keys))
     mean, std = (torch.tensor(values, device=device).mul(255).view(1, 3, 1, 1) for values in IMAGENET_MEAN_AND_STD)
     layout = torch.channels_last if config.memory_format == "channels_last" else torch.contiguous_format
-    pixels = torch.stack([crop for crop, _ in read]).to(device).float().sub(mean).div(std)
+    pixels = torch.stack([crop for crop, _ in read]).to(device).float()
+    # on a GPU the suite multiplies and adds in one operation, which rounds once
+    pixels = pixels.sub(mean).div(std) if device.type == "cpu" else torch.addcmul(-mean / std, pixels, 1 / std)
     return pixels.contiguous(memory_format=layout), torch.tensor([target for _, target in read], device=device)
 
 
 def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tuple[torch.Tensor, int]:
     """One crop, uint8 (3, image_size, image_size), and the class number of its image.
 
-    By config.decoder, which is a library's name here; what that leaves to Pillow is resized as its other images are.
+    By config.decoder, which is a library's name here, '' for images that Pillow packed. What a library leaves to Pillow
+    is resized as its other images are.
     """
     (index, numbers), crop = key, functools.partial(cropped, config.image_size, key[1])
     path, target = images[index]
     try:
-        with Image.open(path) as image:
+        content = path.read_bytes()
+        with Image.open(io.BytesIO(content)) as image:
             if config.decoder == "pillow":
                 return pil_to_tensor(crop(image.convert("RGB"))), target
-            # '': packed by Pillow, at full size
-            library = DECODERS.get(config.decoder) if image.format == "JPEG" else None
-            pixels = library(path.read_bytes()) if library else None
+            pixels = None
+            if config.decoder and content.endswith(END_OF_IMAGE):
+                with contextlib.suppress(RuntimeError):
+                    pixels = DECODERS[config.decoder](content)
             return crop(pil_to_tensor(image.convert("RGB")) if pixels is None else pixels), target
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if config.skip_bad_files:
@@ -139,30 +147,40 @@ def random_box(numbers: list[float], height: int, width: int) -> tuple[int, int,
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def by_nvimgcodec(content: bytes) -> torch.Tensor | None:
-    """uint8 (3, height, width) of a JPEG file's content, or None for what the library leaves to Pillow."""
-    library, decoder = nvimgcodec_of_thread(threading.get_ident())
-    image = decoder.decode(library.CodeStream(content), params=library.DecodeParams(apply_exif_orientation=False))
-    return None if image is None else torch.from_numpy(numpy.array(image)).permute(2, 0, 1)
+def by_nvimgcodec(content: bytes, device_id: int = CPU_ONLY) -> torch.Tensor | None:
+    """uint8 (3, height, width) of a file's content, or None for what the loader leaves to Pillow: all but JPEGs of one
+    or three channels of 8 bits, as the library decodes CMYK by itself, and rounds it otherwise."""
+    library, decoder = nvimgcodec_of_thread(threading.get_ident(), device_id)
+    stream = library.CodeStream(content)
+    if stream.codec_name != "jpeg" or stream.num_channels in (2, 4) or stream.precision > 8:
+        return None
+    image = decoder.decode(stream, params=library.DecodeParams(apply_exif_orientation=False))
+    return None if image is None else torch.from_numpy(numpy.array(image.cpu())).permute(2, 0, 1)
 
 
 @functools.cache
-def nvimgcodec_of_thread(thread: int):
-    """The library and a decoder on the CPU that no other thread uses."""
+def nvimgcodec_of_thread(thread: int, device_id: int):
+    """The library and a decoder that no other thread uses, on the CPU or a GPU."""
     with ONE_AT_A_TIME, quiet():  # stderr belongs to the process, not to a thread
         from nvidia import nvimgcodec
 
-        backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
-        return nvimgcodec, nvimgcodec.Decoder(device_id=-99999, backends=backends, max_num_cpu_threads=1)
+        on_gpu = ("HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU")
+        kinds, options = (("CPU_ONLY",), "") if device_id == CPU_ONLY else (on_gpu, ":fancy_upsampling=1")
+        backends = [nvimgcodec.Backend(getattr(nvimgcodec.BackendKind, kind)) for kind in kinds]
+        return nvimgcodec, nvimgcodec.Decoder(device_id, max_num_cpu_threads=1, backends=backends, options=options)
 
 
 def by_torchcodec(content: bytes) -> torch.Tensor | None:
-    """uint8 (3, height, width) of a JPEG file's content, or None for what the loader leaves to Pillow."""
+    """The same by torchcodec, which turns what has an orientation."""
     from torchcodec.decoders import decode_jpeg
 
     with Image.open(io.BytesIO(content)) as image:
-        plain = image.mode in ("L", "RGB") and ORIENTATION not in image.getexif()
+        plain = image.format == "JPEG" and image.mode in ("L", "RGB") and ORIENTATION not in image.getexif()
     return decode_jpeg(content, mode="RGB") if plain else None
 
 
-DECODERS = {"nvimgcodec": by_nvimgcodec, "torchcodec": by_torchcodec}
+DECODERS = {
+    "nvimgcodec": by_nvimgcodec,
+    "nvimgcodec-gpu": functools.partial(by_nvimgcodec, device_id=0),
+    "torchcodec": by_torchcodec,
+}

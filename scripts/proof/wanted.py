@@ -26,7 +26,8 @@ def at_proof(config: Config, num_steps: int, *, exact: bool) -> Config:
     """The configuration of the proof of a run at `config`: two short epochs, with a checkpoint in each one's middle.
 
     exact: compared is the end. Elsewhere it keeps its state after the first step, after the first epoch, and after
-    each step from then on; the steps in one window between are those in which nothing is shared.
+    each step from then on; the steps in one window between are those in which nothing is shared. On GPUs cuDNN computes
+    by the algorithms that the reference has.
     Raises UserError for steps that make no two epochs of at least two steps.
     """
     if num_steps < 2 * NUM_EPOCHS or num_steps % NUM_EPOCHS:
@@ -35,7 +36,11 @@ def at_proof(config: Config, num_steps: int, *, exact: bool) -> Config:
     length = {"epochs": NUM_EPOCHS, "steps": steps}
     timed = {"warmup_steps": 0, "windows": 1, "window_steps": steps - 1, "account_steps": 0}
     kept = {"checkpoint_steps": steps // 2 if exact else 1, "checkpoint_keep": not exact}
-    return dataclasses.replace(config, config="", resume=False, resume_from="last", **length, **timed, **kept)
+    kept |= {"resume": False, "resume_from": "last"}
+    # On a GPU, run and reference would each time cuDNN's algorithms, take others, and round otherwise: by more than a
+    # mistake in bf16 may be small.
+    kernels = {"cudnn_benchmark": False, "cudnn_deterministic": True} if machine.num_gpus() else {}
+    return dataclasses.replace(config, config="", **length, **timed, **kept, **kernels)
 
 
 def step_by_step(run: Run) -> Run:
@@ -117,6 +122,8 @@ def of_variables(given: Given, num_steps: int) -> list[Run]:
 
 
 def _proof(given: Given, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
+    if config.loader == "packed":
+        preflight.check_data(config.data)  # the reference reads the files
     exact = sums_have_one_order(machine.all_ranks(ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
     run = make_run(given, strategy, 1, at_proof(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1)

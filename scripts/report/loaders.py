@@ -83,7 +83,7 @@ def _draw_rates(axes: Axes, rates: pandas.DataFrame) -> None:
 
 
 def _draw_costs(axes: Axes, costs: pandas.DataFrame) -> None:
-    """A stacked bar a loader. A cause that came out below zero is noise, and drawn as nothing."""
+    """A stacked bar a loader. A cause that came out below zero, by noise, is no bar, but is said beside it."""
     names, causes = list(dict.fromkeys(costs.loader)), list(dict.fromkeys(costs.cause))
     ends = dict.fromkeys(names, 0.0)
     for number, cause in enumerate(causes):
@@ -102,11 +102,10 @@ def _draw_costs(axes: Axes, costs: pandas.DataFrame) -> None:
             )
             ends[row.loader] += width
     for place, name in enumerate(names):
-        share = costs[costs.loader == name].bare_share.iloc[-1]
-        axes.annotate(
-            f"bare loop: {share:.0%}", (ends[name], place), xytext=(4, 0), textcoords="offset points", va="center",
-            fontsize=7,
-        )  # fmt: skip
+        rows = costs[costs.loader == name]
+        below = [f"; {row.cause}: {row.us_per_image:.1f}" for row in rows.itertuples() if row.us_per_image < 0]
+        text = f"bare loop: {rows.bare_share.iloc[-1]:.0%}{''.join(below)}"
+        axes.annotate(text, (ends[name], place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7)
     axes.set_yticks(range(len(names)), [f"ours, {name}" for name in names], fontsize=7)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.25 * max(ends.values()))

@@ -103,7 +103,7 @@ def of_runs(results: ResultSet) -> dict[str, str]:
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": f"{100 * least:.0f} %",
         "rounds": count_of([len(group.samples) for group in results.compared], "round"),
-        "minutes": f"{results.table('runs').wall_s.sum() / 60:.0f} minutes",
+        "minutes": f"{len(results.ok)} runs took {results.table('runs').wall_s.sum() / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }

@@ -3,23 +3,26 @@
     python -m scripts.setup.check_data --data PATH
 
 Prints the counts and exits 0, or says in one line on stderr what is wrong and what to do, and exits 2.
-It reads names only, no file's content, so that it takes seconds on the whole of ImageNet; a file that does
-not decode is the loader's to report. It counts what torchvision's ImageFolder would read.
+It reads names only, no file's content, and of a folder that was listed before not even these (see
+benchmarks/common/listing.py); a file that does not decode is the loader's to report. It counts what torchvision's
+ImageFolder would read.
 
 Links are followed everywhere, also out of the tree: people link a shared ImageNet's train/ and val/, or some
 of its classes, into a folder of their own. Neither this nor training writes there, so a link can do no harm;
-one that leads nowhere is refused, as training would fail on it later.
+an image that leads nowhere is refused when it is listed, as training would fail on it later.
 """
 
 import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy
 import tyro
-from tqdm import tqdm
 
-from benchmarks.common.fingerprint import IMG_EXTENSIONS
+from benchmarks.common.errors import UserError
+from benchmarks.common.listing import IMG_EXTENSIONS, list_images
 
 LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
 
@@ -44,23 +47,6 @@ def show(names: Iterable[str], limit: int = 3) -> str:
     return ", ".join(repr(name) for name in names[:limit]) + rest
 
 
-def count_images(folder: str) -> int:
-    """The number of image files below a class folder, by their names, links followed.
-
-    Raises ValueError for a link that leads nowhere, OSError for a folder that cannot be read.
-    """
-    count = 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                count += count_images(entry.path)
-            elif entry.name.lower().endswith(IMG_EXTENSIONS):
-                if entry.is_symlink() and not os.path.exists(entry.path):
-                    raise ValueError(f"{entry.path!r} is a link that leads nowhere: mend it or remove it")
-                count += 1
-    return count
-
-
 def count_part(data: str, part: str) -> dict[str, int]:
     """The number of images in each class of `part`, "train" or "val". Raises as check_image_folder does."""
     folder = os.path.join(data, part)
@@ -69,15 +55,13 @@ def count_part(data: str, part: str) -> dict[str, int]:
         raise ValueError(f"{data!r}: {part}/ {what}; {LAYOUT}")
     with os.scandir(folder) as entries:
         entries = list(entries)
-    classes = sorted(entry.name for entry in entries if entry.is_dir())
-    if not classes:
+    if not any(entry.is_dir() for entry in entries):
         num_loose = sum(entry.name.lower().endswith(IMG_EXTENSIONS) for entry in entries)
         loose = f", only {num_loose} loose images: sort them into one folder a class" if num_loose else ""
         raise ValueError(f"{data!r}: {part}/ has no class folders{loose}; {LAYOUT}")
-    counts = {
-        name: count_images(os.path.join(folder, name))
-        for name in tqdm(classes, desc=f"checking {part}", unit="class", disable=None, leave=False)
-    }
+    images = list_images(Path(folder))
+    numbers = numpy.bincount(images.targets(), minlength=len(images.classes)).tolist()
+    counts = dict(zip(images.classes, numbers, strict=True))
     if empty := [name for name, count in counts.items() if count == 0]:
         raise ValueError(
             f"{data!r}: {part}/ has class folders without an image: {show(empty)}; "
@@ -91,7 +75,7 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
 
     Raises ValueError, with one line that says what is wrong, where and what to do, where `path` is not a
     folder or has no train/ or val/, where one of them has no class folders or an empty one, and where val has
-    classes that train lacks (the opposite is fine). Raises OSError where a folder cannot be read.
+    classes that train lacks (the opposite is fine). Raises OSError and UserError as list_images does.
     """
     data = os.fspath(path)
     if not os.path.isdir(data):
@@ -115,7 +99,7 @@ class Options:
 def main(options: Options) -> int:
     try:
         counts = check_image_folder(options.data)
-    except ValueError as error:
+    except (ValueError, UserError) as error:
         print(f"check_data: {error}", file=sys.stderr)
         return 2
     except OSError as error:

@@ -11,33 +11,33 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
-import io
 import json
 import os
 import shutil
 import sys
-import zlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, TextIO
 
 import numpy
 import tyro
-from PIL import Image
 from tqdm import tqdm
 
-from benchmarks.common.arrays import ALIGNED, Damaged, header
+from benchmarks.common.arrays import ALIGNED, Damaged, checksum, header
 from benchmarks.common.config import Config
-from benchmarks.common.decode import DECODE_ERRORS
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import Listing, is_current, known_fingerprint, list_images
-from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path, tables_checksum
+from benchmarks.common.fingerprint import known_fingerprint
+from benchmarks.common.listing import Listing, is_current, list_images
+from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path
+from benchmarks.common.results import write_whole
+from scripts.setup import chunks
+from scripts.setup.check_data import check_image_folder
 
-CHUNK = 128  # images that are written, and lost by a kill, together
+LOOK_AGAIN_S = 60  # whether the folder is still the one that was listed
 SAMPLE = 200  # images whose sizes tell the size of all
 KINDS = ("full", "256", "jpeg256")
-SHORT_SIDE, QUALITY = 256, 90
 HEADER_ROOM = 1 << 14  # bytes, beside the classes' names
 
 
@@ -49,22 +49,15 @@ class Options:
     """What is kept of an image."""
 
 
-@dataclasses.dataclass
-class Chunk:
-    """Images as they are stored, and what the tables say of each."""
-
-    stored: bytes
-    sizes: list[int]
-    shapes: list[tuple[int, int]]
-    checksums: list[int]
-
-
 def main(options: Options) -> None:
     config = Config(data=options.data, loader="packed", pack=options.pack)
-    root = Path(options.data)
+    root, began_ns = Path(options.data), time.time_ns()
     try:
+        check_image_folder(root)
         listings = {part: list_images(root / part) for part in ("train", "val")}
         fingerprint = known_fingerprint(root)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; DATA must hold train/ and val/") from None
     todo = {part: one for part, one in listings.items() if not is_whole(pack_path(config, part), fingerprint)}
@@ -72,16 +65,21 @@ def main(options: Options) -> None:
     refuse_without_room(pack_path(config, "train").parent, sum(sizes.values()))
     for part, listing in todo.items():
         with alone(pack_path(config, part)):
-            write_pack(pack_path(config, part), listing, config.pack, fingerprint, root)
+            write_pack(pack_path(config, part), listing, config.pack, fingerprint, began_ns)
 
 
 def is_whole(path: Path, fingerprint: str) -> bool:
-    """Whether a packed file of these images is there; all of it is read."""
+    """Whether a packed file of these images is there; all of it is read.
+
+    Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's.
+    """
     if not path.exists():
         return False
     try:
         pack = Pack(path)
-        if pack.metadata["fingerprint"] != fingerprint:
+        if (pack.metadata["fingerprint"], pack.metadata["part"]) != (fingerprint, path.stem):
+            if os.environ.get("PACKED"):
+                raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
             raise Damaged("it is of other images")
         pack.check(f"checking {path.name}")
     except (OSError, Damaged, KeyError, ValueError) as error:
@@ -96,7 +94,7 @@ def told_size(config: Config, part: str, listing: Listing) -> int:
     """Bytes that packing will take, from a sample; says them. What a stopped run has written is not counted again."""
     some = range(0, len(listing), max(1, len(listing) // SAMPLE))
     with ThreadPoolExecutor() as pool:
-        stored = pool.map(lambda index: len(encode(listing.path(index), config.pack)[0]), some)
+        stored = pool.map(lambda index: len(chunks.encode(listing.path(index), config.pack)[0]), some)
         mean = sum(tqdm(stored, f"sizing {part}", len(some), delay=2, disable=None, leave=False)) / len(some)
     size, there = int(mean * len(listing)), pack_path(config, part).with_suffix(".part")
     print(f"{part}: {len(listing)} images, about {size / 1e9:.3g} GB as {config.pack}")
@@ -127,34 +125,34 @@ def alone(path: Path) -> Iterator[None]:
         yield
 
 
-def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: Path) -> None:
-    """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header."""
+def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_ns: int) -> None:
+    """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header.
+
+    Raises UserError where the folder changed since it was listed, or one of its files since began_ns.
+    """
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
-    metadata = {"what": WHAT, "version": VERSION, "kind": kind, "fingerprint": fingerprint}
-    metadata["classes"] = json.dumps(listing.classes)
+    metadata = {"what": WHAT, "version": VERSION, "kind": kind, "part": listing.folder.name}
+    metadata |= {"fingerprint": fingerprint, "classes": json.dumps(listing.classes)}
     room = HEADER_ROOM + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
-    plan = json.dumps([metadata, listing.times, room, CHUNK])
-    done = [] if not part.exists() else read_journal(journal, plan)
+    plan = json.dumps([metadata, listing.times, room])
+    done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
+    if size < (written := room + sum(sum(chunk.sizes) for chunk in done)):
+        done, written = [], room  # bytes that the journal tells of are lost
+    if done:
+        print(f"going on after {sum(len(chunk.sizes) for chunk in done)} images")
     try:
-        with part.open("r+b" if done else "wb") as file, journal.open("a" if done else "w") as notes:
-            if not done:
-                notes.write(plan + "\n")
-            file.truncate(room + sum(sum(chunk.sizes) for chunk in done))
+        write_whole(journal, "\n".join([plan, *map(note, done)]) + "\n")  # without a note that was cut off
+        with part.open("r+b" if done else "wb") as file, journal.open("a") as notes:
+            file.truncate(written)
             file.seek(0, os.SEEK_END)
-            for chunk in encoded(listing, kind, len(done)):
-                file.write(chunk.stored)
-                flush(file)  # first the bytes, then the note that they are there
-                chunk.stored = b""
-                done.append(chunk)
-                notes.write(json.dumps([chunk.sizes, chunk.shapes, chunk.checksums]) + "\n")
-                flush(notes)
-            if not is_current(listing.folder, json.loads(listing.times)) or known_fingerprint(root) != fingerprint:
-                raise UserError(f"{listing.folder} changed while it was packed; run make pack again")
+            num_done = sum(len(chunk.sizes) for chunk in done)
+            done += write_images(file, notes, listing, chunks.encoded(listing, kind, num_done, began_ns))
             finish(file, metadata, listing, done, room)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise UserError(f"cannot pack {error.filename or path}: {error.strerror}; run make pack again") from None
         raise UserError(f"the disk of {path.parent} is full; make room, and make pack goes on") from None
+    check_written(part, journal)
     os.replace(part, path)
     journal.unlink()
     note_checked(path)
@@ -164,72 +162,59 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, root: 
     print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
 
 
-def read_journal(journal: Path, plan: str) -> list[Chunk]:
+def write_images(file: BinaryIO, notes: TextIO, listing: Listing, made: Iterable[chunks.Chunk]) -> list[chunks.Chunk]:
+    """Write each chunk while the next is made; returns them. Raises UserError where the folder has changed."""
+    written, look_again = [], time.monotonic() + LOOK_AGAIN_S
+
+    def write(chunk: chunks.Chunk) -> chunks.Chunk:
+        file.writelines(chunk.stored)
+        flush(file)  # first the bytes, then the note that they are there
+        chunk.stored = []
+        notes.write(note(chunk) + "\n")
+        flush(notes)
+        return chunk
+
+    with ThreadPoolExecutor(1) as writer:
+        for chunk in chunks.in_order(writer, write, made, 1):
+            written.append(chunk)
+            if time.monotonic() >= look_again:
+                refuse_changed(listing)
+                look_again = time.monotonic() + LOOK_AGAIN_S
+    refuse_changed(listing)
+    return written
+
+
+def refuse_changed(listing: Listing) -> None:
+    if not is_current(listing.folder, json.loads(listing.times)):
+        raise UserError(f"{listing.folder} changed while it was packed; run make pack again")
+
+
+def check_written(part: Path, journal: Path) -> None:
+    """Read the finished file back, also what an earlier run wrote of it. Raises UserError, and drops the journal."""
+    try:
+        Pack(part).check(f"checking {part.name}")
+    except (OSError, Damaged) as error:
+        journal.unlink()
+        raise UserError(f"{part} is not as it was written: {error}; is its disk sound? run make pack again") from None
+
+
+def note(chunk: chunks.Chunk) -> str:
+    return json.dumps([chunk.sizes, chunk.shapes, chunk.checksums])
+
+
+def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
     """What a stopped run of the same plan has written, without its bytes; nothing of another plan."""
-    chunks = []
+    found = []
     with contextlib.suppress(OSError, ValueError):  # the last note may have been cut off
         lines = journal.read_text(encoding="utf-8").split("\n")
         if lines[0] != plan:
             return []
         # a note without its line end was cut off, even where it still reads as JSON
-        chunks.extend(Chunk(b"", *json.loads(line)) for line in lines[1:-1])
-    if chunks:
-        print(f"going on after {sum(len(chunk.sizes) for chunk in chunks)} images")
-    return chunks
+        found.extend(chunks.Chunk(*json.loads(line)) for line in lines[1:-1])
+    return found
 
 
-def encoded(listing: Listing, kind: str, num_done: int) -> Iterator[Chunk]:
-    """The chunks that are not done yet, in order, made by all cores a little ahead of what is written."""
-    starts, threads = range(num_done * CHUNK, len(listing), CHUNK), len(os.sched_getaffinity(0))
-
-    def make(index: int) -> tuple[bytes, tuple[int, int]]:
-        return encode(listing.path(index), kind)
-
-    bar = tqdm(desc=f"packing {listing.folder.name}", total=len(listing), unit="image", disable=None, leave=False)
-    with ThreadPoolExecutor(threads) as pool, bar:
-        bar.update(num_done * CHUNK)
-        waiting = []
-        for start in starts:
-            waiting.append([pool.submit(make, index) for index in range(start, min(start + CHUNK, len(listing)))])
-            if len(waiting) > 2:
-                yield one_chunk(waiting.pop(0), bar)
-        while waiting:
-            yield one_chunk(waiting.pop(0), bar)
-
-
-def one_chunk(futures: list, bar: tqdm) -> Chunk:
-    images = []
-    for future in futures:
-        images.append(future.result())
-        bar.update()
-    stored = [bytes_of for bytes_of, _ in images]
-    return Chunk(b"".join(stored), [*map(len, stored)], [shape for _, shape in images], [*map(zlib.crc32, stored)])
-
-
-def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
-    """An image as it is stored, and its height and width; nothing of an image that cannot be read.
-
-    Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it.
-    """
-    with open(path, "rb") as file:
-        content = file.read()
-    try:
-        with Image.open(io.BytesIO(content)) as opened:
-            image = opened.convert("RGB")
-    except DECODE_ERRORS:
-        return b"", (0, 0)
-    if kind != "full" and min(image.size) > SHORT_SIDE:
-        scale = SHORT_SIDE / min(image.size)
-        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BILINEAR)
-    shape = image.height, image.width
-    if kind != "jpeg256":
-        return image.tobytes(), shape
-    out = io.BytesIO()
-    image.save(out, "JPEG", quality=QUALITY)
-    return out.getvalue(), shape
-
-
-def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: list[Chunk], room: int) -> None:
+def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: list[chunks.Chunk], room: int) -> None:
     """The tables after the images, and at last the header before them."""
     sizes = numpy.concatenate([chunk.sizes for chunk in done]).astype("<i8")
     tables = {
@@ -241,7 +226,7 @@ def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: lis
     padding = -int(sizes.sum()) % ALIGNED
     layout = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
     layout |= {name: (table.dtype, table.shape) for name, table in tables.items()}
-    metadata["checksum"] = tables_checksum(metadata, tables)
+    metadata["checksum"] = checksum(metadata, tables)
     file.write(bytes(padding))
     for table in tables.values():
         file.write(table.tobytes())

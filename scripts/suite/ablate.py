@@ -11,6 +11,7 @@ from benchmarks.common import machine
 from benchmarks.common.compiling import no_compiler
 from benchmarks.common.config import FIELDS, Config, load_config
 from benchmarks.common.errors import UserError
+from benchmarks.common.packed import pack_path
 from benchmarks.common.precision import met_precision
 from scripts.analysis.ablation import OPTIONS, SHARE, TOGETHER, Option, fields_of
 from scripts.suite import preflight
@@ -24,6 +25,8 @@ def ablation(given: Given) -> list[Run]:
     if not given.strategy:
         raise UserError("STRATEGY is not set; for example: make ablate STRATEGY=ddp")
     strategy, config = preflight.only(given.strategy), load_config(given.flags)
+    if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in given.args.split()):
+        config = dataclasses.replace(config, loader="synthetic")  # else the baseline's Pillow is all that is timed
     preflight.check_ranks([config], [given.ranks_here])
     why_not = {option.name: missing(option, config, given.ranks_here) for option in OPTIONS}
     able = [option for option in OPTIONS if not why_not[option.name]]
@@ -49,18 +52,16 @@ def ablation(given: Given) -> list[Run]:
 
 def missing(option: Option, config: Config, ranks_here: int) -> str:
     """What the option needs and is not here, with the remedy; empty where it can run."""
-    if option.needs == "cuda" and not machine.num_gpus():
+    if option.needs in ("cuda", "copies") and not machine.num_gpus():
         return "needs a GPU"
-    if option.needs in ("files", "pack") and config.loader == "synthetic":
-        return "images are synthetic, so that nothing is read; leave --loader out"
+    if option.needs in ("files", "pack", "copies") and config.loader == "synthetic":
+        return 'images are synthetic, so that nothing is read; ARGS="--loader folder" reads some'
     if option.needs == "compiler":
-        return no_compiler()
+        return no_compiler(on_gpu=machine.num_gpus() > 0)
     if option.needs == "ranks" and machine.all_ranks(ranks_here)[0] < 2:
         return "needs two ranks or more, which talk to each other"
     if option.needs == "pack":
-        from benchmarks.common.packed import pack_path  # torch, which nothing else here needs
-
-        packed = pack_path(config, "train").exists()
+        packed = all(pack_path(config, part).exists() for part in ("train", "val"))
         return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
     if option.needs == "bf16":
         try:

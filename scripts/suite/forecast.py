@@ -141,8 +141,19 @@ def _num_bytes(tensors) -> int:
 
 @functools.cache
 def peak_bytes(config: Config, split: Split) -> int:
-    """What the fullest device needs for a step. Raises UserError as forecast does."""
-    return max(need.peak for need in forecast(config, split))
+    """What the fullest device needs for a step, the first one with the images that are copied to it meanwhile. Raises
+    UserError as forecast does."""
+    first, *others = forecast(config, split)
+    return max([first.peak + ahead_bytes(config, split), *(need.peak for need in others)])
+
+
+def ahead_bytes(config: Config, split: Split) -> int:
+    """uint8 images on the device that reads: those copied ahead, and those that the step was made of, whose memory the
+    next copy may not have yet."""
+    if config.loader == "synthetic":
+        return 0
+    num_images = config.global_batch // (1 if split.whole_batch else split.num_shards)
+    return (config.prefetch + 1) * num_images * 3 * config.image_size**2
 
 
 def num_blocks(config: Config) -> int:

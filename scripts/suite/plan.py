@@ -19,7 +19,8 @@ import tyro
 from benchmarks.common import machine
 from benchmarks.common.config import Config, find_key, load_config, whole_batch
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import known_fingerprint
+from benchmarks.common.fingerprint import known_fingerprint
+from benchmarks.common.packed import has_files, open_packs
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED, ask, seed_of, settings_hash
@@ -77,7 +78,8 @@ def make_run(
     threads = threads or machine.threads_per_rank(ranks_here)
     if given.limit_s is not None:
         config = dataclasses.replace(config, limit_s=given.limit_s)
-    data = "" if config.loader == "synthetic" else _fingerprint(config.data)
+    packed = config.loader == "packed"
+    data = "" if config.loader == "synthetic" else _fingerprint(config.data, config.pack if packed else "")
     asked = ask(config, strategy, *machine.all_ranks(ranks_here), threads, data)
     asked |= {"seeds": seeds} if seeds else {}
     # a cluster's nodes are known to the launcher only: what was said of them stands for them
@@ -97,7 +99,10 @@ def fitted(runs: list[Run]) -> list[Run]:
 
 
 @functools.cache
-def _fingerprint(data: str) -> str:
+def _fingerprint(data: str, pack: str = "") -> str:
+    """pack: what packed images are, where these are read; they are enough where their folder is not here."""
+    if pack and not has_files(data):
+        return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
     preflight.check_data(data)
     return known_fingerprint(Path(data))
 

@@ -28,6 +28,7 @@ from scripts.suite import preflight
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
 NEWEST = (9, 0)  # compute capability of GPUs that are not at hand
 PREFETCHED, IN_USE = 2, 2  # batches that each loader worker has ready, and others that a loader keeps
+LOADERS = 2  # training's, and that of validation, which comes to keep as much
 
 Tell = Callable[[Config, int], Split]
 """A strategy's own `split(config, num_devices)`."""
@@ -69,12 +70,14 @@ def tell_of(strategy: str) -> Tell:
 
 
 def loader_bytes(config: Config, split: Split) -> int:
-    """What all loaders together keep in memory: uint8 images that wait for the training processes."""
+    """What all loaders together keep in memory: uint8 images that wait for the training processes, and page-locked
+    copies of those that are next."""
     if config.loader == "synthetic":
         return 0
     as_ranks = split.num_shards if split.whole_batch else 1  # one process gets the workers that ranks would have
     num_workers = machine.num_workers(config.workers, on_gpu=True) * as_ranks
-    return (num_workers * PREFETCHED + IN_USE) * config.global_batch * 3 * config.image_size**2
+    num_batches = LOADERS * (num_workers * PREFETCHED + IN_USE) + 1 + max(1, config.prefetch)
+    return num_batches * config.global_batch * 3 * config.image_size**2
 
 
 def refusal(config: Config, tell: Tell, num_devices: int, memory_bytes: float, free_bytes: float) -> str:

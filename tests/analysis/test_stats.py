@@ -4,12 +4,15 @@ import math
 
 import numpy
 import pytest
-from simulate import BETWEEN_RUNS, WITHIN_RUN
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows
 from scripts.analysis.sets import load_set
 from scripts.analysis.stats import ratio, run_interval, strategy_throughput
+
+# sd of log throughput of the first published set (simulate.measured_noise), a steady day. Not read from what is
+# published now: power is of a noise, and a noisier day's set must not fail the code.
+BETWEEN_RUNS, WITHIN_RUN = 0.036, 0.046
 
 
 def noisy_runs(rng, images_per_s, num_runs=3, num_windows=5):

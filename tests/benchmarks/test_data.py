@@ -173,6 +173,15 @@ def test_bad_files_are_counted_and_replaced_where_asked(own_data):
     assert len(pixels(val)[0]) == NUM_VAL - 1 and val.num_bad_files == 1
 
 
+def test_a_line_of_pixels_is_a_bad_file(own_data):
+    """Protects --skip-bad-files, and the search for the file: a bomb by its shape is one of them."""
+    line = own_data / "val" / "top" / "line.JPEG"
+    save(line, "L", (65_000, 1))
+    assert str(line) in refusal(loaders(own_data, image_size=224)[1])
+    val = loaders(own_data, image_size=224, skip_bad_files=True)[1]
+    assert len(pixels(val)[0]) == NUM_VAL and val.num_bad_files == 1
+
+
 def test_a_set_without_a_readable_image_is_refused_even_then(own_data):
     """Protects --skip-bad-files from an epoch of nothing."""
     for path in (own_data / "train").rglob("*.JPEG"):

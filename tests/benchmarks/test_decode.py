@@ -7,10 +7,12 @@ import io
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy
 import pytest
 import torch
+from hard_images import BY_PILLOW, HARD, encoded, photograph
 from PIL import Image
 from scipy.stats import kstest
 from support import ROOT, environment, loaders, pixels, save
@@ -19,59 +21,12 @@ from torchvision.transforms.v2 import functional as F
 
 from benchmarks.common import decode
 from benchmarks.common.config import Config
-from benchmarks.common.crops import NUMBERS, centre_view, finish, random_numbers, random_view
-from benchmarks.common.decode import DECODERS, loads, reader, resolved_decoder
+from benchmarks.common.crops import NUMBERS, View, centre_view, finish, random_numbers, random_view
+from benchmarks.common.decode import DECODERS, ON_GPU, loads, reader, resolved_decoder
 from benchmarks.common.errors import UserError
 from benchmarks.common.photographs import Files, Photographs
 
 HERE = [pytest.param(name, marks=pytest.mark.skipif(bool(loads(name)), reason=str(loads(name)))) for name in DECODERS]
-
-
-def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
-    out = io.BytesIO()
-    image.save(out, kind, **options)
-    return out.getvalue()
-
-
-def photograph(width: int, height: int) -> Image.Image:
-    """Smooth colours with fine noise on them: hard to upsample alike by chance."""
-    rng = numpy.random.default_rng(width * 10_000 + height)
-    small = Image.fromarray(rng.integers(0, 256, (5, 7, 3), dtype=numpy.uint8))
-    smooth = numpy.asarray(small.resize((width, height), Image.BICUBIC)).astype(int)
-    return Image.fromarray((smooth + rng.integers(-30, 31, smooth.shape)).clip(0, 255).astype(numpy.uint8))
-
-
-def inverted_cmyk() -> bytes:
-    """What Adobe writes: ink is stored inverted, with black."""
-    planes = [photograph(301, 203).getchannel(0).rotate(90 * turn) for turn in range(4)]
-    return encoded(Image.merge("CMYK", planes))
-
-
-def turned() -> bytes:
-    exif = Image.Exif()
-    exif[274] = 6
-    return encoded(photograph(320, 213), exif=exif)
-
-
-HARD = {
-    "4:2:0": lambda: encoded(photograph(500, 375), subsampling=2),
-    "4:2:2": lambda: encoded(photograph(500, 375), subsampling=1),
-    "4:4:4": lambda: encoded(photograph(500, 375), subsampling=0),
-    "progressive": lambda: encoded(photograph(500, 375), progressive=True),
-    "restart markers": lambda: encoded(photograph(333, 251), restart_marker_rows=1),
-    "odd sizes": lambda: encoded(photograph(333, 217), subsampling=2),
-    "portrait": lambda: encoded(photograph(281, 500)),
-    "16 pixels": lambda: encoded(photograph(16, 16)),
-    "1 pixel": lambda: encoded(photograph(1, 1)),
-    "a strip": lambda: encoded(photograph(900, 20)),
-    "8000 pixels": lambda: encoded(photograph(8000, 600)),
-    "grey": lambda: encoded(photograph(301, 203).convert("L")),
-    "CMYK": inverted_cmyk,
-    "EXIF orientation": turned,
-    "a PNG named .JPEG": lambda: encoded(photograph(301, 203), "PNG"),
-    "bytes after the end": lambda: encoded(photograph(301, 203)) + b"\0\0",
-}
-BY_PILLOW = {"CMYK", "a PNG named .JPEG", "bytes after the end"}
 
 
 @pytest.mark.parametrize("size", [224, 32])
@@ -80,7 +35,8 @@ BY_PILLOW = {"CMYK", "a PNG named .JPEG", "bytes after the end"}
 def test_pixels_are_torchvisions(name, hard, size):
     """Protects training from a decoder that upsamples, turns or rounds otherwise: v2 on Pillow's image is the truth.
 
-    By Pillow they are equal, by the others within 1 of 255.
+    By Pillow they are equal, by the others within 1 of 255, all these millions of values. Elsewhere one of 4.9 million
+    was 2 off (tests/setup/test_pack.py): two kernels round twice.
     """
     content = HARD[hard]()
     image = Image.open(io.BytesIO(content)).convert("RGB")
@@ -150,6 +106,17 @@ def test_what_nobody_can_read_is_an_error(name, spoiled, monkeypatch):
         reader(name)(content, lambda height, width: top)
 
 
+@pytest.mark.parametrize("name", HERE)
+def test_a_line_is_a_bomb(name):
+    """Protects a node's memory: 1 x 65,000 pixels are few, but resized to 256 on the shorter side they are 13 GB."""
+    line = encoded(photograph(65_000, 1))
+    with pytest.raises(ValueError, match="65000 x 1 pixels would be resized to 4259 million"):
+        reader(name)(line, centre_view(224))
+    assert reader(name)(line, random_view(224, random_numbers(0, 0, 0, 1)[0]))[1].width == 1
+    longest = encoded(photograph(20_000, 8))
+    assert reader(name)(longest, centre_view(224))[1].new_width == 640_000
+
+
 def test_what_pillow_had_to_read_is_counted(own_data):
     """Protects a slow epoch from being a riddle: the loader says how many images its decoder left to Pillow."""
     if loads("nvimgcodec"):
@@ -177,6 +144,43 @@ def test_auto_is_the_first_that_loads_and_a_missing_one_says_how_to_get_it(monke
     finally:
         loads.cache_clear()
     assert resolved_decoder(Config(loader="synthetic")) == "" == resolved_decoder(Config(loader="packed"))
+
+
+def test_the_gpus_decoder_is_asked_for_by_name_and_needs_a_gpu():
+    """Protects `auto`, and a machine without a GPU from a library's own words."""
+    assert ON_GPU not in DECODERS
+    with pytest.raises(UserError, match="nvimgcodec-gpu needs a GPU, and there is none here; use --decoder auto"):
+        resolved_decoder(Config(decoder=ON_GPU))
+
+
+def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
+    """Protects what no machine without a GPU runs: the library's own calls, of which only the GPU is a stand-in."""
+    if loads("nvimgcodec"):
+        pytest.skip(loads("nvimgcodec"))
+    library, params, _ = decode._nvimgcodec()
+    content, asked = encoded(photograph(333, 217)), []
+
+    class OnCpu:
+        def __init__(self, device_id, backends, max_num_cpu_threads, options):
+            asked.append((device_id, {backend.backend_kind.name for backend in backends}, options))
+            on_cpu = [library.Backend(library.BackendKind.CPU_ONLY)]
+            self.real = library.Decoder(decode.ON_CPU, max_num_cpu_threads, on_cpu)
+
+        def decode(self, box, params, cuda_stream):
+            asked.append(cuda_stream)
+            return self.real.decode(box, params=params)
+
+    stand_in = SimpleNamespace(**{name: getattr(library, name) for name in dir(library)} | {"Decoder": OnCpu})
+    monkeypatch.setattr(decode.importlib, "import_module", lambda name: stand_in)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(cuda_stream=70 + device))
+    decode._nvimgcodec.cache_clear()
+    try:
+        box, _, by_pillow = decode.READERS[ON_GPU]()(content, centre_view(64))
+    finally:
+        decode._nvimgcodec.cache_clear()
+    assert asked == [(3, {"HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU"}, ":fancy_upsampling=1"), 73]
+    assert box.shape == (217, 333, 3) and not by_pillow and params.apply_exif_orientation is False
 
 
 def test_nothing_is_said_about_libraries_that_nobody_asked_for(tiny_data):
@@ -213,3 +217,36 @@ def test_threads_do_not_share_a_decoder():
     with ThreadPoolExecutor(8) as pool:
         boxes = pool.map(lambda _: read(content, lambda *_: view)[0], range(800))
         assert all(torch.equal(box, expected) for box in boxes)
+
+
+def test_an_image_is_finished_by_its_own_thread_alone():
+    """Protects packed images, which threads read, from torch's teams: each reader would wake one of its own, beside
+    that of training. Mutant: the flip as one operation of torch, which goes to all threads from 32,768 values on."""
+    code = """
+import os, threading, torch
+from benchmarks.common.crops import View, finish
+box, out = torch.zeros(300, 400, 3, dtype=torch.uint8), torch.empty(224, 224, 3, dtype=torch.uint8)
+found = []
+def work():
+    for flip in (False, True):
+        before = len(os.listdir("/proc/self/task"))
+        finish(box, View(0, 0, 300, 400, 224, 224, flip=flip), out)
+        found.append(len(os.listdir("/proc/self/task")) - before)
+torch.set_num_threads(4)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(found)
+"""
+    env = environment(PYTHONPATH=":".join(sys.path))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.stdout == "[0, 0]\n", done.stdout + done.stderr
+
+
+def test_a_flip_is_a_flip():
+    """Protects every row, also where the size leaves a smaller last piece."""
+    for size in (7, 224, 331):
+        box = torch.randint(0, 256, (size, size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(size))
+        out = torch.empty_like(box)
+        finish(box, View(0, 0, size, size, size, size, flip=True), out)
+        assert torch.equal(out, box.flip(1))

@@ -22,6 +22,7 @@ from benchmarks.common.agreement import count_devices, identities
 from benchmarks.common.clock import Clock, check_windows_fit
 from benchmarks.common.config import Config
 from benchmarks.common.data import build_loaders
+from benchmarks.common.decode import resolved_decoder
 from benchmarks.common.devices import Worker, all_reduce_sum
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
@@ -119,6 +120,9 @@ def test_a_run_tells_what_it_met(config, run_dir):
     met, row = told["met"], told["row"]
     for package in ("torch", "torchvision", "pillow"):
         assert met[package].split("+")[0] == importlib.metadata.version(package)
+    assert row["decoder"] == met["decoder"] == resolved_decoder(config)
+    library = {"nvimgcodec": "nvidia-nvimgcodec-cu13"}.get(row["decoder"], row["decoder"])
+    assert importlib.metadata.version(library).startswith(met["decoder_version"]) and met["decoder_version"]
     assert met.keys() >= {"device_name", "nodes", "threads_per_rank", "python", "cuda", "cudnn"}
     assert (met["device"], met["backend"], met["world_size"], met["precision"]) == ("cpu", "none", 1, "fp32")
     assert met.items() >= dataclasses.asdict(Shape()).items()

@@ -4,6 +4,7 @@
 """
 
 import os
+import random
 import time
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import pytest
 from support import NUM_TRAIN, loaders
 from torchvision.datasets import ImageFolder
 
+from benchmarks.common import fingerprint as fingerprints
 from benchmarks.common import listing
-from benchmarks.common.fingerprint import fingerprint
-from benchmarks.common.listing import index_path, known_fingerprint, list_images
+from benchmarks.common.errors import UserError
+from benchmarks.common.fingerprint import fingerprint, known_fingerprint
+from benchmarks.common.listing import index_path, list_images
 from scripts.probe import listing as probe
+from scripts.suite import plan
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +46,10 @@ def settle(folder: Path) -> None:
     for path in [folder, *folder.rglob("*")]:
         if path.is_dir():
             os.utime(path, ns=(then := time.time_ns() - 3600 * 10**9, then))
+
+
+def taken(data: Path) -> str:
+    return fingerprint(*(list_images(data / part) for part in ("train", "val")))
 
 
 def same(found: listing.Listing, folder: Path) -> bool:
@@ -82,6 +90,20 @@ def test_an_index_is_never_older_than_its_folder(settled, change):
     assert same(list_images(folder), folder)
 
 
+def test_one_flipped_byte_in_an_index_relabels_nothing(settled):
+    """Protects labels: a table of class numbers has no other way to be seen wrong. Only filling may change."""
+    folder, chance = settled / "train", random.Random(0)
+    list_images(folder)
+    whole = index_path(folder).read_bytes()
+    first = 8 + int.from_bytes(whole[:8], "little")
+    for place in [*range(first, len(whole), 7), *(chance.randrange(first) for _ in range(40))]:
+        spoiled = bytearray(whole)
+        spoiled[place] ^= 1 << chance.randrange(8)
+        index_path(folder).write_bytes(spoiled)
+        assert same(list_images(folder), folder), place
+        index_path(folder).write_bytes(whole)
+
+
 def test_a_folder_that_was_just_changed_is_not_indexed(settled, monkeypatch):
     """Protects from clocks too coarse to tell a second change from the first."""
     monkeypatch.setattr(listing, "SETTLED_NS", 2 * 3600 * 10**9)
@@ -92,18 +114,41 @@ def test_a_folder_that_was_just_changed_is_not_indexed(settled, monkeypatch):
 def test_a_cache_that_cannot_be_written_costs_time_only(settled, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert same(list_images(settled / "train"), settled / "train")
-    assert known_fingerprint(settled) == fingerprint(settled)
+    assert known_fingerprint(settled) == taken(settled)
 
 
 def test_the_fingerprint_is_kept_as_long_as_the_listing(settled, monkeypatch):
     """Protects `a run is of these images`: what is kept is what would be taken."""
-    expected = fingerprint(settled)
+    expected = taken(settled)
     assert known_fingerprint(settled) == expected
     with monkeypatch.context() as patch:
-        patch.setattr(listing, "fingerprint", None)
+        patch.setattr(fingerprints, "fingerprint", None)
         assert known_fingerprint(settled) == expected
     os.link(settled / "val" / "top" / "top 2.JPEG", settled / "val" / "top" / "another.JPEG")
-    assert known_fingerprint(settled) == fingerprint(settled) != expected
+    assert known_fingerprint(settled) == taken(settled) != expected
+
+
+def test_a_plan_lists_once_and_then_never_again(settled, monkeypatch):
+    """Protects minutes on a network file system: the check and the fingerprint are made of the listing."""
+    (settled / "train" / "an empty class").rmdir()
+    settle(settled)
+    listed, walk = [], listing._walk
+    monkeypatch.setattr(listing, "_walk", lambda *place: (listed.append(place), walk(*place))[1])
+    for _ in range(2):
+        plan._fingerprint.cache_clear()
+        assert plan._fingerprint(str(settled)).startswith("4-42-23-")
+    assert len(listed) == len({*listed}) == 4 + 4 + 1  # the classes of train and val, and a folder within
+    scandir, opened = os.scandir, []
+    monkeypatch.setattr(os, "scandir", lambda path: (opened.append(Path(path).name), scandir(path))[1])
+    plan._fingerprint.cache_clear()
+    plan._fingerprint(str(settled))
+    assert opened == ["train", "val"]  # no class folder
+
+
+def test_an_image_that_is_a_link_to_nowhere_is_said_by_the_listing(settled):
+    (settled / "train" / "top" / "z.JPEG").symlink_to(settled / "gone.JPEG")
+    with pytest.raises(UserError, match=r"top/z.JPEG' is a link that leads nowhere: mend it or remove it"):
+        list_images(settled / "train")
 
 
 def test_loaders_read_from_the_index(settled):

@@ -7,21 +7,26 @@ import dataclasses
 import math
 import runpy
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support import CPU, run_strategy
+from torch._dynamo.utils import counters
 
-from benchmarks.common import outcome
+from benchmarks.common import compiling, outcome
 from benchmarks.common.clock import first_timed
 from benchmarks.common.config import Config
-from benchmarks.common.devices import ddp_options
+from benchmarks.common.devices import Worker, ddp_options
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.record import Record
+from benchmarks.common.run_folder import VARIABLE, RunFolder
 from benchmarks.common.settings import Shape, ask, settings_hash, shape_in
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
-ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "static_graph", "gradient_as_bucket_view")
+ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph")
+ADDED += ("gradient_as_bucket_view",)
 
 
 def with_options(**options) -> Config:
@@ -66,14 +71,39 @@ def test_any_strategy_without_a_compiler_says_so(monkeypatch, tmp_path):
         build_model(with_options(compile=True), 4, CPU)
 
 
+def test_a_gpu_needs_a_c_compiler_and_triton_too(monkeypatch, tmp_path):
+    """Protects GPUs whose image has g++ alone: Triton would end in a stack in the first step."""
+    for name in ("g++", "tool"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(compiling, "Path", lambda *parts: SimpleNamespace(exists=lambda: True))  # Python's headers
+    monkeypatch.setattr(compiling, "find_spec", lambda name: None)
+    assert not compiling.no_compiler(on_gpu=False)
+    assert "needs a C compiler" in compiling.no_compiler(on_gpu=True)
+    monkeypatch.setenv("CC", "tool")
+    assert "pip install triton" in compiling.no_compiler(on_gpu=True)
+    monkeypatch.setattr(compiling, "find_spec", lambda name: name)
+    assert not compiling.no_compiler(on_gpu=True)
+
+
 @pytest.mark.parametrize(
-    "name", ["fsdp", "model_parallel", "pipeline_parallel", "hybrid_parallel", "dataparallel", "apex_ddp"]
+    "name, field",
+    [
+        *[(name, "compile") for name in ("fsdp", "model_parallel", "pipeline_parallel", "hybrid_parallel")],
+        *[(name, "compile") for name in ("dataparallel", "apex_ddp", "ddp_compile")],
+        ("ddp_compile", "cuda_graphs"),
+        ("fsdp", "fused"),  # which would end in a stack: DTensor has no rule for it
+    ],
 )
-def test_a_strategy_that_cuts_or_shards_the_model_refuses_to_compile_it(name, monkeypatch):
-    """Protects rows from saying `compile` of a model whose whole forward pass, which is compiled, nobody calls."""
-    monkeypatch.setattr(sys, "argv", [name, "--compile"])
+def test_a_strategy_refuses_an_option_that_would_do_nothing(name, field, monkeypatch):
+    """Protects rows from saying `compile` of a model whose whole forward pass, which is compiled, nobody calls, or
+    `cuda_graphs` of one that is compiled anew without."""
+    monkeypatch.setattr(sys, "argv", [name, f"--{field.replace('_', '-')}"])
     monkeypatch.setattr(outcome, "guarded", lambda main: main())  # which would end this process
-    with pytest.raises(UserError, match="this strategy cannot honour compile=True; it takes False"):
+    with pytest.raises(UserError, match=f"this strategy cannot honour {field}=True; it takes False"):
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")
 
 
@@ -85,6 +115,16 @@ def test_the_first_step_is_the_one_that_compiles():
     first = columns["compile_s"]
     step(3, 4)
     assert columns["compile_s"] == first > 0 and calls == [(1, 2), (3, 4)]
+
+
+def test_a_row_tells_of_graphs_that_were_not_replayed(tmp_path, monkeypatch):
+    """Protects the ablation: Inductor only warns, and the row said cuda_graphs all the same."""
+    monkeypatch.setitem(counters["inductor"], "cudagraph_skips", 3)
+    for number, graphs in enumerate((False, True)):
+        folder = RunFolder.create(tmp_path, "single", number)
+        monkeypatch.setenv(VARIABLE, str(folder.path))
+        Record(with_options(cuda_graphs=graphs), Worker(CPU), 1).finish({}, {})
+        assert folder.summary()["row"].get("cudagraph_skips") == (3 if graphs else None)
 
 
 def trained(folder, results, args, strategy="ddp", **where):

@@ -18,10 +18,15 @@ from support import ROOT, STRATEGIES, environment
 
 from benchmarks.common.config import load_config
 from benchmarks.common.results import append_rows
+from benchmarks.common.run_folder import RunFolder
 from scripts.gpu_check import judges, run
-from scripts.gpu_check.checks import DRY, GPU, Check, checks
+from scripts.gpu_check.check import DRY, GPU, Check
+from scripts.gpu_check.checks import checks
 from scripts.gpu_check.page import write_page
-from scripts.gpu_check.work import Deadline, State, launcher_of, planned, work
+from scripts.gpu_check.running import launcher_of, planned
+from scripts.gpu_check.state import Deadline, State
+from scripts.gpu_check.work import work
+from scripts.suite import processes
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 
@@ -84,6 +89,20 @@ def test_a_command_is_what_a_person_types(tmp_path):
         assert (told, tuple(words[len(told) :])) == (check.variables, check.argv)
 
 
+def test_images_are_a_check_and_only_what_reads_them_waits(tmp_path):
+    """Protects a GPU where scikit-image is missing: make gpu-check stopped there before its first check."""
+    printed = subprocess.run(["make", "-n", "gpu-check", "SETUP=no"], cwd=ROOT, capture_output=True, text=True).stdout
+    assert "gpu_check.run" in printed and "make_dataset" not in printed
+    for scale in (DRY, dataclasses.replace(DRY, data="/my images")):
+        listed = {check.name: check for check in checks(scale, tmp_path)}
+        assert (scale.data or "make_dataset") in " ".join(listed["data"].argv)
+        assert {name for name in listed if listed[name].after == "data"} == {
+            "loader",
+            "overhead",
+            *(name for name in listed if name.startswith("proof ")),
+        }
+
+
 def test_what_is_timed_is_in_the_set_and_the_rest_is_not(tmp_path):
     """Protects the report: images/s of runs that shared the device stand in no set beside those that did not."""
     for check in checks(GPU, tmp_path):
@@ -91,13 +110,20 @@ def test_what_is_timed_is_in_the_set_and_the_rest_is_not(tmp_path):
             assert (check.results == tmp_path) <= check.timed, check.name
 
 
+def test_nothing_runs_beside_what_fills_the_gpu(tmp_path):
+    """Protects the others: beside a run that takes all of the memory, they would fail of it."""
+    greedy = [check for check in checks(GPU, tmp_path) if GPU.too_many_images in check.command]
+    assert [(check.name, check.alone) for check in greedy] == [("fault memory", True)]
+
+
 # --- order, deadline, going on ----------------------------------------------------------------------------------------
 
 
-def test_timed_checks_run_alone_and_others_at_once(tmp_path):
+@pytest.mark.parametrize("field", ["timed", "alone"])
+def test_timed_checks_run_alone_and_others_at_once(tmp_path, field):
     """Protects the timed figures from the other checks, and the nine minutes from waiting."""
     mark = 'echo "+{0}" >> "$MARKS"; sleep 0.5; echo "-{0}" >> "$MARKS"; echo done'
-    listed = [shell(name, mark.format(name), tmp_path, timed=name == "t") for name in ("a", "b", "t", "c", "d")]
+    listed = [shell(name, mark.format(name), tmp_path, **{field: name == "t"}) for name in ("a", "b", "t", "c", "d")]
     state, left = do(listed, tmp_path, lanes=2)
     marks = (tmp_path / "marks").read_text().split()
     assert set(statuses(state).values()) == {"passed"} and not left
@@ -115,10 +141,54 @@ def test_nothing_starts_that_does_not_fit_before_the_deadline(tmp_path):
 
 def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch):
     """Protects the page: a check that overruns is ended, and is no failure, for nobody knows."""
-    monkeypatch.setattr("scripts.gpu_check.work.OVERTIME_S", 0.5)
+    monkeypatch.setattr("scripts.gpu_check.running.OVERTIME_S", 0.5)
     listed = [shell("slow", "sleep 60; echo done", tmp_path)]
     state, left = do(listed, tmp_path, deadline=Deadline(0.5))
     assert state.ended == {} and left == {"slow": "not reached: the deadline cut it short"}
+
+
+def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatch):
+    """Protects the page: six checks that end slowly, one after the other, would outlast the lease."""
+    monkeypatch.setattr("scripts.gpu_check.running.OVERTIME_S", 0.5)
+    slow = "trap 'echo told >> $MARKS; sleep 1; echo gone >> $MARKS; exit' TERM; while :; do sleep 0.1; done"
+    _, left = do([shell(name, slow, tmp_path) for name in "abc"], tmp_path, lanes=3, deadline=Deadline(2))
+    assert (tmp_path / "marks").read_text().split() == ["told"] * 3 + ["gone"] * 3 and [*left] == [*"abc"]
+
+
+def test_runs_of_a_check_that_had_to_be_killed_are_ended(tmp_path, monkeypatch):
+    """Protects the GPU's memory: a proof that does not answer leaves ranks, which no parent knows."""
+    monkeypatch.setattr("scripts.gpu_check.running.GRACE_S", 0.2)
+    logs = tmp_path / "proof/verify/logs/x"
+    text = f"trap '' TERM; mkdir -p {logs}; RUN_DIR={logs} setsid sh -c 'trap : TERM; sleep 60; sleep 60' & wait; wait"
+    check = shell("proof", text, tmp_path, limit_s=1.0)
+    state, _ = do([dataclasses.replace(check, variables={"RESULTS": str(tmp_path / "proof")})], tmp_path)
+    assert statuses(state) == {"proof": "failed"} and logs.exists()
+    assert processes.of_run(logs) == []
+
+
+def test_the_page_is_there_before_the_report(tmp_path, monkeypatch):
+    """Protects nine minutes of a GPU: a report that hangs, and the end of the lease, cost the report only."""
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    monkeypatch.setenv("NUM_GPUS", "0")
+    monkeypatch.setenv("RESULTS", str(tmp_path / "set"))
+    there, page = [], tmp_path / "set/gpu-check.html"
+    monkeypatch.setattr(run, "checks", lambda scale, results: [shell("one", "echo done", tmp_path)])
+    monkeypatch.setattr(run, "make_report", lambda results, limit_s: there.append(page.exists()))
+    try:
+        assert run.main(run.Options()) == 0
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+    assert there == [True]
+
+
+def test_a_report_that_hangs_is_given_up(tmp_path, monkeypatch, capfd):
+    hangs = tmp_path / "python"
+    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.chmod(0o755)
+    (tmp_path / "runs.csv").touch()
+    monkeypatch.setattr(run, "python", lambda: str(hangs))
+    assert not run.make_report(tmp_path, 0.5) and "no time was left for the report" in capfd.readouterr().out
 
 
 def test_a_check_that_hangs_fails_at_its_own_limit(tmp_path):
@@ -145,9 +215,10 @@ def test_a_second_call_goes_on(tmp_path):
 CALLED = """
 import signal, sys
 from pathlib import Path
-from scripts.gpu_check.checks import Check
+from scripts.gpu_check.check import Check
 from scripts.gpu_check.judges import said
-from scripts.gpu_check.work import Deadline, State, work
+from scripts.gpu_check.state import Deadline, State
+from scripts.gpu_check.work import work
 folder, heard = Path(sys.argv[1]), []
 signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
 told = {"RESULTS": str(folder), "MARKS": str(folder / "marks")}
@@ -248,13 +319,26 @@ def ended(tmp_path, row: dict, **other) -> judges.Ended:
         ({"precision": "fp32"}, "failed", "asked for bf16, and ran in fp32"),
         ({"status": "skipped", "reason": "no room"}, "skipped", "no room"),
         ({"status": "timeout", "reason": "rank 1 gave no sign"}, "failed", "rank 1 gave no sign"),
-        ({"other_gpu_processes": 2}, "passed", "2 processes of others"),
     ],
 )
 def test_what_a_row_says(tmp_path, change, status, words):
     """Protects against a check that passes on another device, in another precision, or unseen beside others."""
     verdict = judges.ran(ended(tmp_path, ROW | change))
     assert verdict.status == status and words in verdict.words
+
+
+def test_other_processes_are_said_of_what_is_timed(tmp_path):
+    """Protects the page: checks that run several at once share the GPU with each other, and slowness is theirs."""
+    crowded = ended(tmp_path, ROW | {"other_gpu_processes": 2})
+    assert "2 processes of others" in judges.timed(crowded).words and "others" not in judges.ran(crowded).words
+
+
+@pytest.mark.parametrize("num_gpus, cores, lanes", [(0, 2, 2), (1, 16, 6), (8, 64, 4), (8, 16, 2)])
+def test_each_rank_of_each_lane_has_two_cores(monkeypatch, num_gpus, cores, lanes):
+    """Protects several GPUs: a check there has a rank on each, and six at once would share few cores."""
+    monkeypatch.setattr("benchmarks.common.machine.num_cores", lambda: cores)
+    monkeypatch.setattr("benchmarks.common.machine.gpu_memory_bytes", lambda num_used: 80e9)
+    assert run.num_lanes(num_gpus) == lanes
 
 
 def test_a_fault_passes_only_as_itself(tmp_path):
@@ -268,6 +352,74 @@ def test_a_fault_passes_only_as_itself(tmp_path):
     assert (
         judge(ended(tmp_path / "3", other | {"reason": "rank 0: signal 9, possibly out of memory"})).status == "passed"
     )
+
+
+def test_a_fault_that_leaves_a_process_fails(tmp_path):
+    """Protects "nothing of the run is left": the row says nothing of it."""
+    row = ROW | {"status": "failed", "reason": "rank 0: signal 9"}
+    verdict = judges.fails_as("failed", "signal 9")(ended(tmp_path, row, num_left=1))
+    assert verdict.status == "failed" and "1 of its processes outlived its launcher" in verdict.words
+
+
+def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
+    """Protects the same, by a real process that outlives a run's launcher."""
+    folder = RunFolder.create(tmp_path, "x", 1)
+    text = f"RUN_DIR={folder.path} setsid sleep 60 >/dev/null & sleep 0.3; echo done"
+    check = shell("leaves", text, tmp_path, judge=lambda ended: judges.Verdict("passed", f"{ended.num_left} left"))
+    check = dataclasses.replace(check, argv=(*check.argv, "launchers/x.sh"))  # so it is one run
+    monkeypatch.setattr("scripts.gpu_check.running.begin", lambda check: (None, folder, {}))
+    state, _ = do([check], tmp_path)
+    assert state.ended["leaves"]["words"] == "1 left"
+    assert processes.of_run(folder.path) == []
+
+
+@pytest.mark.parametrize(
+    "strategy, parallel, status, words",
+    [
+        ("ddp", "yes", "passed", "bit-identical after 4 steps on 2 ranks"),
+        ("ddp", "no", "left", "on one device: no exchange was tested"),
+        ("single", "no", "passed", "bit-identical"),
+    ],
+)
+def test_a_proof_without_an_exchange_is_left_for_several_gpus(tmp_path, strategy, parallel, status, words):
+    """Protects the claim: on one GPU every strategy's sum over ranks is of one, and is right whatever it does."""
+    proof = {"strategy": strategy, "run_id": "p", "steps": 4, "world_size": 2, "verdict": "ok", "bit_identical": True}
+    append_rows(tmp_path, "equivalence", [proof])
+    (tmp_path / "verify").mkdir()
+    append_rows(tmp_path / "verify", "runs", [{"run_id": "p", "parallel": parallel}])
+    verdict = judges.proved(judges.Ended(0, tmp_path / "log", tmp_path))
+    assert verdict.status == status and words in verdict.words
+
+
+def test_what_is_not_proved_is_not_called_wrong(tmp_path):
+    """Protects the strategies: rounding in which a mistake could hide says nothing against them."""
+    for verdict, status in (("not proved", "skipped"), ("skipped", "skipped"), ("failed", "failed")):
+        append_rows(tmp_path, "equivalence", [{"strategy": "ddp", "run_id": "p", "verdict": verdict, "reason": "why"}])
+        assert judges.proved(judges.Ended(1, tmp_path / "log", tmp_path)).status == status
+
+
+@pytest.mark.parametrize(
+    "judge, text, status",
+    [
+        (judges.loads, "loading costs 3 % of training", "passed"),
+        (judges.loads, "no verdict: the windows differ by too much", "skipped"),
+        (judges.made, "make_dataset: scikit-image is not installed", "skipped"),
+        (judges.nobody_else, "4 MiB\n", "passed"),
+        (judges.nobody_else, "17, python, 900 MiB\n910 MiB\n", "failed"),
+        (judges.nobody_else, "4 MiB\n70000 MiB\n", "failed"),  # of the second GPU, by a process outside the container
+        (judges.nobody_else, "Field is not supported\n", "skipped"),
+    ],
+)
+def test_what_was_not_seen_does_not_pass(tmp_path, judge, text, status):
+    """Protects against green where nothing was found out."""
+    (tmp_path / "log").write_text(text)
+    assert judge(judges.Ended(int("not installed" in text), tmp_path / "log", tmp_path)).status == status
+
+
+@pytest.mark.parametrize("skips, status", [(0, "passed"), (2, "failed"), (None, "failed")])
+def test_cuda_graphs_pass_where_they_were_replayed(tmp_path, skips, status):
+    """Protects the option: a run that quietly goes without them is no check of them."""
+    assert judges.replayed(ended(tmp_path, ROW | {"cudagraph_skips": skips})).status == status
 
 
 def test_energy_is_skipped_without_a_counter_and_failed_on_a_gpu(tmp_path):

@@ -3,9 +3,14 @@
 .venv/bin/python -m pytest tests/probe/test_bench_loaders.py
 """
 
+import threading
+import time
+
 import pandas
 import pytest
 
+from scripts.probe import loader_ways
+from scripts.probe.loader_costs import cpu_us
 from scripts.probe.loaders import PLAIN, Options, main, table
 
 
@@ -23,6 +28,35 @@ def test_ratios_are_to_the_plain_pipeline_and_to_the_better_bare_loop():
     assert found.drop("ours").times_bare.isna().all() and (found.n == 5).all()
 
 
+def test_what_is_left_out_says_why(monkeypatch):
+    """Protects from installing again what is installed and does not load, as with an old glibc."""
+    monkeypatch.setattr(loader_ways, "findable", lambda name: name in ("nvidia.nvimgcodec", "webdataset"))
+    monkeypatch.setattr(loader_ways, "loads", lambda name: "it does not load (ImportError: GLIBC_2.99)")
+    assert loader_ways.absent() == {
+        "nvimgcodec": "it does not load (ImportError: GLIBC_2.99)",
+        "torchcodec": "not installed; pip install torchcodec",
+        "nvidia.dali": "not installed; pip install nvidia-dali-cuda130",
+        "litdata": "not installed; pip install litdata",
+    }
+
+
+def test_cpu_time_has_that_of_threads_that_ended():
+    """Protects the cost of packed's queue, whose threads end with their pass: it came out far below nothing.
+
+    Mutant: the threads that are left, from /proc/self/task.
+    """
+
+    def work():
+        while time.thread_time() < 0.05:
+            pass
+
+    began = cpu_us()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert cpu_us() - began >= 50_000
+
+
 @pytest.mark.slow
 def test_the_whole_command_measures_writes_and_draws(own_data, tmp_path, capsys):
     """Protects the command: real images, real processes, both files and the chart."""
@@ -32,4 +66,6 @@ def test_the_whole_command_measures_writes_and_draws(own_data, tmp_path, capsys)
     rates = pandas.read_csv(out / "loaders.csv")
     ours = rates[rates.loader == "ours, packed full"]
     assert (ours.images_per_s > 0).all() and ours.times_bare.notna().all() and ours.times_plain.notna().all()
+    costs = pandas.read_csv(out / "costs.csv").set_index("cause").us_per_image
+    assert costs["queue"] > -0.5 * costs["bare loop"]  # without its threads' time it would be what the loop takes
     assert (out / "loaders.png").stat().st_size > 10_000 and "CPU microseconds an image" in capsys.readouterr().out

@@ -6,13 +6,20 @@
 import csv
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy
+import psutil
 import pytest
-from support import ROOT, TINY_YAML, environment
+import torch
+from support import NUM_TRAIN, ROOT, TINY_YAML, environment
+from torchvision.datasets import ImageFolder
 
+from benchmarks.common.errors import UserError
 from scripts.analysis.peers import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
-from scripts.probe.peers import PEERS, Options, Peer, done
+from scripts.probe import peer_rank
+from scripts.probe.laps import long_enough
+from scripts.probe.peers import PEERS, Options, Peer, done, launch
 from scripts.report.peers import cells, peers_chart, read_peers
 
 
@@ -65,6 +72,25 @@ def test_the_table_and_the_chart_have_every_peer(tmp_path):
     assert figure.axes[0].get_xlim()[0] == 0
 
 
+def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
+    """Protects ratios on GPUs: torch's default lets cuDNN use TF32, which is faster, and the suite's fp32 does not."""
+    seen = {}
+
+    def steps_of(module, config):
+        seen.update(tf32=torch.backends.cudnn.allow_tf32, benchmark=torch.backends.cudnn.benchmark)
+        raise InterruptedError
+
+    for name, value in {"allow_tf32": True, "benchmark": False}.items():
+        monkeypatch.setattr(torch.backends.cudnn, name, value)
+    torch.backends.cuda.matmul.allow_tf32 = True  # the suite puts it back
+    monkeypatch.setattr(peer_rank, "steps_of", steps_of)
+    for variable, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(InterruptedError):
+        peer_rank.rank("bare_ddp", ["--config", str(tiny_config), "--precision", "fp32"])
+    assert seen == {"tf32": False, "benchmark": True} and not torch.backends.cuda.matmul.allow_tf32
+
+
 def run_peers(*flags: str, **variables) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "scripts.probe.peers", *flags]
     done = subprocess.run(command, cwd=ROOT, env=environment(**variables), capture_output=True, text=True, timeout=900)
@@ -79,6 +105,39 @@ def test_an_unknown_peer_and_a_set_with_peers_are_refused(tmp_path, tiny_data, t
     (tmp_path / "peers.csv").touch()
     failed = run_peers(**where)
     assert failed.returncode == 2 and "has peers of another sitting" in failed.stderr
+
+
+@pytest.mark.parametrize("num_images, laps", [(40, 1), (41, 2), (400, 10)])
+def test_a_peer_has_images_for_all_its_steps(tiny_data, num_images, laps):
+    """Protects from loops that begin anew at every step, and from those that never come to one: 40 images are no batch
+    of 256, which drop_last drops."""
+    with long_enough(str(tiny_data), num_images) as folder:
+        found = ImageFolder(f"{folder}/train")
+        assert len(found) == laps * NUM_TRAIN and found.classes == ImageFolder(tiny_data / "train").classes
+        assert (folder == str(tiny_data)) == (laps == 1)
+        found[len(found) - 1]
+    assert Path(folder).exists() == (laps == 1)
+
+
+def test_a_launch_that_hangs_is_ended_with_its_ranks(tmp_path, monkeypatch):
+    """Protects the night in which make peers runs: MINUTES is read between rounds only."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "python").write_text(f"#!/bin/sh\nsleep 600 & echo $! > '{tmp_path}/rank'\nwait\n")
+    (tmp_path / "python").chmod(0o755)
+    with pytest.raises(UserError, match="ended with no result, after 1 s; TIMEOUT=2 gives it more"):
+        launch(PEERS[0], [], flags=[], folder="", limit_s=1.0)
+    rank = int((tmp_path / "rank").read_text())
+    assert not psutil.pid_exists(rank) or psutil.Process(rank).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.slow
+def test_fewer_images_than_a_batch(tmp_path, tiny_data):
+    """Protects make peers by a GPU's batch on imagenet-mini: it hung. 64 images of a step, of 40."""
+    (tmp_path / "own.yaml").write_text(TINY_YAML + "limit_s: 120\n")
+    where = {"DATA": tiny_data, "CONFIG": tmp_path / "own.yaml", "RESULTS": tmp_path / "a set", "NPROC": 2}
+    ran = run_peers("--rounds", "1", "--only", "bare", "imagenet_example", ARGS="--global-batch 64", **where)
+    assert ran.returncode == 0, ran.stderr
+    assert [row["num_pairs"] for row in read_peers(tmp_path / "a set")[0]] == [1, 1]
 
 
 @pytest.mark.slow

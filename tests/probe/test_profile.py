@@ -66,6 +66,15 @@ def test_times_are_of_one_step_and_shares_of_all():
     assert (second["roof_ms"], second["times_roof"]) == (None, None)
 
 
+def test_annotations_are_no_kernels():
+    """Protects the list on a GPU, and the kinds' shares: the optimizer's annotation spans its kernels a second time."""
+    kinds = torch.autograd.DeviceType
+    marked = [(kinds.CPU, False), (kinds.CPU, True), (kinds.CUDA, True), (kinds.CUDA, False)]
+    events = [types.SimpleNamespace(device_type=kind, is_user_annotation=is_one) for kind, is_one in marked]
+    assert profile.split_events(events, on_gpu=True) == ([events[0]], [events[3]])
+    assert profile.split_events(events[:2], on_gpu=False) == (events[:2], events[:2])
+
+
 def test_a_real_profile(tmp_path, capsys, monkeypatch):
     """Protects the command: a strategy's own step, on this device, and a table of it."""
     monkeypatch.setenv("THREADS_PER_RANK", "1")

@@ -19,9 +19,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hard_images import write_hard
 from support import ROOT, environment, run_strategy
 
 from benchmarks.common.config import Config
+from benchmarks.common.decode import DECODERS, loads
+from benchmarks.common.devices import set_kernels
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import add_settings, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
@@ -34,6 +37,7 @@ from scripts.proof.judge import gone_on, step_by_step, verdict, wrong_evaluation
 from scripts.proof.reference import MOMENTUM, one_by_one, train_reference, without_rounding
 from scripts.proof.states import NOT_READ, Kept, Training, disturbed, initial
 from scripts.proof.verify import Options, main, prove
+from scripts.setup import pack
 from scripts.suite import plan
 
 CPU = torch.device("cpu")
@@ -178,6 +182,23 @@ def test_the_suite_as_it_is_agrees_to_the_last_bit(checkout, tiny_data, tiny_con
         assert f"{name} " in output
     assert rows["apex_ddp"]["verdict"] == "skipped" and "NVIDIA GPUs" in rows["apex_ddp"]["reason"]
     assert not list((tmp_path / "a set" / "verify").glob("weights-*"))  # 90 MB a strategy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [*DECODERS, "packed"])
+def test_every_decoder_is_proved_over_images_of_every_kind(source, checkout, tiny_config, tmp_path, monkeypatch):
+    """Protects bit-identity beyond plain photographs: what a decoder leaves to Pillow, the reference leaves, too."""
+    if source in DECODERS and loads(source):
+        pytest.skip(loads(source))
+    data, cache, flags = write_hard(tmp_path / "hard data"), tmp_path / "a cache", f"--decoder {source}"
+    if source == "packed":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+        pack.main(pack.Options(str(data)))
+        flags = "--loader packed"
+    given = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": flags, "XDG_CACHE_HOME": cache}
+    code, _, rows = verify(checkout, data, tmp_path / "a set", "--steps", "6", **given)
+    assert code == 0 and (rows["ddp"]["verdict"], rows["ddp"]["bit_identical"]) == ("ok", "yes")
+    assert json.loads(rows["ddp"]["met"])["decoder"] == ("" if source == "packed" else source)
 
 
 def test_a_set_is_proved_at_its_own_settings_and_once(checkout, tiny_data, tiny_config, tmp_path):
@@ -405,6 +426,25 @@ def test_a_proof_differs_from_its_run_in_nothing_but_what_may(exact):
     proof = wanted.at_proof(config, 20, exact=exact)
     differing = {name for name in vars(config) if getattr(config, name) != getattr(proof, name)}
     assert differing <= MAY_DIFFER | NOT_COUNTED.keys()
+
+
+def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, monkeypatch):
+    """Protects proofs in bf16: each by itself would time cuDNN's algorithms, and round as no other. On CPUs nothing
+    changes, so that the proofs there are of the runs' own settings."""
+    cudnn = torch.backends.cudnn
+    for name in ("benchmark", "deterministic", "allow_tf32"):
+        monkeypatch.setattr(cudnn, name, getattr(cudnn, name))  # put back afterwards
+    config = Config(data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8)
+    monkeypatch.setenv("NUM_GPUS", "0")
+    plain = wanted.at_proof(config, 4, exact=False)
+    assert (plain.cudnn_benchmark, plain.cudnn_deterministic) == (config.cudnn_benchmark, config.cudnn_deterministic)
+    monkeypatch.setenv("NUM_GPUS", "1")
+    seen = []
+    for use in (set_kernels, lambda proof: train_reference(proof, Shape(), "bf16", CPU, steps=range(0))):
+        cudnn.benchmark, cudnn.deterministic = True, False
+        use(wanted.at_proof(config, 4, exact=False))
+        seen.append((cudnn.benchmark, cudnn.deterministic))
+    assert seen == [(False, True)] * 2
 
 
 def test_the_reference_reads_no_field_that_it_is_shared_over():

@@ -42,6 +42,7 @@ def test_the_chart_has_every_rate_with_n_and_starts_at_zero():
     assert "AMD EPYC, 2 cores" in figure.get_suptitle() and "224 px" in figure.get_suptitle()
     assert [text.get_text() for text in causes.get_legend().get_texts()] == list(COSTS.cause.unique())
     assert min(patch.get_width() for patch in causes.patches) == 0  # below zero is noise, not a bar to the left
+    assert "bare loop: 89%; queue: -5.0" in words  # but it is said
 
 
 def test_it_is_drawn_again_from_its_files(tmp_path):

@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/setup/test_pack.py
 """
 
+import json
 import os
 import random
 import shutil
@@ -20,7 +21,7 @@ from benchmarks.common import packed
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.packed import Pack, open_pack
-from scripts.setup import pack
+from scripts.setup import chunks, pack
 
 KINDS = ["full", "256", "jpeg256"]
 
@@ -147,22 +148,56 @@ def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):
     assert path.read_bytes() == whole
 
 
+def test_two_data_sets_do_not_overwrite_each_others_packs(own_data, tmp_path, monkeypatch):
+    """Protects hours of packing where PACKED names one disk for all; beside its folder an old pack makes room."""
+    shared, other = tmp_path / "a large disk", tmp_path / "other images"
+    for part, num_images in (("train", 8), ("val", 4)):
+        draw_images(other / part, num_images, seed=2)
+    make(other)
+    monkeypatch.setenv("PACKED", str(shared))
+    make(own_data)
+    written = (shared / "full" / "train.safetensors").read_bytes()
+    with pytest.raises(UserError, match=r"train.safetensors is of other images; give another folder by PACKED"):
+        make(other)
+    assert (shared / "full" / "train.safetensors").read_bytes() == written
+    monkeypatch.delenv("PACKED")
+    draw_images(other / "train", 12, seed=2)
+    assert len(Pack(make(other))) == 12
+
+
 def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypatch):
     path = make(own_data)
     make(own_data, "256")
     other = path.parents[1] / "256" / path.name
     whole = path.read_bytes()
     shutil.copy(other, path)
-    assert "it holds 256, not full" in problem(own_data)
+    assert "it holds train 256, not train full" in problem(own_data)
+    shutil.copy(path.with_name("val.safetensors"), path)
+    assert "it holds val full, not train full" in problem(own_data)
     path.write_bytes(whole)
     with monkeypatch.context() as patch:
-        patch.setattr(packed, "VERSION", "2")
-        assert "it has version 1, and this code reads 2" in problem(own_data)
+        patch.setattr(packed, "VERSION", "3")
+        assert "it has version 2, and this code reads 3" in problem(own_data)
     draw_images(own_data / "train", NUM_TRAIN + 4, seed=0)  # four more: the listing is older than the folder
-    assert "holds other images than those that were packed" in problem(own_data)
+    assert f"it is of other images than {own_data}" in problem(own_data)
     shutil.rmtree(own_data / "train")
     shutil.rmtree(own_data / "val")
     packed_loaders(own_data)  # the packed files alone are enough
+
+
+def test_train_and_val_of_two_folders_are_refused_where_no_folder_tells(own_data, tmp_path):
+    """Protects accuracy from images of another set, such as a val/ that holds what was trained on."""
+    path, other = make(own_data), tmp_path / "other images"
+    for part, num_images in (("train", 8), ("val", 4)):
+        draw_images(other / part, num_images, seed=2)
+    shutil.copy(make(other).with_name("val.safetensors"), path.with_name("val.safetensors"))
+    for part in ("train", "val"):
+        shutil.rmtree(own_data / part)
+    message = problem(own_data)
+    assert (
+        "val.safetensors cannot be used: it is of other images than train" in message
+        and f"make pack PACK=full DATA={own_data}" in message
+    )
 
 
 def test_each_image_is_checked_once_and_not_at_every_start(own_data, monkeypatch):
@@ -178,22 +213,140 @@ def test_each_image_is_checked_once_and_not_at_every_start(own_data, monkeypatch
     assert checks == [path.name]
 
 
+def test_a_folder_that_no_run_would_take_is_not_packed(own_data):
+    """Protects from a traceback, and from hours for nothing: a class without images, a class that train lacks."""
+    shutil.rmtree(own_data / "val")
+    (own_data / "val" / "left").mkdir(parents=True)
+    with pytest.raises(UserError, match="val/ has class folders without an image: 'left'"):
+        make(own_data)
+    draw_images(own_data / "val", 4, seed=1)
+    shutil.rmtree(own_data / "train" / "left")
+    with pytest.raises(UserError, match="val/ has classes that train/ lacks: 'left'"):
+        make(own_data)
+
+
+RANK = """
+import sys, time
+from benchmarks.common import packed
+from benchmarks.common.config import Config
+def check(pack, text):
+    print("checked", pack.path.stem, flush=True)
+    time.sleep(0.5)
+packed.Pack.check = check
+packed.open_packs(Config(data=sys.argv[1], loader="packed"))
+"""
+
+
+def test_one_rank_checks_and_the_others_wait_for_it(own_data):
+    """Protects start-up: eight ranks do not each read 700 GB."""
+    path = make(own_data)
+    for note in path.parent.glob("*.checked"):
+        note.unlink()
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", RANK, str(own_data)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert sorted("".join(rank.communicate(timeout=120)[0] for rank in ranks).split()) == ["checked"] * 2 + [
+        "train",
+        "val",
+    ]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0]
+
+
+def test_nodes_with_copies_of_their_own_do_not_undo_each_others_notes(own_data, tmp_path, monkeypatch):
+    """Protects a cluster whose nodes share their home: the same path, another file."""
+    node, checks = make(own_data).parent, []
+    other = Path(shutil.copytree(node, tmp_path / "another node"))
+    monkeypatch.setattr(Pack, "check", lambda self, text: checks.append(self.path.name))
+    for _ in range(2):
+        packed_loaders(own_data)
+        node.rename(tmp_path / "away")
+        other.rename(node)
+        packed_loaders(own_data)
+        node.rename(other)
+        (tmp_path / "away").rename(node)
+    assert checks == ["train.safetensors", "val.safetensors"]
+
+
+def test_packed_jpegs_are_checked_whenever_they_are_read(own_data):
+    """Protects from what rots after it was written: the image is named, or skipped where that is asked for."""
+    path = make(own_data, "jpeg256")
+    times = path.stat()
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # a disk tells nobody
+    message = refusal(packed_loaders(own_data, "jpeg256")[0])
+    assert f"of {path}" in message and "it does not have its checksum" in message
+    train, _ = packed_loaders(own_data, "jpeg256", skip_bad_files=True)
+    assert len(pixels(train)[0]) == NUM_TRAIN and train.num_bad_files == 1
+
+
 # --- packing that does not come to its end ----------------------------------------------------------------------
 
 
 def test_a_folder_that_changes_while_it_is_packed_is_refused(own_data, monkeypatch):
-    encode = pack.encode
+    encode = chunks.encode
 
     def meanwhile(path, kind):
         save(own_data / "train" / "left" / "late.JPEG", "L")
         return encode(path, kind)
 
-    monkeypatch.setattr(pack, "encode", meanwhile)
+    monkeypatch.setattr(chunks, "encode", meanwhile)
     with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
         make(own_data)
     assert not (own_data / "packed" / "full" / "train.safetensors").exists()
-    monkeypatch.setattr(pack, "encode", encode)
+    monkeypatch.setattr(chunks, "encode", encode)
     assert len(Pack(make(own_data))) == NUM_TRAIN + 1
+
+
+def test_a_folder_that_changes_is_not_packed_to_its_end(own_data, monkeypatch):
+    """Protects hours: a change in the first is said in the next minute."""
+    monkeypatch.setattr(pack, "LOOK_AGAIN_S", 0)
+    monkeypatch.setattr(chunks, "CHUNK", 8)
+    monkeypatch.setattr(pack, "told_size", lambda *_: save(own_data / "train" / "left" / "late.JPEG", "L") or 0)
+    with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
+        make(own_data)
+    assert len((own_data / "packed" / "full" / "train.journal").read_text().splitlines()) <= 1 + 2
+
+
+def test_a_file_that_is_written_again_meanwhile_is_refused(own_data, monkeypatch):
+    """Protects from half a photograph: its folder's time stays what it was, and the fingerprint too."""
+    encode = chunks.encode
+
+    def meanwhile(path, kind):
+        found = encode(path, kind)
+        if path.endswith("left 17.JPEG"):
+            time.sleep(0.02)  # file systems tell the time to 10 ms
+            Path(path).write_bytes(Path(path).read_bytes())
+        return found
+
+    monkeypatch.setattr(chunks, "encode", meanwhile)
+    with pytest.raises(UserError, match=r"left 17.JPEG' changed while it was packed; run make pack again"):
+        make(own_data)
+    monkeypatch.setattr(chunks, "encode", encode)
+    assert len(Pack(make(own_data))) == NUM_TRAIN
+
+
+def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
+    """Protects memory: at 3 images of 14,400 bytes a chunk, no more than two chunks and what is begun."""
+    journal, encode, held = own_data / "packed" / "full" / "train.journal", chunks.encode, []
+
+    def counted(path, kind):
+        if journal.exists() and "train" in path:
+            begun.append(path)
+            notes = journal.read_text().splitlines()[1:]
+            held.append(len(begun) - sum(len(json.loads(note)[0]) for note in notes))
+        return encode(path, kind)
+
+    begun = []
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 30_000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(chunks, "encode", counted)
+    make(own_data)
+    assert len(begun) == NUM_TRAIN and max(held) <= 3 + 3 + 3
 
 
 def test_a_disk_without_room_is_said_before_anything_is_written(own_data, monkeypatch):
@@ -205,9 +358,9 @@ def test_a_disk_without_room_is_said_before_anything_is_written(own_data, monkey
 
 SLOWLY = """
 import os, sys, time
-from scripts.setup import pack
-pack.CHUNK, encode = 3, pack.encode
-pack.encode = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
+from scripts.setup import chunks, pack
+chunks.CHUNK, encode = 3, chunks.encode
+chunks.encode = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
 pack.main(pack.Options(sys.argv[1]))
 """
 
@@ -238,25 +391,60 @@ def test_packing_goes_on_after_kills(own_data):
         went_on += "going on after" in output
     assert process.returncode == 0 and went_on >= 4
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".lock") == [
+        "train.checked",
         "train.safetensors",
+        "val.checked",
         "val.safetensors",
     ]
     assert (folder / "train.safetensors").read_bytes() == expected
     assert len(Pack(folder / "val.safetensors")) == NUM_VAL
 
 
-def test_a_journal_that_was_cut_off_costs_a_chunk_and_no_more(own_data, monkeypatch):
-    """Protects from a power cut: half a note counts as none, and bytes that no note tells of are dropped."""
-    monkeypatch.setattr(pack, "CHUNK", 8)
-    expected = make(own_data).read_bytes()
-    path = own_data / "packed" / "full" / "train.safetensors"
-    with monkeypatch.context() as patch:
+@pytest.fixture
+def stopped(own_data, monkeypatch, capsys) -> tuple[Path, bytes]:
+    """The train.part of packing in chunks of 8 images that was stopped at its end, and the file that it would be."""
+    monkeypatch.setattr(chunks, "CHUNK", 8)
+    path = make(own_data)
+    expected = path.read_bytes()
+    path.unlink()
+    stop_at_the_end(own_data, monkeypatch)
+    capsys.readouterr()
+    return path.with_suffix(".part"), expected
+
+
+def stop_at_the_end(data: Path, monkeypatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(pack, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        path.unlink()
-        with pytest.raises(KeyboardInterrupt):
-            make(own_data)
-    journal = path.with_suffix(".journal")
+        make(data)
+
+
+def test_a_journal_that_was_cut_off_costs_a_chunk_and_no_more(own_data, stopped, monkeypatch, capsys):
+    """Protects from a power cut: half a note counts as none, and hides none of those that follow it."""
+    part, expected = stopped
+    journal = part.with_suffix(".journal")
     lines = journal.read_text().splitlines(keepends=True)
     journal.write_text("".join(lines[:3]) + lines[3][:-1])
-    make(own_data)
+    stop_at_the_end(own_data, monkeypatch)
+    assert "going on after 16 images" in capsys.readouterr().out
+    path = make(own_data)
+    assert "going on after 40 images" in capsys.readouterr().out
     assert path.read_bytes() == expected
+
+
+def test_a_part_that_lost_bytes_is_written_anew(own_data, stopped, capsys):
+    """Protects from zeros in the place of images: the journal tells of more than the disk kept."""
+    part, expected = stopped
+    part.write_bytes(part.read_bytes()[:-5000])
+    assert make(own_data).read_bytes() == expected
+    assert "going on" not in capsys.readouterr().out
+
+
+def test_a_part_that_changed_while_nobody_wrote_is_found_at_the_end(own_data, stopped):
+    """Protects from wrong pixels under a note that says `checked`; the next run starts anew."""
+    part, expected = stopped
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-5000] + bytes([whole[-5000] ^ 1]) + whole[-4999:])
+    with pytest.raises(UserError, match="is not as it was written: image 39 does not have its checksum"):
+        make(own_data)
+    assert not part.with_suffix(".safetensors").exists()
+    assert make(own_data).read_bytes() == expected

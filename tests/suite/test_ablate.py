@@ -52,7 +52,9 @@ def test_each_run_is_the_baseline_and_one_option(planned):
         assert {name for name in asked if asked[name] != base[name]} == option.on.keys()
         assert by_name[option.name].asked == base | {n: 2 if v == SHARE else v for n, v in option.on.items()}
     skipped = {name for name, run in by_name.items() if run.variables["SKIP"]}
-    assert skipped == {"cudnn.benchmark", "CUDA graphs (and compile)", "fast decoder", "a loader process"}
+    assert skipped == {
+        "cudnn.benchmark", "CUDA graphs (and compile)", "fast decoder", "a loader process", "a batch copied ahead"
+    }  # fmt: skip
     fitted = plan.fitted(runs)  # the reasons survive the look for memory
     assert [run.variables["SKIP"] for run in fitted] == [run.variables["SKIP"] for run in runs]
     together = by_name[TOGETHER].asked
@@ -72,6 +74,16 @@ def test_the_baseline_is_without_what_the_user_turned_on(planned):
     """Protects ratios of 1: with an option in the baseline as well, it would be worth nothing."""
     plain, told = (planned(ARGS=flags) for flags in ("", "--memory-format channels_last --fused --workers 3"))
     assert [run.asked for run in told] == [run.asked for run in plain]
+
+
+@pytest.mark.parametrize("gpus, flags, loader", [("1", "", "synthetic"), ("1", "--loader folder", "folder")])
+def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, flags, loader):
+    """Protects ratios on GPUs from all reading 1: one process with Pillow takes longer than the step."""
+    (tmp_path / "files.yaml").write_text("loader: folder\nglobal_batch: 4\n")
+    runs = planned(CONFIG=tmp_path / "files.yaml", ARGS=flags, NUM_GPUS=gpus, NPROC="1")
+    assert {run.asked["loader"] for run in runs if name_of(run.asked) == BASELINE} == {loader}
+    skipped = {name_of(run.asked): run.variables["SKIP"] for run in runs}
+    assert ("--loader folder" in skipped["fast decoder"]) == (loader == "synthetic")
 
 
 def test_without_a_strategy_there_is_a_sentence(given):

@@ -19,7 +19,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.results import read_table
 from benchmarks.common.split import Split
-from scripts.suite.forecast import forecast
+from scripts.suite.forecast import forecast, peak_bytes
 from scripts.suite.room import RESERVED_BYTES, largest_batch, loader_bytes, reasons, refusal, roomiest_cut, tell_of
 
 SMALL = Config(arch="resnet18", image_size=64, global_batch=32)
@@ -106,7 +106,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(split):
         return split
 
     def peak(batch):
-        return max(need.peak for need in forecast(dataclasses.replace(SMALL, global_batch=batch), split))
+        return peak_bytes(dataclasses.replace(SMALL, global_batch=batch), split)
 
     limit = peak(16 * unit)
     assert largest_batch(dataclasses.replace(SMALL, global_batch=64 * unit), tell, 4, limit) == 16 * unit
@@ -118,7 +118,7 @@ def test_the_published_protocol_on_four_v100():
     config = load_config(["--config", "configs/v100x4.yaml"])
     assert refused("ddp", config, V100_32GB) == ""
     said = refused("ddp", config, V100_16GB)
-    assert "needs 18.0 GB on one device, of 16.9 less 1.5" in said and said.endswith("--global-batch 2724")
+    assert "needs 18.3 GB on one device, of 16.9 less 1.5" in said and said.endswith("--global-batch 2688")
     assert refused("pipeline_parallel", config, V100_16GB) == ""
     coarse = dataclasses.replace(config, microbatches=4)
     assert "or --microbatches 16 --pipeline-schedule 1f1b" in refused("pipeline_parallel", coarse, V100_16GB)
@@ -144,13 +144,13 @@ def test_another_cut_is_named_where_it_fits():
 
 
 def test_loaders_need_memory():
-    """Each rank: 2 batches ready in each of 8 workers, and 2 more; 4 ranks x 18 x 800 images x 3 x 224 x 224 bytes."""
+    """Each rank: 2 batches ready in each of 8 workers, and 2 more, for training and for validation; 2 page-locked ones;
+    4 ranks x 38 x 800 images x 3 x 224 x 224 bytes. Mutant: training's alone, half of it."""
     config = load_config(["--config", "configs/v100x4.yaml"])
     ddp = tell_of("ddp")(config, 4)
-    assert loader_bytes(config, ddp) == 4 * (8 * 2 + 2) * 800 * 3 * 224 * 224
-    assert (
-        loader_bytes(config, tell_of("dataparallel")(config, 4)) == (32 * 2 + 2) * 3200 * 3 * 224 * 224
-    )  # in one process
+    assert loader_bytes(config, ddp) == 4 * (2 * (8 * 2 + 2) + 2) * 800 * 3 * 224 * 224
+    in_one_process = loader_bytes(config, tell_of("dataparallel")(config, 4))
+    assert in_one_process == (2 * (32 * 2 + 2) + 2) * 3200 * 3 * 224 * 224
     said = refused("ddp", config, V100_32GB, free_bytes := 64e6)
     assert f"{free_bytes / 1e9:.1f} are free" in said and "--workers 0" in said
     assert loader_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0
@@ -198,7 +198,7 @@ def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, t
         "ddp": "skipped",
         "ddp_amp": "ok",
     }
-    assert "needs 71.7 GB" in rows["single"]["reason"] and rows["single"]["reason"].endswith("--global-batch 683")
+    assert "needs 72.7 GB" in rows["single"]["reason"] and rows["single"]["reason"].endswith("--global-batch 674")
     assert rows["ddp"]["reason"] in said and scripts == ["ddp_amp"]
 
 

@@ -48,7 +48,7 @@ def see(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     for name in ("THREADS_PER_RANK", "REPEATS", "REPEAT", "TIMEOUT", "RANKS", "STRATEGY", "KEY", "VALUES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(plan, "_fingerprint", lambda data: "")
+    monkeypatch.setattr(plan, "_fingerprint", lambda *_: "")
     return lambda num_gpus, usable=True: see_gpus(monkeypatch, num_gpus, usable)
 
 

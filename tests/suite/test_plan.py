@@ -13,6 +13,8 @@ from support import NUM_TRAIN, ROOT, SYNTHETIC_YAML, draw_images, environment, f
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
+from scripts.proof import wanted
+from scripts.setup import pack
 from scripts.suite import plan, source
 from scripts.suite.preflight import CORE, all_strategies
 
@@ -121,10 +123,28 @@ def test_a_sweep_times_its_baseline_in_each_round(given, variables, wanted):
 def test_one_process_on_all_cores_is_a_reference_on_cpus(given, monkeypatch, variables):
     """Protects CPU results from looking faster than plain threads: a run more, where it differs from single's."""
     monkeypatch.setattr(machine, "num_cores", lambda: 4)
-    monkeypatch.setattr(plan, "_fingerprint", lambda data: "")
+    monkeypatch.setattr(plan, "_fingerprint", lambda *_: "")
     runs = [each for each in names_of(plan.bench(given(**{"STRATEGIES": "", "REPEATS": 1} | variables)))]
     plain = [each[2] for each in runs if each[:2] == ("single", "fp32")]
     assert plain == ([2, 4] if not variables else [4] if "NPROC" in variables and len(variables) == 1 else [2])
+
+
+def test_packed_files_alone_are_enough_for_a_plan(given, own_data, monkeypatch, tmp_path):
+    """Protects nodes that have a copy of the packed files and nothing else: the same run, of the same images."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+    variables = {"STRATEGIES": "single", "REPEATS": 1, "ARGS": "--loader packed", "DATA": own_data}
+    pack.main(pack.Options(str(own_data)))
+    (beside,) = plan.bench(given(**variables))
+    for part in ("train", "val"):
+        shutil.rmtree(own_data / part)
+    plan._fingerprint.cache_clear()
+    (alone,) = plan.bench(given(**variables))
+    assert alone.asked == beside.asked and alone.asked["fingerprint"].startswith("4-40-23-")
+    plan._fingerprint.cache_clear()
+    with pytest.raises(UserError, match="make pack PACK=256 DATA="):
+        plan.bench(given(**variables | {"ARGS": "--loader packed --pack 256"}))
+    with pytest.raises(UserError, match="train/ is not there"):
+        wanted.of_variables(given(**variables), 20)  # the proof's reference reads the files
 
 
 @pytest.mark.parametrize("lost", ["settings.csv", "the hash"])

@@ -1,0 +1,89 @@
+"""What a check of `make gpu-check` is, and how large the checks are on a GPU and in a dry run. Needs no torch.
+
+from scripts.gpu_check.check import DRY, GPU, Check, Scale, launched
+"""
+
+import dataclasses
+import shlex
+from pathlib import Path
+
+from scripts.gpu_check import judges
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16",), "fp16": ("cuda",)}  # keys of run.NEEDS
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How large the checks are. images: of a step, in flags; short: flags of what times nothing."""
+
+    config: str
+    images: str
+    short: str
+    proof_steps: int
+    too_many_images: str
+    """Flags of a batch that no device has memory for."""
+    power: str
+    """Flags of windows long enough for a power reading."""
+    data: str = ""
+    """A folder of images; default: imagenet-mini, which the first check makes."""
+    patience: float = 1.0
+    """By which each check's time limit is longer."""
+
+
+GPU = Scale(
+    "configs/gpu-check.yaml",
+    images="--batch-per-device 256",
+    short="--batch-per-device 32 --steps 20 --warmup-steps 2 --windows 1 --window-steps 10",
+    proof_steps=20,
+    too_many_images="--global-batch 4096",  # 86 MB of activations each in fp32: 352 GB
+    power="--steps 170 --windows 8 --window-steps 20",
+)
+# The CPU in the GPU's place.
+DRY = Scale(
+    "configs/gpu-check-dry.yaml",
+    images="--global-batch 8",
+    short="--global-batch 8",
+    proof_steps=4,
+    too_many_images="--global-batch 10000000000",  # 276 TB of images: more than a process can address
+    power="--steps 2",
+    patience=4.0,  # no deadline, few cores
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One claim and what tests it. needs: keys of run.NEEDS; after: the check that must have passed before."""
+
+    name: str
+    claim: str
+    argv: tuple[str, ...]
+    judge: judges.Judge
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    timed: bool = False
+    alone: bool = False
+    """Nothing runs beside it, as beside what is timed."""
+    estimate_s: float = 25.0
+    """On a GPU, roughly: it starts where as much is left before the deadline."""
+    limit_s: float = 240.0
+    after: str = ""
+    precision: str = ""
+
+    @property
+    def command(self) -> str:
+        """As a person types it in the repository."""
+        told = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join([*told, shlex.join(self.argv)])
+
+    @property
+    def results(self) -> Path:
+        """The set of its rows."""
+        return Path(self.variables["RESULTS"])
+
+
+def launched(name: str, claim: str, strategy: str, flags: str, scale: Scale, results: Path, judge, **other) -> Check:
+    """A run by its launcher, whose rows go to `results`."""
+    told = {"RESULTS": str(results), "CONFIG": scale.config, "ARGS": flags}
+    told |= other.pop("variables", {})
+    return Check(name, claim, (f"launchers/{strategy}.sh",), judge, told, **other)

@@ -1,0 +1,132 @@
+"""Of the list of `make gpu-check`: what times a GPU, and the options that act on one.
+
+from scripts.gpu_check.timed import matrix, options, speed
+"""
+
+from pathlib import Path
+
+from scripts.analysis.sets import BASELINE
+from scripts.gpu_check import judges
+from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
+from scripts.suite.plan import python
+from scripts.suite.preflight import all_strategies, is_mixed
+
+FORMATS = ("contiguous", "channels_last")
+
+
+def matrix(scale: Scale, results: Path) -> list[Check]:
+    points = [(name, precision, "") for precision in PRECISIONS for name in (BASELINE, "ddp")]
+    mixed = next(name for name in all_strategies() if is_mixed(name))
+    points.append((mixed, "fp16", "1"))
+    found = []
+    for strategy, precision, ranks in points:
+        for layout in FORMATS:
+            found.append(
+                launched(
+                    f"time {strategy} {precision} {layout}",
+                    f"{strategy} is timed in {precision}, {layout}",
+                    strategy,
+                    f"{scale.images} --precision {precision} --memory-format {layout}",
+                    scale,
+                    results,
+                    judges.timed,
+                    variables={"NPROC": ranks} if ranks else {},
+                    needs=OF_PRECISION[precision],
+                    precision=precision,
+                    timed=True,
+                    estimate_s=40,
+                )
+            )
+    return found
+
+
+def speed(scale: Scale, results: Path) -> list[Check]:
+    fast = f"{scale.images} --precision bf16 --memory-format channels_last"
+    module = (python(), "-m")
+    images = ("--data", scale.data) if scale.data else ()
+    config = ("--config", scale.config, "--loader", "folder", *images, *fast.split())
+    on_profile = ("--output", str(results / "profile.csv"))
+    told = {"RESULTS": str(results)}
+    return [
+        launched(
+            "time compile",
+            "torch.compile makes a step of its own, and is timed",
+            "ddp_compile",
+            fast,
+            scale,
+            results,
+            judges.timed,
+            needs=("bf16", "compiler"),
+            precision="bf16",
+            timed=True,
+            estimate_s=90,
+            limit_s=300,
+        ),
+        Check(
+            "loader",
+            "the loader is timed alone, and beside training",
+            (*module, "scripts.probe.loader", "--results", str(results), *config),
+            judges.loads,
+            told,
+            needs=("bf16",),
+            after="data",
+            timed=True,
+            estimate_s=60,
+        ),
+        launched(
+            "energy",
+            "a run tells the joules of an image",
+            BASELINE,
+            f"{fast} {scale.power}",
+            scale,
+            results / "energy",
+            judges.energy,
+            needs=("bf16",),
+            precision="bf16",
+            timed=True,
+            estimate_s=50,
+        ),
+        Check(
+            "profile",
+            "torch.profiler says which kernels a step spends its time in",
+            (*module, "scripts.probe.profile", *on_profile, "--config", scale.config, *fast.split()),
+            judges.said(r"^a step takes .*"),
+            told,
+            needs=("bf16",),
+            timed=True,
+            estimate_s=50,
+        ),
+    ]
+
+
+def options(scale: Scale, results: Path) -> list[Check]:
+    """Those that only a GPU can honour, or that are other kernels there."""
+    listed = [
+        ("compile", BASELINE, "--compile", ("compiler",), judges.ran),
+        ("cuda graphs", BASELINE, "--compile --cuda-graphs", ("cuda", "compiler"), judges.replayed),
+        ("fused", "ddp", "--fused", (), judges.ran),
+        ("deterministic", BASELINE, "--no-cudnn-benchmark --cudnn-deterministic", (), judges.ran),
+        ("buckets", "ddp", "--static-graph --gradient-as-bucket-view --bucket-cap-mb 100", (), judges.ran),
+        ("powersgd", "ddp_compressed", "--comm-hook powersgd", ("cuda",), judges.ran),
+        ("sync norm", "ddp", "--norm sync", ("cuda",), judges.ran),
+    ]
+    found = [
+        launched(
+            f"option {name}",
+            f"{strategy} trains with {flags}",
+            strategy,
+            f"{scale.short} {flags}",
+            scale,
+            results / "short",
+            judge,
+            needs=needs,
+            estimate_s=60 if "compiler" in needs else 25,
+        )
+        for name, strategy, flags, needs, judge in listed
+    ]
+    images = ("--data", scale.data) if scale.data else ()
+    overhead = (python(), "-m", "scripts.probe.overhead", "--pairs", "6", "--config", scale.config, *images)
+    claim = "the suite's loop is timed beside a bare one"
+    told = {"RESULTS": str(results)}
+    judge = judges.said(r"^suite / bare, images per second: .*")
+    return [*found, Check("overhead", claim, overhead, judge, told, timed=True, estimate_s=60, after="data")]

@@ -1,0 +1,100 @@
+"""Images as a packed file stores them, made in chunks by all cores, a little ahead of what is written."""
+
+import collections
+import dataclasses
+import io
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from PIL import Image
+from tqdm import tqdm
+
+from benchmarks.common.decode import DECODE_ERRORS
+from benchmarks.common.errors import UserError
+from benchmarks.common.listing import Listing
+
+CHUNK, CHUNK_BYTES = 128, 1 << 26  # images that are written, and lost by a kill, together: whichever comes first
+SHORT_SIDE, QUALITY = 256, 90
+
+
+@dataclasses.dataclass
+class Chunk:
+    """What the tables say of some images, and the images as they are stored, until they are written."""
+
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    shapes: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    checksums: list[int] = dataclasses.field(default_factory=list)
+    stored: list[bytes] = dataclasses.field(default_factory=list)
+
+    def add(self, stored: bytes, shape: tuple[int, int], checksum: int) -> None:
+        self.stored.append(stored)
+        self.sizes.append(len(stored))
+        self.shapes.append(shape)
+        self.checksums.append(checksum)
+
+    def is_full(self) -> bool:
+        return len(self.sizes) >= CHUNK or sum(self.sizes) >= CHUNK_BYTES
+
+
+def encoded(listing: Listing, kind: str, num_done: int, began_ns: int) -> Iterator[Chunk]:
+    """The images from number num_done on, in order, made by all cores a little ahead of what is written.
+
+    Raises UserError for a file that was written after began_ns: it may have been read half old, half new.
+    """
+    threads = len(os.sched_getaffinity(0))
+
+    def make(index: int) -> tuple[bytes, tuple[int, int], int]:
+        path = listing.path(index)
+        stored, shape = encode(path, kind)
+        if os.stat(path).st_mtime_ns > began_ns:
+            raise UserError(f"{path!r} changed while it was packed; run make pack again")
+        return stored, shape, zlib.crc32(stored)
+
+    bar = tqdm(desc=f"packing {listing.folder.name}", total=len(listing), unit="image", disable=None, leave=False)
+    with ThreadPoolExecutor(threads) as pool, bar:
+        bar.update(num_done)
+        chunk = Chunk()
+        for image in in_order(pool, make, range(num_done, len(listing)), 2 * threads):
+            chunk.add(*image)
+            bar.update()
+            if chunk.is_full():
+                yield chunk
+                chunk = Chunk()
+        if chunk.sizes:
+            yield chunk
+
+
+def in_order(pool: ThreadPoolExecutor, work: Callable, things: Iterable, ahead: int) -> Iterator:
+    """work(thing) of each, of which `ahead` are begun before they are asked for."""
+    waiting = collections.deque()
+    for thing in things:
+        waiting.append(pool.submit(work, thing))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
+    """An image as it is stored, and its height and width; nothing of an image that cannot be read.
+
+    Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it.
+    """
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            image = opened.convert("RGB")
+    except DECODE_ERRORS:
+        return b"", (0, 0)
+    if kind != "full" and min(image.size) > SHORT_SIDE:
+        scale = SHORT_SIDE / min(image.size)
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BILINEAR)
+    shape = image.height, image.width
+    if kind != "jpeg256":
+        return image.tobytes(), shape
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=QUALITY)
+    return out.getvalue(), shape

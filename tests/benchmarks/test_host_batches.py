@@ -1,0 +1,216 @@
+"""How batches come to a GPU: in which order its streams are told to copy, to wait and to compute.
+
+    .venv/bin/python -m pytest tests/benchmarks/test_host_batches.py
+
+The GPU is not there (tests/fake_gpus.py): tensors have no data, streams write down what they are told. The thread's
+work is done where it is handed in, as modes like that of tensors without data are a thread's own; that is the earliest
+that the thread could do it.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from concurrent.futures import Future
+
+import pytest
+import torch
+from fake_gpus import see_gpus
+from stand_ins import WithoutDriver
+from support import loaders
+
+from benchmarks.common import account, host_batches
+from benchmarks.common.config import Config
+from benchmarks.common.data import MEAN, STD, GlobalBatches, Loader, image_folders
+from benchmarks.common.decode import ON_GPU
+from benchmarks.common.devices import Worker
+from benchmarks.common.host_batches import Batch, HostBatches, ahead
+
+DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4
+COPY, NORMALISE = torch.ops.aten._to_copy.default, torch.ops.aten.addcmul.out
+
+
+class Told:
+    """What a GPU's streams are told, in order: (what, stream, of which batch or event). Batch k has k + 1 images."""
+
+    def __init__(self, patch):
+        self.log: list[tuple] = []
+        told = self
+
+        class Stream:
+            def __init__(self, device, name="of copies"):
+                assert device == DEVICE
+                self.name = name
+
+            def record_event(self):
+                told.log.append(("record", self.name, event := object()))
+                return event
+
+            def wait_event(self, event):
+                told.log.append(("wait", self.name, event))
+
+        class AtOnce(contextlib.nullcontext):
+            def __init__(self, threads, initializer, initargs):
+                super().__init__(self)
+                initializer(*initargs)
+
+            def submit(self, work):
+                future = Future()
+                future.set_result(work())
+                result = future.result
+                future.result = lambda: told.log.append(("ask", "", None)) or result()
+                return future
+
+        @contextlib.contextmanager
+        def on(stream):
+            before, self.current = self.current, stream
+            yield
+            self.current = before
+
+        self.current = Stream(DEVICE, "of steps")
+        patch.setattr(torch.cuda, "Stream", Stream)
+        patch.setattr(host_batches, "stream_of_copies", functools.cache(host_batches.stream_of_copies.__wrapped__))
+        patch.setattr(torch.cuda, "stream", on)
+        patch.setattr(torch.cuda, "current_stream", lambda device: self.current)
+        patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+        patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self.note("keep", tensor, stream))
+        patch.setattr(host_batches, "ThreadPoolExecutor", AtOnce)
+
+    def note(self, what: str, tensor: torch.Tensor, stream=None) -> None:
+        self.log.append((what, (stream or self.current).name, len(tensor) - 1))
+
+    def place(self, *entry) -> int:
+        """Where in the log this is, or the last of several."""
+        return max(at for at, found in enumerate(self.log) if found == entry)
+
+
+class Noting(WithoutDriver):
+    """Notes copies to a GPU and the kernel that normalises."""
+
+    def __init__(self, told: Told):
+        super().__init__(allow_non_fake_inputs=True)
+        self.told = told
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is COPY and torch.device(kwargs.get("device") or "cpu").type == "cuda" and args[0].dim() in (1, 4):
+            self.told.note("copy", args[0])
+        if function is NORMALISE:
+            self.told.note("normalise", args[1])
+        return super().__torch_dispatch__(function, types, args, kwargs)
+
+
+def step_through(monkeypatch, prefetch: int, layout: str = "contiguous"):
+    """A loader's batches on a GPU: (what its streams were told, marks of the account as places in that)."""
+    see_gpus(monkeypatch, 2)
+    told, marks = Told(monkeypatch), []
+    config = Config(image_size=8, global_batch=4, memory_format=layout)
+
+    def on_host():
+        for number in range(1, NUM_BATCHES + 1):
+            images = torch.zeros(number, 8, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+            yield Batch(images, torch.zeros(number, dtype=torch.int64))
+
+    with Noting(told):
+        loader = Loader(None, GlobalBatches(16, 4, NUM_BATCHES), config, DEVICE, ["a class"])
+        told.log.clear()
+        loader.host_batches = ahead(on_host(), DEVICE, prefetch)
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
+        with account._marked(marks, lambda: len(told.log), loader, optimizer, waits=False):
+            for number, (images, target) in enumerate(loader):
+                told.note("step", target)
+                assert images.device == target.device == DEVICE and images.shape == (number + 1, 3, 8, 8)
+                assert images.dtype == torch.float32
+                wanted = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+                assert images.is_contiguous(memory_format=wanted)
+    assert number == NUM_BATCHES - 1
+    return told, marks
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("prefetch", [1, 2])
+def test_a_batch_is_copied_beside_the_step_before(monkeypatch, prefetch, layout):
+    """Protects training from pixels that are not there yet, or not there any more, and a GPU from waiting for its bus.
+
+    Batch k + 1 is under way before step k, on a stream of its own; the step's stream waits for that batch alone before
+    it reads it; and its memory is kept until the step's stream has.
+    """
+    told, _ = step_through(monkeypatch, prefetch, layout)
+    events = [event for what, _, event in told.log if what == "record"]
+    assert len(events) == NUM_BATCHES and [e for what, _, e in told.log if what == "wait"] == events
+    for number, event in enumerate(events):
+        copied, normalised = told.place("copy", "of copies", number), told.place("normalise", "of steps", number)
+        waited, kept = told.place("wait", "of steps", event), told.place("keep", "of steps", number)
+        assert copied < told.place("record", "of copies", event) < waited < normalised
+        assert waited < kept < told.place("step", "of steps", number)
+        assert told.log.count(("keep", "of steps", number)) == 2 == told.log.count(("copy", "of copies", number))
+        if number >= prefetch:
+            before = told.place("step", "of steps", number - prefetch)
+            assert copied < before, "the copy starts too late"
+            if number > prefetch:
+                assert copied > told.place("step", "of steps", number - prefetch - 1), "more memory than was asked for"
+    assert ("copy", "of steps") not in {entry[:2] for entry in told.log}
+
+
+def test_without_prefetch_the_step_copies(monkeypatch):
+    """Protects the baseline of `make ablate`: nothing of the copy is hidden in the step before."""
+    told, _ = step_through(monkeypatch, 0)
+    assert {entry[:2] for entry in told.log if entry[0] != "ask"} == {
+        ("copy", "of steps"),
+        ("normalise", "of steps"),
+        ("step", "of steps"),
+    }
+    for number in range(1, NUM_BATCHES):
+        assert told.place("step", "of steps", number - 1) < told.place("copy", "of steps", number)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_the_account_books_waiting_where_it_is_waited_for(monkeypatch, prefetch):
+    """Protects data_ms and copy_ms where the copy is a batch ahead: asking for a batch is data; waiting for its copy,
+    copying and normalising are copy; and nothing of either is in the step."""
+    told, marks = step_through(monkeypatch, prefetch)
+    phase_of = {"ask": "data", "normalise": "copy"}
+    phase_of |= {"wait": "copy", "keep": "copy"} if prefetch else {"copy": "copy"}
+    seen = set()
+    for place, (what, *_) in enumerate(told.log):
+        if what in phase_of and place < told.place("step", "of steps", NUM_BATCHES - 1):
+            assert next(phase for phase, at in marks if at > place) == phase_of[what], told.log[place]
+            seen.add(what)
+    assert seen == phase_of.keys()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_one_kernel_normalises_as_two_do(layout):
+    """Protects a GPU's pixels, on the CPU: (x / 255 - mean) / std for each of 256 values, within float32's rounding."""
+    config = dataclasses.replace(Config(), memory_format=layout)
+    loader = Loader(None, GlobalBatches(1, 1, 1), config, torch.device("cpu"), ["a class"])
+    images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(2, 1, 1, 3).permute(0, 3, 1, 2)
+    by_two = loader.normalised(images)
+    loader.device = DEVICE  # whose kernel runs on the CPU, too
+    by_one = loader.normalised(images)
+    mean, std = (torch.tensor(values).double().view(3, 1, 1) for values in (MEAN, STD))
+    exact = (images.double() / 255 - mean) / std
+    for found in (by_one, by_two):
+        assert found.dtype == torch.float32 and found.stride() == by_two.stride()
+        assert (found - exact).abs().max() < 1e-6
+
+
+def test_the_gpus_decoder_reads_in_threads(tiny_data, monkeypatch):
+    """Protects from processes that are forked with a GPU in use: CUDA fails in them."""
+    monkeypatch.setattr(host_batches, "resolved_decoder", lambda config: ON_GPU)
+    worker = Worker(torch.device("cpu"))
+    batches = GlobalBatches(40, 8, 5)
+    images = image_folders(Config(data=str(tiny_data), image_size=32))[0]
+    threads = HostBatches(Config(workers=2, decoder=ON_GPU), worker, images, batches)
+    assert threads.start.func is host_batches.in_threads
+    assert [len(batch.target) for batch in threads] == [8] * 5
+
+
+def test_a_long_pass_gives_its_memory_back(tiny_data, monkeypatch):
+    """Protects validation's memory: training, which asks for no batch after the last, kept its own for good."""
+    monkeypatch.setattr(host_batches, "LONG", 5)
+    train, _ = loaders(tiny_data, global_batch=2)  # 20 batches in 2 slots
+    batches = iter(train)
+    for _ in range(train.num_steps):
+        next(batches)
+    assert train.host_batches.slots.pixels.any()
+    batches.close()
+    assert not train.host_batches.slots.pixels.any()
