@@ -18,7 +18,7 @@ from scripts.analysis.predict import Choices, Gradient, ddp
 from scripts.analysis.published import published_rows
 from scripts.report.predict import Options, main
 
-(SET,) = [path for path in (ROOT / "results/published").glob("cpu2-epyc_torch2.15_202611")]
+SET = sorted((ROOT / "results/published").glob("cpu2-*"))[0]
 GRADIENTS = tuple(
     Gradient(f"layer{n}.0.weight", f"layer{n}.0", 10_000_000, (5 - n) / 4, 1_000_000) for n in (4, 3, 2, 1)
 )
