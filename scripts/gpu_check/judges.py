@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.common.results import read_table
 from scripts.analysis.sets import BASELINE
-from scripts.analysis.words import digits
+from scripts.analysis.words import count, digits
 
 # What a run, or CUDA, says of a GPU that is gone: after it, nothing on it can pass.
 LOST = re.compile(
@@ -79,7 +79,7 @@ def ran(ended: Ended) -> Verdict:
         return Verdict("failed", "ran on the CPU in place of the GPU")
     if ended.precision not in ("", row["precision"]):
         return Verdict("failed", f"asked for {ended.precision}, and ran in {row['precision']}")
-    return Verdict("passed", f"{row['world_size']:.0f} ranks on {row['device_name'] or row['device']}")
+    return Verdict("passed", f"{count(int(row['world_size']), 'rank')} on {row['device_name'] or row['device']}")
 
 
 def timed(ended: Ended) -> Verdict:
@@ -156,7 +156,7 @@ def proved(ended: Ended) -> Verdict:
     divided = "yes" in set(runs[runs.run_id == row.run_id].parallel)
     if not divided and row.strategy != BASELINE:
         return Verdict("left", f"{bits} after {row.steps:.0f} steps on one device: no exchange was tested")
-    return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {row.world_size:.0f} ranks")
+    return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {count(int(row.world_size), 'rank')}")
 
 
 def said(pattern: str) -> Judge:

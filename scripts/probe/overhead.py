@@ -138,7 +138,6 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
 def rank(folder: str, flags: list[str]) -> None:
     """One rank of benchmarks.ddp, with windows of the bare loop, which reads `folder`, between its own. Rank 0 prints
     both at each pair."""
-    import torch
     import torch.distributed as dist
 
     from benchmarks import ddp
@@ -150,7 +149,7 @@ def rank(folder: str, flags: list[str]) -> None:
     config = whole_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
     shared = {name: getattr(config, name) for name in "arch image_size global_batch momentum weight_decay".split()}
     shared |= {"folder": f"{folder}/train", "lr": config.lr * config.global_batch / config.lr_batch}
-    shared |= {"workers": machine.num_workers(config.workers, torch.cuda.is_available())}
+    shared |= {"workers": machine.num_workers(config.workers, machine.num_gpus() > 0)}
 
     class PairedClock(Clock):
         def __init__(self, device):

@@ -112,7 +112,7 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     try:
         found = judge.judge(training, states.kept_states(scratch, training), evaluation_of(made), met["world_size"])
         if found["verdict"] == "ok":
-            found |= prove_resumed(run, training, folder, scratch, label)
+            found |= prove_resumed(run, training, evaluation_of(made), folder, scratch, label)
     except torch.OutOfMemoryError:
         reason = "would not fit: the reference, whole on one GPU, ran out of memory; prove a smaller --global-batch"
         return row | {"verdict": "not proved", "reason": reason}
@@ -121,8 +121,11 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     return row | found
 
 
-def prove_resumed(run: plan.Run, training, folder: Path, scratch: Path, label: str) -> dict:
-    """Resume the run where it was in the middle of its last epoch: the columns that change, where it is wrong."""
+def prove_resumed(run: plan.Run, training, evaluated: dict, folder: Path, scratch: Path, label: str) -> dict:
+    """Resume the run where it was in the middle of its last epoch: the columns that change, where it is wrong.
+
+    evaluated: the last evaluation of the run itself, which is proved.
+    """
     from scripts.proof import judge, states
 
     resumed = scratch / "resumed"
@@ -132,7 +135,10 @@ def prove_resumed(run: plan.Run, training, folder: Path, scratch: Path, label: s
     config = dataclasses.replace(run.config, checkpoint_dir=str(resumed), checkpoint_keep=False, resume=True)
     made, problem = start(dataclasses.replace(run, config=config), folder, label)
     if not problem:
-        kept = [before, states.read_kept(resumed / "last.pt", training)]
+        whole, last = (states.read_kept(folder / "last.pt", training) for folder in (scratch, resumed))
+        if judge.same_bits(last.state, whole.state).difference == 0 and evaluation_of(made) == evaluated:
+            return {}  # it is the run that was compared
+        kept = [before, last]
         problem = judge.judge(training, kept, evaluation_of(made), made.settings()["met"]["world_size"])
     if problem["verdict"] == "ok":
         return {}
@@ -143,7 +149,7 @@ def evaluation_of(made: RunFolder) -> dict:
     """The last evaluation that a run recorded: images, loss, acc1, acc5; nothing where it recorded none."""
     epochs = read_table(made.results, "epochs")
     of_run = epochs[(epochs.run_id == made.run_id) & (epochs.phase == "val")]
-    return of_run.iloc[-1].to_dict() if len(of_run) else dict.fromkeys(EVALUATED, float("nan"))
+    return of_run.iloc[-1][[*EVALUATED]].to_dict() if len(of_run) else dict.fromkeys(EVALUATED, float("nan"))
 
 
 def start(run: plan.Run, folder: Path, label: str) -> tuple[RunFolder, dict]:

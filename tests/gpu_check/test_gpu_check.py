@@ -314,7 +314,7 @@ def ended(tmp_path, row: dict, **other) -> judges.Ended:
 @pytest.mark.parametrize(
     "change, status, words",
     [
-        ({}, "passed", "1 ranks on cuda"),
+        ({}, "passed", "1 rank on cuda"),
         ({"device": "cpu"}, "failed", "ran on the CPU in place of the GPU"),
         ({"precision": "fp32"}, "failed", "asked for bf16, and ran in fp32"),
         ({"status": "skipped", "reason": "no room"}, "skipped", "no room"),
@@ -472,7 +472,7 @@ def test_a_real_run_is_judged_by_its_row(tmp_path, monkeypatch):
     (check,) = [check for check in checks(DRY, tmp_path) if check.name == "single bf16"]
     state, left = do([check], tmp_path)
     assert statuses(state) == {"single bf16": "passed"}, state.ended
-    assert not left and "1 ranks on" in state.ended["single bf16"]["words"]
+    assert not left and "1 rank on" in state.ended["single bf16"]["words"]
     found = json.loads((tmp_path / "checks/single-bf16.json").read_text())
     assert os.path.getsize(found["log"]) > 0 and (tmp_path / "short/runs.csv").exists()
 
