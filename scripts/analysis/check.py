@@ -15,8 +15,9 @@ import pandas
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.links import CONFIDENCE, Known, Link, fit_numbers
-from scripts.analysis.predict import STRATEGIES, Choices, Gradient, Machine, Step, Strategy, ddp_compressed, slowest_of
+from scripts.analysis.predict import STRATEGIES, Choices, Machine, Step, Strategy, ddp_compressed
 from scripts.analysis.stats import mean_interval
+from scripts.analysis.timeline import Gradient, slowest_of
 from scripts.analysis.words import interval, text_table
 
 RANKS = 2

@@ -13,9 +13,10 @@ import numpy
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.links import Fit, Known, Link, about, exactly
-from scripts.analysis.predict import Gradient, Machine, Step
+from scripts.analysis.predict import Machine, Step
 from scripts.analysis.sets import BASELINE, Group, ResultSet
 from scripts.analysis.step_account import mean_of, step_parts
+from scripts.analysis.timeline import Gradient
 
 GB = 1e9
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from scripts.analysis.links import Known, estimate_of, exactly
 from scripts.analysis.machines import GB, NETWORK, NVLINK, PCIE, Given, one_gpu, read_gradients
-from scripts.analysis.predict import Choices, Gradient, ddp
+from scripts.analysis.predict import Choices, ddp
+from scripts.analysis.timeline import Gradient
 from scripts.analysis.words import text_table
 
 RESNET50 = Path(__file__).resolve().parents[2] / "results/published/measured/gradients.csv"  # ResNet-50, 224 px

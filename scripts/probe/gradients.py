@@ -24,8 +24,8 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.stages import cut_stages, trace
 from scripts.analysis.machines import baseline_of
-from scripts.analysis.predict import Gradient
 from scripts.analysis.sets import BASELINE, load_set
+from scripts.analysis.timeline import Gradient
 from scripts.probe.measured import add_rows
 from scripts.suite.variables import read_variables
 

@@ -11,22 +11,17 @@ import pytest
 from benchmarks.common.errors import UserError
 from scripts.analysis.links import Link
 from scripts.analysis.predict import (
-    MIB,
     STRATEGIES,
     Choices,
-    Gradient,
     Machine,
     Step,
-    blocks,
-    buckets,
     ddp,
     ddp_compressed,
     fsdp,
     local_sgd,
-    overlap,
     pipeline_parallel,
-    slowest_of,
 )
+from scripts.analysis.timeline import MIB, Gradient, blocks, buckets, overlap, slowest_of
 
 LINK = Link(latency_s=0.0, bytes_per_s=100 * MIB)
 PAIR = Machine(devices_per_node=2, within=LINK, between=LINK, trees=False)

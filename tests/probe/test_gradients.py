@@ -12,7 +12,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model
 from scripts.analysis.machines import read_gradients
-from scripts.analysis.predict import blocks, buckets
+from scripts.analysis.timeline import blocks, buckets
 from scripts.probe import gradients
 
 CPU = torch.device("cpu")

@@ -14,8 +14,9 @@ from benchmarks.common.errors import UserError
 from scripts.analysis.links import COLUMNS, Known, exactly
 from scripts.analysis.machines import h100x8
 from scripts.analysis.outlook import cures, outlook_rows, reaches, sentence
-from scripts.analysis.predict import Choices, Gradient, ddp
+from scripts.analysis.predict import Choices, ddp
 from scripts.analysis.published import published_rows
+from scripts.analysis.timeline import Gradient
 from scripts.report.predict import Options, main
 
 SET = sorted((ROOT / "results/published").glob("cpu2-*"))[0]
