@@ -124,7 +124,7 @@ def compare(predictions: pandas.DataFrame, measured: pandas.DataFrame) -> pandas
     """The predictions with the measured step beside them. measured: CASE, round, ms of one step a row.
 
     The interval is Student's over rounds; error: how far the prediction lies outside of it, as a share of the nearer
-    end; below zero where it is too low, 0 inside.
+    end; below zero where it is too low, 0 inside. off: how far it is from the mean, as a share of that.
     """
     rows = []
     for row in predictions.to_dict("records"):
@@ -134,23 +134,26 @@ def compare(predictions: pandas.DataFrame, measured: pandas.DataFrame) -> pandas
         outside = row["predicted_ms"] - min(max(row["predicted_ms"], low), high)
         nearer = high if outside > 0 else low
         row |= {"measured_ms": mean, "measured_low": low, "measured_high": high, "error": outside / nearer}
-        rows.append(row | {"num_rounds": steps["round"].nunique()})
+        row |= {"off": row["predicted_ms"] / mean - 1, "num_rounds": steps["round"].nunique()}
+        rows.append(row)
     return pandas.DataFrame(rows)
 
 
 def verdict(compared: pandas.DataFrame) -> tuple[bool, str]:
-    """Whether the errors are within bounds, and a sentence with their median and the largest."""
+    """Whether the errors are within bounds, and two sentences with their median and the largest."""
     errors = compared.error.abs()
     median, most = float(errors.median()), float(errors.max())
     good = median <= MEDIAN_AT_MOST and most <= NONE_OVER
     bounds = f"bounds: {100 * MEDIAN_AT_MOST:.0f} % and {100 * NONE_OVER:.0f} %"
     said = f"{len(errors)} cases: median error {100 * median:.1f} %, largest {100 * most:.1f} % ({bounds})"
-    return good, said + (": it holds" if good else ": it does not hold")
+    off = 100 * compared.off.abs()
+    means = f"of the measured means, whatever their intervals: median {off.median():.1f} %, largest {off.max():.1f} %"
+    return good, f"{said}: it {'holds' if good else 'does not hold'}\n{means}"
 
 
 def table(compared: pandas.DataFrame) -> str:
     head = ("model", "px", "strategy", "alone", "side by side", "predicted, ms", "95 %", "measured, ms", "95 %")
-    lines = [(*head, "n", "error")]
+    lines = [(*head, "n", "error", "of the mean")]
     for row in compared.to_dict("records"):
         ends = [(row[f"{what}_low"], row[f"{what}_high"]) for what in ("predicted", "measured")]
         bounds = [interval(low, high, "{:.0f}".format) for low, high in ends]
@@ -167,6 +170,7 @@ def table(compared: pandas.DataFrame) -> str:
                 bounds[1],
                 str(row["num_rounds"]),
                 f"{100 * row['error']:+.1f} %",
+                f"{100 * row['off']:+.1f} %",
             )
         )
     return text_table(lines, left=(0, 2))

@@ -75,6 +75,8 @@ class Given:
 # NVLink 0.6 to 3.4 us, PCIe 1.0 to 5.7 us, network 2.7 to 14 us.
 NVLINK, PCIE, NETWORK = Known(1.9e-6, 0.6e-6, 3.4e-6), Known(2.5e-6, 1.0e-6, 5.7e-6), Known(4e-6, 2.7e-6, 14e-6)
 NCCL_LATENCY = "latency of a message: NCCL's tuning.cc, from its fastest to its safest protocol"
+PCIE_BYTES = Known(10 * GB, 6 * GB, 12 * GB)  # PCIe 3.0 x16 has 15.75 GB/s each way; 38 to 76 % taken as usable
+ETHERNET = Known(0.7 * GB, 0.6 * GB, 0.76 * GB)  # a quarter of 25 Gb/s: 0.78 GB/s; 77 to 97 % taken as usable
 ASSUMED = "busy (what NCCL's kernels take of computing) and spread (of devices, 1 % of a step) are assumed"
 
 
@@ -83,7 +85,7 @@ def h100x8(gradients: tuple[Gradient, ...], images_per_s: Known, images: float) 
         "8 x H100 a node, NVLink, 400 Gb/s a GPU between nodes",
         8,
         NVLINK,
-        Known(420 * GB, 360 * GB, 480 * GB),
+        Known(420 * GB, 370 * GB, 480 * GB),
         NETWORK,
         Known(46 * GB, 40 * GB, 49 * GB),
         Known(0.1, 0.03, 0.25),
@@ -93,7 +95,8 @@ def h100x8(gradients: tuple[Gradient, ...], images_per_s: Known, images: float) 
         **one_gpu(images, images_per_s, 25.6e6, 3350 * GB),
         gradients=gradients,
         sources=(
-            "NVLink 4: 450 GB/s each way (NVIDIA, H100 data sheet, 2023); nccl-tests' busbw: 360 to 480",
+            "NVLink 4: 450 GB/s each way (NVIDIA, H100 data sheet, 2023); nccl-tests' busbw: 370 by a ring, 480 by "
+            "NVLink SHARP from 256 MB on (NVIDIA/nccl-tests, issue 212)",
             "ConnectX-7, one a GPU: 50 GB/s (NVIDIA, DGX H100 data sheet, 2023), 80 to 98 % of it taken as usable",
             "images/s of one GPU: a forecast by its roof (make roof), until one is measured",
             NCCL_LATENCY,
@@ -107,9 +110,9 @@ def v100x4(gradients: tuple[Gradient, ...], images_per_s: Known, images: float) 
         "4 x V100 PCIe a node, 25 Gb/s between nodes",
         4,
         PCIE,
-        Known(10 * GB, 6 * GB, 12 * GB),
+        PCIE_BYTES,
         NETWORK,
-        Known(0.7 * GB, 0.6 * GB, 0.76 * GB),
+        ETHERNET,
         Known(0.05, 0.02, 0.1),
         exactly(1.0),
         True,

@@ -27,6 +27,7 @@ from scripts.analysis.allreduce import FROM, SMALLEST, bandwidth_rows, links, ov
 from scripts.analysis.links import row_of
 from scripts.analysis.words import interval
 from scripts.probe.crew import ROOT, Crew, calling
+from scripts.probe.measured import add_rows
 from scripts.report.allreduce import allreduce_chart
 from scripts.report.figures import save_chart
 
@@ -46,6 +47,8 @@ class Options:
     """Bytes of the largest all-reduce; 1 KB or more."""
     only: tuple[str, ...] = ()
     """Paths, such as gloo or horovod; default: all that are here."""
+    output: Path | None = None
+    """CSV file to which each path's link and ratio to a bare loop are added, with commit, date and machine."""
 
 
 def main(options: Options) -> int:
@@ -70,19 +73,25 @@ def main(options: Options) -> int:
                 bar.update()
     rows = pandas.DataFrame(found)
     about = f"{device()}, {ranks} ranks on {machine.num_cores()} cores"
-    return told(rows, about, options.out)
+    return told(rows, about, options.out, options.output)
 
 
-def told(rows: pandas.DataFrame, about: str, out: Path) -> int:
+def told(rows: pandas.DataFrame, about: str, out: Path, output: Path | None = None) -> int:
     """Print what the rounds say, and write it; 1 where a sum was wrong."""
-    found, fits = bandwidth_rows(rows), links(rows)
+    found, fits, kept = bandwidth_rows(rows), links(rows), []
     print(f"{about}\n{table(found)}\n")
-    for path in dict.fromkeys(rows.path):
-        for at_least, words in ((0, "over all sizes"), (FROM, "from 1 MB on")):
-            ratio, low, high = over_bare(rows, path, min(at_least, int(rows.bytes.max())))
-            bounds, n = interval(low, high, "{:.3f}".format), rows[rows.path == path]["round"].nunique()
-            print(f"{path}: busbw / a bare loop's {ratio:.3f} {bounds} {words} (95 %, n = {n} rounds, paired)")
+    for fit in fits:
+        ratios = {"num_rounds": rows[rows.path == fit.path]["round"].nunique()}
+        for at_least, name, words in ((0, "all", "over all sizes"), (FROM, "from_1_mb", "from 1 MB on")):
+            ratio, low, high = over_bare(rows, fit.path, min(at_least, int(rows.bytes.max())))
+            ratios |= {f"over_bare_{name}": ratio, f"over_bare_{name}_low": low, f"over_bare_{name}_high": high}
+            bounds = interval(low, high, "{:.3f}".format)
+            n = f"n = {ratios['num_rounds']} rounds, paired"
+            print(f"{fit.path}: busbw / a bare loop's {ratio:.3f} {bounds} {words} (95 %, {n})")
+        kept.append(row_of(fit) | ratios)
     print("\n" + "\n".join(map(said, fits)))
+    if output:
+        add_rows(output, kept)
     out.mkdir(parents=True, exist_ok=True)
     for name, some in (("allreduce", rows), ("bandwidths", pandas.DataFrame(found))):
         some.assign(machine=about).to_csv(out / f"{name}.csv", index=False)

@@ -3,7 +3,7 @@
     from scripts.probe.allreduce_rank import main       # scripts.probe.allreduce and predict_check start it
 
 A path is what a strategy sends a full bucket through. Every size is checked before it is timed. Times are means over
-the ranks; rank 0 prints a row a size. gated: a round waits for a line on stdin.
+the ranks; rank 0 prints a row a size. gated: a round waits for a line on stdin, and has no bare loop in it.
 """
 
 import dataclasses
@@ -99,13 +99,15 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def sweep(way: Way, buffer: torch.Tensor, number: int) -> None:
-    """A round: all sizes up to the buffer's, in powers of four and the largest; rank 0 prints a row for each."""
+def sweep(way: Way, buffer: torch.Tensor, number: int, calls: dict[str, Callable]) -> None:
+    """A round: all sizes up to the buffer's, in powers of four and the largest; rank 0 prints a row for each.
+
+    calls: by what their columns begin with; the order turns from round to round.
+    """
     item = buffer.element_size()
     for size in sizes_to(buffer.numel() * item):
         tensor = buffer[: size // item]
         wrong, times = num_wrong(way, tensor), max(2, min(50, TIMED_BYTES // size))
-        calls = {"": way.send, "bare_": way.bare}
         found = {}
         for prefix, call in sorted(calls.items(), reverse=number % 2 == 1):
             found |= dict(zip((f"{prefix}seconds", f"{prefix}cpu_s"), timed(way, call, tensor, times), strict=True))
@@ -125,12 +127,13 @@ def main() -> None:
         torch.set_num_threads(int(os.environ["THREADS_PER_RANK"]))
     way = PATHS[path]()
     buffer = torch.zeros(largest // way.dtype.itemsize, dtype=way.dtype, device=way.device)
-    for call in (way.send, way.bare):
+    calls = {"": way.send} if gated else {"": way.send, "bare_": way.bare}
+    for call in calls.values():
         call(buffer)  # pages and connections are there before a clock runs
     for number in range(rounds):
         if gated:
             print("ready:", flush=True)
             if not sys.stdin.readline():
                 break
-        sweep(way, buffer, number)
+        sweep(way, buffer, number, calls)
     os._exit(0)  # process groups need no last word here, and Horovod's shutdown waits

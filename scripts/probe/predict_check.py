@@ -28,11 +28,12 @@ from scripts.analysis.allreduce import sizes_to
 from scripts.analysis.check import ALONE, CASE, FLOAT, HALVES, RANKS, SIDE, compare, predict_cases, table, verdict
 from scripts.analysis.published import published_table
 from scripts.probe.crew import Crew
+from scripts.probe.measured import add_rows
 from scripts.probe.namespaces import joined
 
 TURNS, EXCHANGE = "scripts.probe.turns", "scripts.probe.allreduce_rank"
 TOGETHER, SENDING = "together", "exchange"
-WARMUP_STEPS, LARGEST = 3, 2**26
+WARMUP_STEPS, LARGEST = 3, 2**25  # DDP's largest buckets have 25 MiB and a layer
 SCRIPTS = (ddp, ddp_compressed)
 
 
@@ -53,6 +54,8 @@ class Options:
     """Gb/s between the ranks, each in a network namespace of its own (needs root); 0: over this machine's loopback."""
     seed: int = 0
     """Of the order in each round."""
+    output: Path | None = None
+    """CSV file to which the predictions and their errors are added, with commit, date and machine."""
 
 
 @dataclasses.dataclass
@@ -85,6 +88,9 @@ def main(options: Options) -> int:
     predictions.to_csv(options.out / "predictions.csv", index=False)
     compared = compare(predictions, pandas.read_csv(options.out / "measured.csv"))
     compared.to_csv(options.out / "compared.csv", index=False)
+    if options.output:
+        network = {"network": f"{options.gbit:g} Gb/s" if options.gbit else "loopback"}
+        add_rows(options.output, [network | row for row in compared.to_dict("records")])
     good, said = verdict(compared)
     print(table(compared), said, f"written: {options.out}", sep="\n\n")
     if not options.gbit:

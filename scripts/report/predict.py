@@ -28,7 +28,7 @@ from scripts.analysis.links import Known, read_links
 from scripts.analysis.machines import Given, baseline_of, h100x8, here, read_gradients, v100x4
 from scripts.analysis.outlook import ENOUGH, check_stages, outlook_rows, sentence
 from scripts.analysis.predict import Choices
-from scripts.analysis.published import RESNET50
+from scripts.analysis.published import PCIE_OVER_SXM, RESNET50
 from scripts.analysis.sets import load_set
 from scripts.analysis.words import interval, text_table
 from scripts.report.figures import (
@@ -48,7 +48,6 @@ COLUMNS = (
     "exposed_ms_low", "exposed_ms_high", "efficiency", "efficiency_low", "efficiency_high", "why_not",
 )  # fmt: skip
 GPU_IMAGES = 256.0
-PCIE_OVER_SXM = 14.0 / 15.7  # fp32 TFLOP/s of V100 PCIe and SXM2 (NVIDIA, V100 data sheet, 2020)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,10 +97,11 @@ def test_an_error_is_counted_from_the_nearer_end(predicted, error):
     (row,) = compare(pandas.DataFrame([CASE | {"predicted_ms": predicted}]), measured).to_dict("records")
     assert (row["measured_low"], row["measured_high"]) == pytest.approx((95.69735, 104.30265), abs=1e-4)
     assert row["error"] == pytest.approx(error, abs=1e-5) and row["num_rounds"] == 3
+    assert row["off"] == pytest.approx(predicted / 100 - 1)
 
 
 @pytest.mark.parametrize(
     ("errors", "good"), [([0.05, -0.19, 0.0], True), ([0.05, -0.21, 0.0], False), ([0.11, -0.12, 0.0], False)]
 )
 def test_the_verdict_goes_by_the_median_and_the_largest(errors, good):
-    assert verdict(pandas.DataFrame({"error": errors}))[0] is good
+    assert verdict(pandas.DataFrame({"error": errors, "off": errors}))[0] is good
