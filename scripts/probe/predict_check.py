@@ -72,6 +72,7 @@ def main(options: Options) -> int:
         raise UserError(f"--rounds is {options.rounds}, but an interval needs 3 or more")
     cases = [(arch, size, script) for arch in options.archs for size in options.image_sizes for script in SCRIPTS]
     tables: dict[str, list[dict]] = {"alone": [], "exchange": [], "gradients": [], "measured": []}
+    options.out.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         crews = start(stack, options, len(cases))
         rng = random.Random(options.seed)
@@ -81,9 +82,7 @@ def main(options: Options) -> int:
                 bar.set_postfix_str(" ".join(map(str, case.values())))
                 for name, rows in sit(crews, case, options, rng, bar).items():
                     tables[name] += [case | row for row in rows]
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, rows in tables.items():
-        pandas.DataFrame(rows).to_csv(options.out / f"{name}.csv", index=False)
+                    pandas.DataFrame(tables[name]).to_csv(options.out / f"{name}.csv", index=False)
     predictions = predict_cases(options.out)
     predictions.to_csv(options.out / "predictions.csv", index=False)
     compared = compare(predictions, pandas.read_csv(options.out / "measured.csv"))
