@@ -50,7 +50,8 @@ def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[l
 
     Philox 4x64-10 (Salmon et al., SC11) with the key (seed, epoch): block n of the stream follows from n alone.
     """
-    stream = numpy.random.Philox(key=[seed % 2**64, epoch], counter=first * NUMBERS // 4)
+    key = numpy.array([seed % 2**64, epoch], numpy.uint64)  # of a list with a number above 2**63 numpy makes floats
+    stream = numpy.random.Philox(key=key, counter=first * NUMBERS // 4)
     raw = stream.random_raw(num_images * NUMBERS).reshape(num_images, NUMBERS)
     return ((raw >> 11) * 2.0**-53).tolist()
 
@@ -114,11 +115,8 @@ def finish(box: torch.Tensor | Image.Image, view: View, out: torch.Tensor) -> No
         resized = resized[0].permute(1, 2, 0)
     height, width = out.shape[:2]
     cut = resized[view.cut_top : view.cut_top + height, view.cut_left : view.cut_left + width]
-    # numpy's copy stays in this thread; torch's would wake all of a rank's threads for 150 kB
-    if not view.flip:
-        numpy.copyto(out.numpy(), cut.numpy())
-        return
-    rows = max(1, OF_ONE_THREAD // (3 * width))
+    # Where a rank reads itself, with several threads, torch would wake them all for 150 kB. numpy's copy does not.
+    rows = height if not view.flip or torch.get_num_threads() == 1 else max(1, OF_ONE_THREAD // (3 * width))
     for first in range(0, height, rows):
-        some = slice(first, first + rows)
-        numpy.copyto(out.numpy()[some], cut[some].flip(1).numpy())
+        some = cut[first : first + rows]
+        numpy.copyto(out.numpy()[first : first + rows], (some.flip(1) if view.flip else some).numpy())

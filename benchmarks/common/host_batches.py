@@ -53,7 +53,7 @@ class HostBatches:
         self.start: Callable[[], Iterator[tuple[int, Told]]]
         if not workers:
             self.start = lambda: map(self.slots.fill, tickets)
-        elif resolved_decoder(config) in ("", ON_GPU):  # little holds Python's lock, and CUDA does not survive a fork
+        elif resolved_decoder(config) == ON_GPU:  # CUDA does not survive a fork
             self.start = functools.partial(in_threads, self.slots.fill, tickets, workers, worker.device)
         else:
             self.start = functools.partial(iter, in_processes(config, self.slots, tickets))

@@ -32,7 +32,7 @@ def costs(config: Config, turns: int) -> pandas.DataFrame:
     """A row a cause: CPU us_per_image with its 95 % interval, the share of what is left to the bare loop, and n.
 
     seeding: the random numbers. collate: whole batches with targets instead of the same place again and again.
-    queue: by one worker instead of by the process that asks; a thread for packed pixels, a process for files.
+    queue: by one worker process instead of by the process that asks.
     bare_share: what the bare loop spends over what our loader spends up to this step.
     """
     steps = ladder(dataclasses.replace(config, steps=BATCHES, workers=0))

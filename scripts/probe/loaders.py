@@ -32,6 +32,7 @@ from scripts.analysis.stats import ratio, run_interval
 from scripts.analysis.words import count
 from scripts.probe import loader_costs
 from scripts.probe import loader_ways as ways
+from scripts.probe.measured import origin
 from scripts.report.figures import save_chart
 from scripts.report.loaders import loaders_chart
 
@@ -89,9 +90,10 @@ def main(options: Options) -> int:
     print("\nwhat our loader spends, CPU microseconds an image; bare_share: of the bare loop, up to this cause:")
     print(costs.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
     options.out.mkdir(parents=True, exist_ok=True)
-    rates = rates.assign(image_size=options.image_size, machine=machine)
+    about = origin() | {"machine": machine}
+    rates = rates.assign(image_size=options.image_size, **about)
     rates.to_csv(options.out / "loaders.csv", index=False)
-    costs.assign(machine=machine).to_csv(options.out / "costs.csv", index=False)
+    costs.assign(**about).to_csv(options.out / "costs.csv", index=False)
     if len(costs) and len(rates):
         print("\nwritten:", *save_chart(loaders_chart(rates, costs), options.out, "loaders"), sep="\n  ")
     return int(bool(failed))
@@ -99,6 +101,9 @@ def main(options: Options) -> int:
 
 def cpu_time(config: Config, names: list[str], turns: int) -> pandas.DataFrame:
     """loader_costs.costs of our loaders that took part and have a bare loop."""
+    import torch
+
+    torch.set_num_threads(1)  # as in the windows, and in a loader's workers
     fast = {
         "ours, nvimgcodec": dataclasses.replace(config, decoder="nvimgcodec"),
         "ours, packed full": dataclasses.replace(config, loader="packed", pack="full"),

@@ -25,21 +25,21 @@ def add_rows(path: Path, rows: list[dict]) -> None:
 
     Raises UserError where the file has other columns or cannot be written.
     """
-    columns = [*rows[0], *(origin := _origin())]
+    columns = [*rows[0], *(of_all := origin())]
     try:
         old = path.read_text() if path.exists() else ",".join(columns) + "\n"
         if old.splitlines()[:1] != [",".join(columns)]:
             raise UserError(f"{path} has other columns than {', '.join(columns)}; move it away")
         out = io.StringIO()
         writer = csv.DictWriter(out, columns, lineterminator="\n")
-        writer.writerows({name: cell(value) for name, value in (row | origin).items()} for row in rows)
+        writer.writerows({name: cell(value) for name, value in (row | of_all).items()} for row in rows)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, old + out.getvalue())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _origin() -> dict[str, str]:
+def origin() -> dict[str, str]:
     """commit (with -dirty where files were changed; empty without git), date, machine."""
     import torch
 

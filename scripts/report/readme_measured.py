@@ -14,7 +14,8 @@ from scripts.report.readme_predicted import of_predictions
 
 TIMES = ("times_plain", "times_low", "times_high")
 TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
-LOADERS = ("cores", "loader", "n", "images_per_s", "low", "high", *TIMES, *TIMES_BARE, "image_size", "machine")
+ORIGIN = ("commit", "date", "machine")
+LOADERS = ("cores", "loader", "n", "images_per_s", "low", "high", *TIMES, *TIMES_BARE, "image_size", *ORIGIN)
 OURS = {"ours, nvimgcodec": "JPEGs", "ours, packed full": "packed pixels"}
 
 
@@ -45,7 +46,7 @@ def of_measured(measured: Path) -> dict[str, str]:
         "yardstick.origin": origin(yardstick),
         "loaders": _loaders(loaders),
         "loaders.fast": _fast(loaders),
-        "loaders.about": "".join(f"{row.image_size} px, {row.machine}" for row in loaders[:1].itertuples()),
+        "loaders.about": "".join(f"{row.image_size} px, {_origin(loaders[:1])}" for row in loaders[:1].itertuples()),
         **_yardstick(yardstick),
         **of_predictions(measured),
     }

@@ -220,8 +220,8 @@ def test_threads_do_not_share_a_decoder():
 
 
 def test_an_image_is_finished_by_its_own_thread_alone():
-    """Protects packed images, which threads read, from torch's teams: each reader would wake one of its own, beside
-    that of training. Mutant: the flip as one operation of torch, which goes to all threads from 32,768 values on."""
+    """Protects a rank that reads itself, with several threads, from waking them all for an image: they spin.
+    Mutant: the flip as one operation of torch, which goes to all threads from 32,768 values on."""
     code = """
 import os, threading, torch
 from benchmarks.common.crops import View, finish
