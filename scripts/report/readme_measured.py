@@ -46,7 +46,7 @@ def of_measured(measured: Path) -> dict[str, str]:
         "yardstick.origin": origin(yardstick),
         "loaders": _loaders(loaders),
         "loaders.fast": _fast(loaders),
-        "loaders.about": "".join(f"{row.image_size} px, {_origin(loaders[:1])}" for row in loaders[:1].itertuples()),
+        "loaders.about": "".join(f"{row.image_size} px, {origin(loaders[:1])}" for row in loaders[:1].itertuples()),
         **_yardstick(yardstick),
         **of_predictions(measured),
     }
