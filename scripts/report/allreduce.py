@@ -46,7 +46,8 @@ def allreduce_chart(rows: Sequence[Mapping], fits: Sequence[Fit], about: str) ->
         _sizes(axes)
     n = "/".join(map(str, sorted({row["num_rounds"] for row in rows})))
     lines = "lines: latency + bytes / bandwidth, fitted to relative errors; GB: 10^9 bytes."
-    footnote(figure, [f"points: means of {n} rounds, with 95 % intervals over rounds; {lines}"])
+    points = f"points: means of {n} rounds, with 95 % intervals over rounds; those of one size stand side by side;"
+    footnote(figure, [f"{points} {lines}"])
     return figure
 
 
