@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all plot report publish readme compare ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all slurm-all plot report publish readme compare ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -34,12 +34,13 @@ help: ## this text
 #: RANKS       for scaling, such as "1 2 4"
 #: A, B        for ab: two of commit:REV, tree:, flags:..., config:FILE, python:PATH; for compare: two sets
 #: FAIL_OVER   for ab and compare, such as 5%: fail where B is slower by more
-#: NODES, TASKS_PER_NODE, PARTITION, TIME  for bench-slurm; TIME in minutes
+#: NODES, TASKS_PER_NODE, PARTITION, TIME  for slurm-all and bench-slurm; TIME in minutes
 #: GPUS_PER_NODE, CPUS_PER_TASK            the same; default: the GPUs here, and a task's share of a node's cores
 #: PACK, PACKED                            what make pack keeps (full, 256, jpeg256), and its folder
 #: MEASURE     no: make report from what is there
 #: NAME, REPLACE   for publish: <hardware>_<torch>_<yyyymm>; yes: in the place of the set of that name
-#: WARNING_S   bench-slurm: seconds before the time limit at which a checkpoint is asked for; default 60
+#: WARNING_S   seconds before a job's time limit: bench-slurm asks for a checkpoint, slurm-all ends the run; default 60
+#: CONTAINER   an image in which scripts run, by Apptainer, or by srun with pyxis
 #: PEERS, MINUTES  for peers: which, and of pairs with each at most; default: all, 30
 #: MACHINE, LINK   for predict: here, h100x8 or v100x4; links.csv of make bench-allreduce
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
@@ -84,6 +85,9 @@ data: setup ## make imagenet-mini, unless DATA is given
 
 bench-all: setup data ## time the core strategies (STRATEGIES=all: every one), REPEATS rounds, then draw the charts
 	@launchers/all.sh
+
+slurm-all: setup data ## bench-all as one Slurm job, all strategies by turns on the same nodes: NODES=2 TASKS_PER_NODE=8
+	@launchers/slurm_all.sh
 
 $(BENCHES): bench-%: setup data
 	@STRATEGIES=$* launchers/all.sh

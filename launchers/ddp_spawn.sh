@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # torch.multiprocessing starts one process a GPU; the script reads NPROC.
 source "$(dirname "$0")/lib.sh"
-over_loopback
-attempt "$PYTHON" -m benchmarks.ddp_spawn "${OPTIONS[@]}"
+on_one_node
+attempt "${HERE[@]}" -m benchmarks.ddp_spawn "${OPTIONS[@]}"

@@ -1,13 +1,23 @@
 #!/usr/bin/env bash
-# horovodrun starts one process a GPU, here or on HOSTS=a:4,b:4.
+# horovodrun starts one process a GPU, here, on HOSTS=a:4,b:4, or by ssh on all nodes of an allocation.
 source "$(dirname "$0")/lib.sh"
-"$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("horovod") is None)' ||
-  skip "Horovod is not installed for $PYTHON; run: scripts/setup/install_horovod.sh"
-if [ -z "${HOSTS:-}" ]; then
-  over_loopback
-else
+"${HERE[@]}" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("horovod") is None)' ||
+  skip "Horovod is not installed for ${CONTAINER:-$PYTHON}; run: scripts/setup/install_horovod.sh"
+if in_allocation; then
+  [ -z "${CONTAINER:-}" ] || skip "horovodrun starts ranks on other nodes by ssh, outside of the container; take NODES=1"
+  hosts_of_job
+  HOSTS=${HOST_NAMES[0]}:$NPROC
+  for host in "${HOST_NAMES[@]:1}"; do
+    HOSTS+=,$host:$NPROC
+    ssh -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=no "$host" true </dev/null >/dev/null 2>&1 ||
+      skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` does not work without a password; set up a key"
+  done
+  count_all_nodes
+elif [ -n "${HOSTS:-}" ]; then
   NPROC=$(awk -F, '{ for (i = 1; i <= NF; i++) { split($i, a, ":"); n += a[2] } print n }' <<<"$HOSTS")
   export NUM_CORES=$NPROC # of other hosts nobody knows better than who lists them
+else
+  over_loopback
 fi
-HOROVODRUN=("$PYTHON" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
-attempt "${HOROVODRUN[@]}" "$PYTHON" -m benchmarks.horovod_ddp "${OPTIONS[@]}"
+HOROVODRUN=("${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
+attempt "${HOROVODRUN[@]}" "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

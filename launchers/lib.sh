@@ -22,11 +22,26 @@ if [ -z "${RUN_ID:-}" ]; then
   done <<<"$told"
 fi
 export OMP_NUM_THREADS=$THREADS_PER_RANK
+source launchers/cluster.sh
+words_of_container
 # shellcheck disable=SC2034 # launchers use it
 OPTIONS=(--config "$CONFIG") # of every script: all that was asked is in this file
 
 over_loopback() { # one machine talks to itself; across nodes the libraries choose the interface
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
+}
+
+on_one_node() { # said by those that cannot span nodes, for whom the plan asks for one node's ranks (preflight.py)
+  over_loopback
+}
+
+in_allocation() { # whether this is the job of make slurm-all, on several nodes
+  [ -n "${ALLOCATION:-}" ] && [ "${NODES:-1}" -gt 1 ]
+}
+
+count_all_nodes() { # NPROC and NUM_CORES were those of one node
+  export NPROC=$((NPROC * NODES))
+  if is_local; then over_loopback; else export NUM_CORES=$((NUM_CORES * NODES)); fi
 }
 
 ATTEMPT=("$PYTHON" -m scripts.suite.attempt --strategy "$STRATEGY_NAME" --results "$RESULTS" --run-id "$RUN_ID"
@@ -48,8 +63,17 @@ see_only() { # N: one process takes all GPUs that it sees, so it sees the first 
   export CUDA_VISIBLE_DEVICES
 }
 
-words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, or as one of NNODES nodes
-  TORCHRUN=("$PYTHON" -m torch.distributed.run --nproc-per-node "$NPROC")
+words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, on each node of the allocation, or as one of NNODES
+  local torchrun=(-m torch.distributed.run --nproc-per-node "$NPROC")
+  if in_allocation; then
+    torchrun+=(--nnodes "$NODES" --rdzv-backend static --rdzv-id "$RUN_ID" --rdzv-endpoint "$(first_address):$(free_port)")
+    words_of_step "$NODES" 1 "$((CPUS_PER_TASK * TASKS_PER_NODE))" # a torchrun a node
+    # shellcheck disable=SC2016 # a task's own number; torchrun reads the options that it is not given in PET_*
+    TORCHRUN=("${STEP[@]}" bash -c 'PET_NODE_RANK=$SLURM_NODEID exec "$@"' node "${INTERPRETER[@]}" "${torchrun[@]}")
+    count_all_nodes
+    return 0
+  fi
+  TORCHRUN=("${HERE[@]}" "${torchrun[@]}")
   if [ "${NNODES:-1}" -gt 1 ]; then
     : "${RDZV_ENDPOINT:?error: NNODES=$NNODES needs RDZV_ENDPOINT=host:port of the first node}"
     # static: torchrun's c10d deals ranks in the order of arrival, and rank 0, with the results, would be anywhere

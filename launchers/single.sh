@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # One process on one device: the baseline.
 source "$(dirname "$0")/lib.sh"
+on_one_node
 export NPROC=1
-attempt "$PYTHON" -m benchmarks.single "${OPTIONS[@]}"
+attempt "${HERE[@]}" -m benchmarks.single "${OPTIONS[@]}"

@@ -131,6 +131,18 @@ def environment(**variables) -> dict[str, str]:
     return {name: str(value) for name, value in mixed.items() if value is not None}
 
 
+def put(folder: Path, **programs: str) -> None:
+    """Programs that stand for others, each by its bash."""
+    folder.mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+
+
+def after(words: list[str], flag: str) -> str:
+    return words[words.index(flag) + 1]
+
+
 def hear_sigint() -> None:
     """For preexec_fn: a shell that was started deaf to SIGINT, as background jobs are, cannot trap it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

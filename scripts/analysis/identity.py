@@ -141,11 +141,10 @@ def unlike(one: Identity, other: Identity) -> list[str]:
     return [name for name in differing([one, other]) if name in chosen or not {name, name.removesuffix(MET)} & own]
 
 
-def asked_the_same(one: Identity, other: Identity) -> bool:
-    """Whether two groups were asked the same of their strategies."""
-    halves = (
-        {name: value for name, value in counted(each.asked).items() if name != "strategy"} for each in (one, other)
-    )
+def asked_the_same(one: Identity, other: Identity, but: Collection[str] = ()) -> bool:
+    """Whether two groups were asked the same of their strategies, but for these fields."""
+    own = {"strategy", *but}
+    halves = ({name: value for name, value in counted(each.asked).items() if name not in own} for each in (one, other))
     return _text(next(halves)) == _text(next(halves))
 
 

@@ -118,7 +118,8 @@ class ResultSet:
     def baseline_of(self, group: Group) -> Group | None:
         """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy,
         computed in the same precision, and had what one rank has of the machine; of several, those that were asked the
-        same. In fp16, which needs a gradient scaler, one rank of a strategy that has one stands for them.
+        same, if need be on other nodes. In fp16, which needs a gradient scaler, one rank of a strategy that has one
+        stands for them.
 
         None for these themselves, and where there are none, or several.
         """
@@ -132,8 +133,11 @@ class ResultSet:
         ]
         if group in found:
             return None
-        nearest = [other for other in found if asked_the_same(other.identity, group.identity)]
-        return next((some[0] for some in (nearest, found) if len(some) == 1), None)
+        same, elsewhere = (
+            [other for other in found if asked_the_same(other.identity, group.identity, but)]
+            for but in ((), ("ranks", "nodes"))
+        )
+        return next((some[0] for some in (same, elsewhere, found) if len(some) == 1), None)
 
     @functools.cached_property
     def ranked(self) -> list[Group]:

@@ -72,6 +72,7 @@ def commands(results: ResultSet) -> list[str]:
         "NNODES",
         "RDZV_ENDPOINT",
         "HOSTS",
+        "CONTAINER",
     )
     given = [f"{name}={shlex.quote(str(variables[name]))}" for name in names if variables.get(name)]
     repeats = results.ok.repeat.max()
@@ -87,7 +88,8 @@ def commands(results: ResultSet) -> list[str]:
         lines.append(_command("scaling", own, STRATEGY=strategy, RANKS=" ".join(map(str, ranks))))
     rest = [name for name in strategies if name not in {*scaled, *(strategy for strategy, _ in swept)}]
     if rest:
-        lines.append(_command("bench-all", given, STRATEGIES=" ".join(rest)))
+        target = "slurm-all" if variables.get("ALLOCATION") else "bench-all"  # launchers/slurm_all.sh
+        lines.append(_command(target, given, STRATEGIES=" ".join(rest)))
     return [clean(line) for line in (*lines, "make report")]
 
 

@@ -30,7 +30,7 @@ from scripts.suite.row import as_warm_up, known_before
 from scripts.suite.telemetry import Sampler
 from scripts.suite.verdict import Ended, judge
 
-POLL_S, GRACE_S, LOG_TAIL_LINES = 0.1, 5.0, 12
+POLL_S, GRACE_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 5.0, 1.0, 12
 PR_SET_PDEATHSIG = 1
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -136,13 +136,14 @@ def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, 
         try:
             sampler.start()
             follow(child, folder, options, ended, signals, log)
-            if child.poll() is None:
-                if signals:
-                    ended.signum = signals[0]
-                else:
-                    ended.timed_out_after_s = time.monotonic() - began
-                    ended.stopped = processes.wake_stopped(folder.path)
-                    processes.write_stacks(folder.path, log)
+            if child.poll() and not signals and "SLURM_JOB_ID" in os.environ:
+                time.sleep(LEEWAY_S)  # who ends a job signals all its processes, and this one may be the last to hear
+            if signals and child.poll() != 0:
+                ended.signum = signals[0]
+            elif child.poll() is None:
+                ended.timed_out_after_s = time.monotonic() - began
+                ended.stopped = processes.wake_stopped(folder.path)
+                processes.write_stacks(folder.path, log)
         finally:
             ended.wall_s = time.monotonic() - began
             processes.end_all(folder.path, grace_s if child.poll() is None else 0.0)

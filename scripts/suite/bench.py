@@ -19,13 +19,13 @@ import tyro
 
 from benchmarks.common.config import find_key
 from benchmarks.common.errors import UserError
-from scripts.suite import ablate, plan, preflight, rounds, schedule
+from scripts.suite import ablate, plan, preflight, rounds, scaling, schedule
 
 
 def main(kind: Literal["all", "sweep", "scaling", "ablate"] = "all", /) -> int:
     given = plan.read_variables()
     preflight.check_rendezvous()
-    made = {"all": plan.bench, "sweep": plan.sweep, "scaling": plan.scaling, "ablate": ablate.ablation}[kind]
+    made = {"all": plan.bench, "sweep": plan.sweep, "scaling": scaling.scaling, "ablate": ablate.ablation}[kind]
 
     def of_round(number: int) -> list[plan.Run]:
         return plan.fitted([run for run in made(dataclasses.replace(given, repeats=number)) if run.round == number])

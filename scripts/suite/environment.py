@@ -35,6 +35,8 @@ VARIABLES = (
     "NODE_RANK",
     "RDZV_ENDPOINT",
     "HOSTS",
+    "ALLOCATION",
+    "CONTAINER",
 )
 
 

@@ -1,6 +1,7 @@
 """The plan: from Make's variables to a list of runs, each with its settings resolved, and nothing started.
 
     python -m scripts.suite.plan ddp      # makes the folder of one run, prints what launchers/ddp.sh needs to know
+    python -m scripts.suite.plan          # makes the set only, and prints what launchers/slurm_all.sh does
 
 Every suite is such a list: round 1 of all its runs, then round 2, so that a slow spell of the machine hits all. What
 is resolved here travels as it is: into the run's folder (config.yaml, settings.json), and to its launcher in a few
@@ -17,7 +18,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common import machine
-from benchmarks.common.config import Config, find_key, load_config, whole_batch
+from benchmarks.common.config import Config, find_key, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.fingerprint import known_fingerprint
 from benchmarks.common.packed import has_files, open_packs
@@ -31,8 +32,9 @@ from scripts.suite.order import places
 from scripts.suite.variables import Given, read_variables
 
 Point = tuple[str, Config, int, str, int]
-"""A run of every round: strategy, configuration, ranks on this machine, flags as typed, threads a rank."""
-OF_A_CLUSTER = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION")
+"""A run of every round: strategy, configuration, ranks on this machine and no other (0: as many as there are, on all
+nodes), flags as typed, threads a rank."""
+OF_A_CLUSTER = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +68,12 @@ def make_run(
     threads: int = 0,
     flags: str = "",
     num_seeds: int = 0,
+    one_node: bool = False,
 ) -> Run:
     """A run of round `number`; ranks on this machine, and threads of each, are the machine's where they are 0.
 
     num_seeds: rounds take as many seeds in turn, from the configuration's on, and are alike; 0: its own in each.
+    one_node: on this machine only, also where the strategy could span nodes.
     """
     seeds = [config.seed + n for n in range(num_seeds)]
     if seeds:
@@ -80,13 +84,20 @@ def make_run(
         config = dataclasses.replace(config, limit_s=given.limit_s)
     packed = config.loader == "packed"
     data = "" if config.loader == "synthetic" else _fingerprint(config.data, config.pack if packed else "")
-    asked = ask(config, strategy, *machine.all_ranks(ranks_here), threads, data)
+    place = (ranks_here, 1) if one_node else preflight.all_ranks(strategy, ranks_here)
+    asked = ask(config, strategy, *place, threads, data)
     asked |= {"seeds": seeds} if seeds else {}
     # a cluster's nodes are known to the launcher only: what was said of them stands for them
     asked |= {name.lower(): os.environ[name] for name in OF_A_CLUSTER if os.environ.get(name)}
+    told = of_machine(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if one_node else {})
+    return Run(strategy, number, config, asked, told, flags)
+
+
+def of_machine(ranks_here: int, threads: int) -> dict[str, str]:
+    """What a launcher is told of this machine."""
     told = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
     told |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": threads}
-    return Run(strategy, number, config, asked, {name: str(value) for name, value in told.items()}, flags)
+    return {name: str(value) for name, value in told.items()}
 
 
 def fitted(runs: list[Run]) -> list[Run]:
@@ -113,22 +124,22 @@ def bench(given: Given) -> list[Run]:
     config, strategies = load_config(given.flags), preflight.chosen(given.strategies or " ".join(preflight.CORE))
     preflight.check_ranks([config], [given.ranks_here])
     share, cores = machine.threads_per_rank(given.ranks_here), machine.num_cores()
-    points = [(name, config, given.ranks_here, given.args, share) for name in strategies]
+    points = [(name, config, 0, given.args, share) for name in strategies]
     # on one GPU it may be there already
     points += [each for each in _others(given, config, strategies) if each[:3] not in [one[:3] for one in points]]
     if given.strategies in ("", "all") and not machine.num_gpus() and share != cores:
-        points.append((preflight.CORE[0], config, given.ranks_here, given.args, cores))
+        points.append((preflight.CORE[0], config, 0, given.args, cores))
     return _of_points(given, points)
 
 
 def _others(given: Given, config: Config, strategies: Sequence[str]) -> list[Point]:
     """The baselines in other precisions, which mixed ones among the strategies are measured by."""
-    share = machine.threads_per_rank(given.ranks_here)
+    share, is_one = machine.threads_per_rank(given.ranks_here), machine.all_ranks(given.ranks_here) == (1, 1)
     return [
         (
             name,
             dataclasses.replace(config, precision=precision),
-            ranks or given.ranks_here,
+            0 if is_one else ranks,
             f"{given.args} --precision {precision}".strip(),
             share,
         )
@@ -137,13 +148,12 @@ def _others(given: Given, config: Config, strategies: Sequence[str]) -> list[Poi
 
 
 def _of_points(given: Given, points: Sequence[Point]) -> list[Run]:
-    return in_rounds(
-        given,
-        lambda number: [
-            make_run(given, name, number, own, ranks_here=ranks, flags=text, threads=threads, num_seeds=given.num_seeds)
-            for name, own, ranks, text, threads in points
-        ],
-    )
+    def make(number: int, point: Point) -> Run:
+        name, own, ranks, text, threads = point
+        where = {"ranks_here": ranks, "one_node": ranks > 0, "threads": threads}
+        return make_run(given, name, number, own, **where, flags=text, num_seeds=given.num_seeds)
+
+    return in_rounds(given, lambda number: [make(number, point) for point in points])
 
 
 def sweep(given: Given) -> list[Run]:
@@ -159,11 +169,11 @@ def sweep(given: Given) -> list[Run]:
     own = [value_flags(key, text) for text in dict.fromkeys(given.values.split())]
     configs = [(load_config([*given.flags, *flags]), " ".join([given.args, *flags]).strip()) for flags in own]
     preflight.check_ranks([config for config, _ in configs], [given.ranks_here])
-    place, share, first = given.ranks_here, machine.threads_per_rank(given.ranks_here), preflight.CORE[0]
-    points = [(strategy, config, place, text, share) for config, text in configs]
+    share, first = machine.threads_per_rank(given.ranks_here), preflight.CORE[0]
+    points = [(strategy, config, 0, text, share) for config, text in configs]
     if strategy != first:
         plain, once = load_config(given.flags), key in OWN_OPTIONS
-        alone = [(first, plain, place, given.args, share)] if once else [(first, *each[1:]) for each in points]
+        alone = [(first, plain, 0, given.args, share)] if once else [(first, *each[1:]) for each in points]
         points += (_others(given, plain, [first, strategy]) if once else []) or alone
     return _of_points(given, points)
 
@@ -176,38 +186,6 @@ def in_rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
         order = [runs[which] for which in places(len(runs), number)]
         found += [dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)]
     return found
-
-
-def scaling(given: Given) -> list[Run]:
-    """STRATEGY on each of RANKS: with the configured batch (strong), and with as many images a rank as the most
-    ranks get of it (weak), beside the baseline; every rank has the threads that it has among the most."""
-    from scripts.analysis.sets import BASELINE  # pandas, which nothing else here needs
-
-    if not given.strategy or not given.ranks:
-        raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
-    if not all(word.isdecimal() and int(word) > 0 for word in given.ranks.split()):
-        raise UserError(f"RANKS is {given.ranks!r}, but must be numbers of ranks, such as 1 2 4")
-    if elsewhere := [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]:
-        raise UserError(f"RANKS are numbers of ranks on this machine; leave {elsewhere[0]} out")
-    strategy, ranks = preflight.only(given.strategy), sorted({int(word) for word in given.ranks.split()})
-    if len(ranks) < 2:
-        raise UserError(f"RANKS is {given.ranks!r}: one number of ranks shows no scaling; give two or more")
-    config, most = load_config(given.flags), ranks[-1]
-    preflight.check_ranks([config], ranks, "RANKS")
-    batch, threads = whole_batch(config, most).global_batch, machine.threads_per_rank(most)
-    # with the most ranks, strong and weak scaling are the same run
-    shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
-
-    def make(name: str, number: int, num_ranks: int, size: int) -> Run:
-        own = dataclasses.replace(config, global_batch=size, batch_per_device=0)
-        flags = f"{given.args} --global-batch {size}".strip()
-        where = {"ranks_here": num_ranks, "threads": threads, "num_seeds": given.num_seeds}
-        return make_run(given, name, number, own, **where, flags=flags)
-
-    # what the strategy costs even on one rank
-    alone = [] if strategy == BASELINE else [(BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
-    points = [*alone, *((strategy, *shape) for shape in shapes)]
-    return in_rounds(given, lambda number: [make(name, number, *shape) for name, *shape in points])
 
 
 def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
@@ -261,13 +239,19 @@ def begin(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str
     return folder, told | run.variables
 
 
-def main(strategy: str, /) -> None:
-    """The run of a launcher that a person starts by hand: its variables, a line each."""
+def main(strategy: str = "", /) -> None:
+    """Prints variables, a line each: of the run of a launcher that a person starts by hand; without a strategy the
+    machine's and the set, which is made unless PLAN=yes."""
     given = read_variables()
-    (run,) = fitted(
-        [make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)]
-    )
-    _, told = begin(run, preflight.open_set(given.results), os.environ.get("LABEL", ""))
+    if strategy:
+        (run,) = fitted(
+            [make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)]
+        )
+        _, told = begin(run, preflight.open_set(given.results), os.environ.get("LABEL", ""))
+    else:
+        told = of_machine(given.ranks_here, machine.threads_per_rank(given.ranks_here))
+        results = given.results if os.environ.get("PLAN") == "yes" else preflight.open_set(given.results)
+        told |= {"RESULTS": str(results or "")}
     print("\n".join(f"{name}={value}" for name, value in told.items()))
 
 

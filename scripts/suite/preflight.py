@@ -16,7 +16,8 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.precision import met_precision
 from scripts.setup.check_data import check_image_folder
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
 # What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
 CORE = [
     "single", "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
@@ -56,6 +57,12 @@ def is_mixed(strategy: str) -> bool:
     """Whether its script is about mixed precision, which it says by a line `MIXED = True`."""
     text = (BENCHMARKS / f"{strategy}.py").read_text(encoding="utf-8")
     return any(line.split("#")[0].strip() == "MIXED = True" for line in text.splitlines())
+
+
+def all_ranks(strategy: str, ranks_here: int) -> tuple[int, int]:
+    """(ranks, nodes) in all that a strategy has: those of one node where its launcher says `on_one_node`."""
+    lines = (ROOT / "launchers" / f"{strategy}.sh").read_text(encoding="utf-8").splitlines()
+    return (ranks_here, 1) if "on_one_node" in lines else machine.all_ranks(ranks_here)
 
 
 def other_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, str, int]]:

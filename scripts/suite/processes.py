@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 POLL_S, STACK_WAIT_S, STACKS_LIMIT_S = 0.1, 0.3, 30.0
+STEPS_LIMIT_S, ANSWER_LIMIT_S = 3.0, 20.0  # a job that is cancelled has little time, and a row to write
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
 
 
@@ -65,6 +66,27 @@ def end_all(run_dir: Path, grace_s: float) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(POLL_S)
+    end_steps(run_dir.name)
+
+
+def end_steps(name: str) -> None:
+    """End what is left of this Slurm job's steps of that name: a killed srun leaves its tasks on other nodes, where no
+    process of this one finds them. A step bears the name of its run (launchers/cluster.sh)."""
+    job, deadline = os.environ.get("SLURM_JOB_ID"), time.monotonic() + STEPS_LIMIT_S
+    while job and time.monotonic() < deadline:
+        said = _output("squeue", "--noheader", "--steps", "--jobs", job, "--format", "%i %j")
+        left = [words[0] for line in said.splitlines() if (words := line.split(maxsplit=1))[1:] == [name]]
+        if not left:
+            break
+        _output("scancel", *left)
+        time.sleep(POLL_S)
+
+
+def _output(*command: str) -> str:
+    """stdout of a program of Slurm's; '' where it is not here or does not answer."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S).stdout
+    return ""
 
 
 def _may_be_told(process: psutil.Process) -> bool:

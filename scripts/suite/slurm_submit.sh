@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Submits a command as a batch job, follows the job to its end through every requeue, and exits as it did.
-#   RUN_DIR=/shared/folder scripts/suite/slurm_submit.sh SBATCH_OPTION ... -- srun ...
+# Submits a batch script, follows the job to its end through every requeue, and exits as it did.
+#   RUN_DIR=/shared/folder scripts/suite/slurm_submit.sh SBATCH_OPTION ... -- scripts/suite/slurm_job.sh srun ...
 # SIGINT and SIGTERM cancel the job; its tasks get SIGTERM, and time to write a checkpoint.
 set -euo pipefail
 
@@ -12,8 +12,8 @@ done
 shift
 warning_s=${WARNING_S:-60} # before the time limit: enough for the steps of a window and a checkpoint
 
-job=$(sbatch --parsable --requeue --signal="B:USR1@$warning_s" --open-mode=append --output="$RUN_DIR/run.log" \
-  "${options[@]}" "$(dirname "$0")/slurm_job.sh" "$@")
+job=$(sbatch --parsable --requeue --export=ALL --signal="B:USR1@$warning_s" --open-mode=append \
+  --output="$RUN_DIR/run.log" "${options[@]}" "$@")
 job=${job%%;*}
 trap 'scancel "$job"' INT TERM
 trap 'scancel --signal=USR2 "$job"' USR2 # the tasks of a job that hangs write their stacks, on whatever node
@@ -21,7 +21,7 @@ trap 'scancel --signal=USR2 "$job"' USR2 # the tasks of a job that hangs write t
 field() { # NAME: a field of what the controller says of the job
   sed -nE "s/.* $1=([^ ]*).*/\1/p" <<<"$said"
 }
-silent=0
+silent=0 waits=
 while :; do
   if said=$(scontrol show job "$job" -o); then
     silent=0
@@ -31,8 +31,15 @@ while :; do
     exit 1
   fi
   case $(field JobState) in
-    PENDING | CONFIGURING | REQUEUED | REQUEUE_HOLD) touch "$RUN_DIR/queued" ;; # the run's limit counts from its start
-    RUNNING | COMPLETING | SUSPENDED | RESIZING | SIGNALING | STAGE_OUT) rm -f "$RUN_DIR/queued" ;;
+    PENDING | CONFIGURING | REQUEUED | REQUEUE_HOLD)
+      touch "$RUN_DIR/queued" # the run's limit counts from its start
+      [ -n "$waits" ] || echo "job $job is in the queue ($(field Reason))"
+      waits=yes
+      ;;
+    RUNNING | COMPLETING | SUSPENDED | RESIZING | SIGNALING | STAGE_OUT)
+      rm -f "$RUN_DIR/queued"
+      waits=
+      ;;
     *) break ;;
   esac
   sleep 1 & wait $! || true # a signal ends `wait` at once, where it would wait for a bare sleep

@@ -149,6 +149,19 @@ def test_the_baseline_has_the_same_settings(tmp_path):
     assert bases["slurm"] is None and bases["single"] is None
 
 
+@pytest.mark.parametrize(("ranks", "nodes", "also"), [(2, 1, {"ranks": 1}), (4, 2, {"threads_per_rank": 2})])
+def test_of_several_baselines_it_is_the_one_that_was_asked_the_same(tmp_path, ranks, nodes, also):
+    """Protects x single of two numbers of ranks in one set, and of a strategy on two nodes, whose baseline has one."""
+    alone = {"device": "cuda", "world_size": 1, "num_shards": 1, "precision": "fp32"}
+    for own in ({}, also):
+        add(tmp_path, asked("single", **own), alone)
+    add(tmp_path, asked(ranks=ranks, nodes=nodes), alone | {"world_size": ranks, "num_shards": ranks})
+    results = load_set(tmp_path)
+    (group,) = results.timed("ddp")
+    base = results.baseline_of(group).identity.asked
+    assert (base["ranks"], base["nodes"], base["threads_per_rank"]) == (2, 1, 1)
+
+
 # --- bad input -----------------------------------------------------------------------------------------------------
 
 

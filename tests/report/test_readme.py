@@ -227,7 +227,8 @@ def test_every_file_and_command_is_there(path):
             names = itertools.takewhile(re.compile(r"[a-z_<>-]+").fullmatch, command.split())
             assert {name for name in names if "<" not in name} <= targets, line
             assert all(re.search(rf"\b{name}\b", MAKEFILE) for name in re.findall(r"([A-Z_]+)=", command)), line
-        ours = re.sub(r'PIP_ARGS="[^"]*"|.* pip download .*', "", line)  # pip's flags are its own
+        # pip's and torchrun's flags are their own
+        ours = re.sub(r'PIP_ARGS="[^"]*"|.* pip download .*|\btorchrun .* -m ', "", line)
         for flag in re.findall(r"(?<![\w-])--(?:no-)?([a-z][\w-]+)", ours):
             assert flag.replace("-", "_") in {*FIELDS, *OPTIONS}, flag
 

@@ -24,7 +24,7 @@ from scripts.analysis.stats import strategy_throughput
 from scripts.analysis.sweep import sweep_points
 from scripts.report import scaling as plot_scaling
 from scripts.report import sweep as plot_sweep
-from scripts.suite import plan
+from scripts.suite import plan, scaling
 
 COMMON = {
     "schema": 1,
@@ -117,7 +117,7 @@ def test_a_mistake_is_named_with_what_to_do(monkeypatch, tmp_path, variables, wo
     for name, text in {"NPROC": "2", "NUM_GPUS": "2", "ARGS": "--loader synthetic", **given}.items():
         monkeypatch.setenv(name, text.replace(",", " "))
     with pytest.raises(UserError) as caught:
-        (plan.scaling if "RANKS" in given else plan.sweep)(plan.read_variables())
+        (scaling.scaling if "RANKS" in given else plan.sweep)(plan.read_variables())
     assert all(word in str(caught.value) for word in words), caught.value
 
 

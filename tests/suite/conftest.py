@@ -1,7 +1,9 @@
-"""What the tests of plans share: Make's variables, as the plan reads them."""
+"""What the tests of plans and jobs share: Make's variables, as the plan reads them; programs that stand for Slurm."""
+
+from pathlib import Path
 
 import pytest
-from support import SYNTHETIC_YAML
+from support import SYNTHETIC_YAML, put
 
 from scripts.suite import plan
 
@@ -9,6 +11,14 @@ VARIABLES = (
     "ARGS CONFIG DATA RESULTS RETRY REPEATS STRATEGIES STRATEGY KEY VALUES RANKS NPROC TIMEOUT HOSTS NODES NNODES "
     "UNTIL BUDGET SEEDS"
 )
+
+SCONTROL = """
+case "$*" in
+"show hostnames "*) printf '%s\\n' node1 node2 ;;
+"show node node1 -o") echo "NodeName=node1 Arch=x86_64 NodeAddr=10.0.0.1 NodeHostName=node1 Version=23" ;;
+"show job "*) echo " JobId=7 JobState=COMPLETED Reason=None ExitCode=0:0" ;;
+esac
+"""
 
 
 @pytest.fixture
@@ -25,3 +35,11 @@ def given(monkeypatch, tmp_path):
         return plan.read_variables()
 
     return read
+
+
+@pytest.fixture
+def bin_path(tmp_path) -> Path:
+    """A PATH's first folder: Slurm on two nodes of 8 cores, and an ssh that is let in."""
+    sinfo, ssh = '[ "${SINFO:-up}" = up ] && echo 8', '[ "${SSH:-yes}" = yes ]'
+    put(tmp_path / "bin", sinfo=sinfo, scontrol=SCONTROL, ssh=ssh, srun="echo usage")
+    return tmp_path / "bin"

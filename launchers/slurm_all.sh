@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Not a strategy: make slurm-all, which is all.sh in one Slurm job, so that all strategies take turns on the same nodes.
+# The job goes on where it was when it is put back into the queue; another one does with the same RESULTS.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PYTHON=${PYTHON:-.venv/bin/python}
+command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
+source launchers/cluster.sh
+[ -z "${SLURM_JOB_ID:-}" ] ||
+  { echo "error: this is in Slurm job $SLURM_JOB_ID, and slurm-all submits a job; run it outside, or make bench-all here" >&2; exit 2; }
+find_cluster || { echo "error: $WHY" >&2; exit 2; }
+
+unset HOSTS NNODES NODE_RANK # of other ways over several machines
+given_gpus=${NUM_GPUS:-}
+told=$(PLAN=yes "$PYTHON" -m scripts.suite.plan) || exit 2
+while IFS= read -r line; do
+  export "${line?}"
+done <<<"$told"
+shape_of_job
+export NODES TASKS_PER_NODE GPUS_PER_NODE CPUS_PER_TASK NPROC=$TASKS_PER_NODE
+words_of_container # refuses now what no node could do
+unset NUM_CORES OMP_NUM_THREADS
+planned=$(PLAN=yes NUM_GPUS=$GPUS_PER_NODE launchers/all.sh 2>&1) || { echo "$planned" >&2; exit 2; } # before it waits
+[ "${PLAN:-}" != yes ] || { echo "$planned"; exit 0; }
+RESULTS=$("$PYTHON" -m scripts.suite.plan | sed -n 's/^RESULTS=//p') || exit 2 # made now
+export RESULTS NUM_GPUS=$given_gpus # the node counts its own
+
+mkdir -p "$RESULTS/job"
+echo "all runs of $RESULTS are one job, which says in $RESULTS/job/run.log:"
+tail -n 0 -s 0.2 --pid $$ -F "$RESULTS/job/run.log" 2>/dev/null &
+lines=$!
+RUN_DIR=$RESULTS/job scripts/suite/slurm_submit.sh "${SHAPE[@]}" --job-name slurm-all -- scripts/suite/slurm_suite.sh &
+follows=$!
+trap 'kill -TERM "$follows"' INT TERM # which cancels the job
+while kill -0 "$follows" 2>/dev/null; do
+  code=0
+  wait "$follows" || code=$?
+done
+sleep 0.5 # for the job's last lines
+kill "$lines"
+exit "$code"

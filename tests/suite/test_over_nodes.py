@@ -1,0 +1,157 @@
+"""In one Slurm job on two nodes: which strategies span them and how, and what runs in a container.
+
+    .venv/bin/python -m pytest tests/suite/test_over_nodes.py
+
+Reads the command lines of launchers, with programs on PATH that stand for Slurm, ssh and containers.
+"""
+
+import os
+import re
+import subprocess
+
+import pytest
+from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, environment, put
+
+from benchmarks.common import machine
+from benchmarks.common.run_folder import RunFolder
+from scripts.suite import plan, preflight
+
+ON_ONE_NODE = {"single", "dataparallel", "model_parallel", "ddp_spawn"}
+OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchrun
+
+
+@pytest.fixture
+def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
+    """launched(strategy, **environment): what a launcher runs in a job on two nodes with two tasks each; `words`,
+    their environment `env`, the attempt's own words, and the half that was `asked`."""
+
+    def launch(name: str, **variables) -> dict:
+        job = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]", "ALLOCATION": 7, "NODES": 2, "NPROC": 2}
+        job |= {"TASKS_PER_NODE": 2, "CPUS_PER_TASK": 3, "THREADS_PER_RANK": 3, "SLURM_CONF": "/dev/null"}
+        ours = {"PATH": f"{bin_path}:{os.environ['PATH']}", "RESULTS": tmp_path / "a set", "CONFIG": tiny_config}
+        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.suite.plan"}
+        env = environment(**recorder.variables | ours | job | variables)
+        done = subprocess.run([ROOT / "launchers" / f"{name}.sh"], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        call = recorder.calls()[-1]
+        at = call["words"].index("--") if "--" in call["words"] else len(call["words"])
+        folder = RunFolder(tmp_path / "a set" / "logs" / call["env"]["RUN_ID"])
+        found = {"words": call["words"][at + 1 :], "attempt": call["words"][:at], "env": call["env"]}
+        return found | {"asked": folder.settings()["asked"]}
+
+    return launch
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_launcher_spans_the_nodes_or_says_that_it_cannot(monkeypatch, name):
+    """Protects the comparison: no strategy runs on fewer nodes than the plan, its settings and its forecast have."""
+    text = (ROOT / "launchers" / f"{name}.sh").read_text().splitlines()
+    said = [word for word in ("on_one_node", "words_of_torchrun") if word in text]
+    assert said == ([] if name in OTHERWISE else ["on_one_node" if name in ON_ONE_NODE else "words_of_torchrun"])
+    for variable, value in (("HOSTS", ""), ("NODES", "2"), ("TASKS_PER_NODE", "4")):
+        monkeypatch.setenv(variable, value)
+    assert preflight.all_ranks(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
+
+
+def test_torchrun_is_started_on_every_node(launched):
+    """Protects the ranks' numbers: one torchrun a node, which knows its place, and meets the others at the first."""
+    run = launched("ddp")
+    step, torchrun = run["words"][: run["words"].index("bash")], run["words"][run["words"].index("-m") :]
+    assert step[0] == "srun" and "--kill-on-bad-exit=1" in step
+    for flag, value in (("--nodes", "2"), ("--ntasks", "2"), ("--ntasks-per-node", "1"), ("--cpus-per-task", "6")):
+        assert after(step, flag) == value
+    assert after(step, "--job-name") == run["env"]["RUN_ID"]
+    assert "PET_NODE_RANK=$SLURM_NODEID" in after(run["words"], "-c")
+    for flag, value in (("--nnodes", "2"), ("--nproc-per-node", "2"), ("--rdzv-backend", "static")):
+        assert after(torchrun, flag) == value
+    assert re.fullmatch(r"10\.0\.0\.1:2\d{4}", after(torchrun, "--rdzv-endpoint"))
+    assert run["env"]["NPROC"] == "4" and "RENDEZVOUS_FILE" not in run["env"]
+    assert "GLOO_SOCKET_IFNAME" not in run["env"]  # nodes cannot talk over loopback
+    assert (run["asked"]["ranks"], run["asked"]["nodes"]) == (4, 2)
+
+
+def test_srun_starts_all_tasks(launched):
+    """Protects the one that needs no torchrun; inside the job it submits none."""
+    words = launched("slurm")["words"]
+    assert words[0] == "srun" and after(words, "--ntasks") == "4" and after(words, "--cpus-per-task") == "3"
+
+
+def test_ranks_of_two_gpus_are_half_as_many_on_each_node(launched):
+    """Protects 2 ranks x 2 nodes on machines of 4 GPUs from being 4 on each."""
+    run = launched("hybrid_parallel", NUM_GPUS=4, GPUS_PER_NODE=4, NPROC=4, TASKS_PER_NODE=4)
+    assert after(run["words"], "--nproc-per-node") == "2" and run["env"]["NPROC"] == "4"
+
+
+@pytest.mark.parametrize("name", sorted(ON_ONE_NODE))
+def test_what_cannot_span_nodes_has_the_first(launched, name):
+    """Protects their rows: the ranks of one node, on it, and asked so."""
+    run = launched(name)
+    assert run["words"][1:3] == ["-m", f"benchmarks.{name}"]
+    assert run["env"]["NPROC"] == ("2" if name == "ddp_spawn" else "1")
+    assert (run["asked"]["ranks"], run["asked"]["nodes"]) == (2, 1)
+
+
+def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched):
+    """Protects Horovod's row from being of fewer ranks than its neighbours'."""
+    run = launched("horovod_ddp", NPROC=4, TASKS_PER_NODE=4, NUM_CORES=None)
+    assert after(run["words"], "-H") == "node1:4,node2:4" and after(run["words"], "-np") == "8"
+    assert run["env"]["NUM_CORES"] == str(2 * machine.num_cores())
+    skipped = launched("horovod_ddp", SSH="no")
+    assert skipped["words"] == [] and "`ssh node2` does not work" in after(skipped["attempt"], "--skip")
+    assert (skipped["asked"]["ranks"], skipped["asked"]["nodes"]) == (4, 2)
+
+
+def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tmp_path):
+    """Protects x one rank on V100s: the run of one rank is no run of one rank on each node, and no round lacks it."""
+    for name, value in {
+        "NODES": 2,
+        "TASKS_PER_NODE": 4,
+        "NPROC": 4,
+        "NUM_GPUS": 4,
+        "STRATEGIES": "single ddp_amp",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML.replace("global_batch: 4", "global_batch: 8"))
+    monkeypatch.setenv("CONFIG", str(tmp_path / "a.yaml"))
+    monkeypatch.setattr("benchmarks.common.machine.capability", lambda: (7, 0))
+    monkeypatch.setattr("benchmarks.common.machine.usable_gpus", lambda: 4)
+    given = plan.read_variables()
+    runs = [run for run in plan.bench(given) if run.round == 1 and run.strategy == "ddp_amp"]
+    assert sorted((run.asked["ranks"], run.asked["nodes"], run.variables.get("NODES")) for run in runs) == [
+        (1, 1, "1"),
+        (8, 2, None),
+    ]
+
+
+# --- containers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", ["apptainer", "singularity"])
+def test_apptainer_runs_the_scripts_of_every_node(launched, bin_path, tmp_path, tiny_data, program):
+    """Protects CONTAINER=: the image's interpreter, with the folders that a run needs, and the GPUs."""
+    put(bin_path, **{program: ""})
+    image = {"CONTAINER": "/images/torch.sif"}
+    words = launched("single", **image)["words"]
+    assert words[:2] == [str(bin_path / program), "exec"] and "--nv" not in words
+    mounted = [words[at + 1] for at, word in enumerate(words) if word == "--bind"]
+    assert mounted == [str(ROOT), str(tmp_path / "a set"), str(tiny_data)]
+    assert words[words.index("/images/torch.sif") :][:4] == ["/images/torch.sif", "python3", "-m", "benchmarks.single"]
+    run = launched("ddp", NUM_GPUS=2, GPUS_PER_NODE=2, **image)
+    assert run["words"][0] == "srun" and "--nv" in run["words"] and run["asked"]["container"] == image["CONTAINER"]
+    inner = run["words"][run["words"].index("node") + 1 :]
+    assert inner[0] == str(bin_path / program) and after(inner, "python3") == "-m"
+    if program == "apptainer":
+        assert "ssh, outside of the container" in after(launched("horovod_ddp", **image)["attempt"], "--skip")
+
+
+def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, tiny_data):
+    """Protects clusters with pyxis, where one process needs a step of its own, too."""
+    put(bin_path, srun="echo '  --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'")
+    for name, tasks in (("ddp", "2"), ("slurm", "4"), ("single", "1")):
+        words = launched(name, CONTAINER="nvcr.io#nvidia/pytorch:25.01-py3")["words"]
+        assert words[0] == "srun" and after(words, "--ntasks") == tasks
+        assert after(words, "--container-image") == "nvcr.io#nvidia/pytorch:25.01-py3"
+        mounts = ",".join(f"{path}:{path}" for path in (ROOT, tmp_path / "a set", tiny_data))
+        assert after(words, "--container-mounts") == mounts and after(words, "--container-workdir") == str(ROOT)
+        assert "python3" in words and "apptainer" not in words
+    assert after(words, "--relative") == "0"  # the first node

@@ -1,0 +1,235 @@
+"""make slurm-all: one Slurm job in which all strategies take turns on the same nodes.
+
+    .venv/bin/python -m pytest tests/suite/test_slurm_all.py
+
+The quick tests read what is submitted and said, with programs on PATH that stand for Slurm. The slow ones are real: a
+cluster of two nodes on this host, and torchrun as two pods of a Kubernetes job would start it.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fault_runs import until
+from support import ROOT, SYNTHETIC_YAML, after, environment, put
+
+from benchmarks.common.results import read_table
+from benchmarks.common.run_folder import RunFolder
+from scripts.suite import processes
+
+SLURM_LOCAL = ROOT / "scripts/setup/slurm_local.sh"
+
+
+# --- the job ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def submitted(bin_path, tmp_path, tiny_data):
+    """submitted(**environment): launchers/slurm_all.sh as it ended, and what sbatch was told: words, env."""
+    put(bin_path, sbatch=f'printf "%s\\0" "$@" >"{tmp_path}/words"; env -0 >"{tmp_path}/env"; echo 7')
+
+    def submit(**variables) -> tuple[subprocess.CompletedProcess, list[str], dict]:
+        ours = {"PATH": f"{bin_path}:{os.environ['PATH']}", "RESULTS": tmp_path / "a set", "DATA": tiny_data}
+        ours |= {"SLURM_LOCAL_DIR": "/nowhere", "THREADS_PER_RANK": None}  # the cluster's slurm.conf is who knows where
+        env = environment(**ours | variables)
+        done = subprocess.run([ROOT / "launchers/slurm_all.sh"], env=env, capture_output=True, text=True, timeout=60)
+        if not (tmp_path / "words").exists():
+            return done, [], {}
+        told = [(tmp_path / name).read_text().split("\0")[:-1] for name in ("words", "env")]
+        return done, told[0], dict(each.split("=", 1) for each in told[1])
+
+    return submit
+
+
+def test_one_job_is_submitted_for_all(submitted, tmp_path):
+    """Protects the shape of the job, and that a job that starts again finds the same set and the same settings."""
+    done, words, env = submitted(NODES=2, TASKS_PER_NODE=4, PARTITION="short", TIME=30)
+    assert done.returncode == 0, done.stderr
+    shape = {"--nodes": "2", "--ntasks-per-node": "4", "--cpus-per-task": "2", "--partition": "short", "--time": "30"}
+    assert {flag: after(words, flag) for flag in shape} == shape
+    assert "--requeue" in words and words[-1] == "scripts/suite/slurm_suite.sh"
+    told = {"NODES": "2", "TASKS_PER_NODE": "4", "NPROC": "4", "CPUS_PER_TASK": "2", "THREADS_PER_RANK": "2"}
+    assert {name: env[name] for name in told} == told
+    assert env["RESULTS"] == str(tmp_path / "a set") and Path(env["RESULTS"]).is_dir() and "NUM_CORES" not in env
+
+
+def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
+    """Protects PLAN=yes on a login node: the runs of the nodes, not of this machine, and no folder."""
+    done, words, _ = submitted(PLAN="yes", NODES=2, TASKS_PER_NODE=4, STRATEGIES="single ddp", REPEATS=1)
+    assert done.returncode == 0, done.stderr
+    assert "ddp                 ranks 8" in done.stdout and "single              ranks 4" in done.stdout
+    assert words == [] and not (tmp_path / "a set").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"SLURM_JOB_ID": "3"}, "this is in Slurm job 3"),
+        ({"SINFO": "down"}, "no Slurm cluster answers sinfo; run it on a cluster"),
+        ({"CONTAINER": "x.sif"}, "CONTAINER=x.sif needs apptainer"),
+        ({"REPEATS": "0"}, "REPEATS is 0, but must be at least 1"),
+        ({"GPUS_PER_NODE": "2", "TASKS_PER_NODE": "1"}, "TASKS_PER_NODE=1 does not match 2 GPUs a node"),
+        ({"STRATEGIES": "single dpd"}, "no strategy 'dpd'; did you mean ddp?"),
+        ({"TASKS_PER_NODE": "3"}, "does not divide by 6 ranks"),
+    ],
+)
+def test_a_mistake_is_said_before_anything_waits_in_the_queue(submitted, tmp_path, variables, said):
+    """Protects hours in the queue: exit code 2, a sentence, no traceback, no job, and no set."""
+    done, words, _ = submitted(NODES=2, **variables)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr and words == []
+    assert not (tmp_path / "a set").exists()
+
+
+@pytest.mark.parametrize("life", ["first", "second"])
+@pytest.mark.parametrize("came_to", ["ok", "interrupted", "warm-up"])
+def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere(tmp_path, life, came_to):
+    """Protects a set longer than a job, and the cluster from a job that goes round for ever. The loop hears SIGTERM,
+    and its row of the run in progress comes before the job ends. The first life has no runs.csv yet."""
+    put(
+        tmp_path / "launchers",
+        **{
+            "cluster.sh": "",
+            "all.sh": f"""trap 'echo "c,ddp,interrupted,SIGTERM" >>"$RESULTS/runs.csv"; exit 143' TERM
+            [ -e "$RESULTS/runs.csv" ] || echo run_id,strategy,status,reason >"$RESULTS/runs.csv"
+            echo "b,single,{came_to}," >>"$RESULTS/runs.csv"; touch "$RESULTS/began"; while :; do sleep 0.1; done""",
+        },
+    )
+    own = {"scontrol": f'echo "$@" >>"{tmp_path}/told"'}
+    put(tmp_path / "bin", **own, sleep='case $1 in 60) ;; *) exec /bin/sleep "$@" ;; esac')
+    if life == "second":
+        (tmp_path / "runs.csv").write_text("run_id,strategy,status,reason\na,single,ok,\n")
+    nodes = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]"}
+    env = environment(PATH=f"{tmp_path}/bin:{os.environ['PATH']}", RESULTS=tmp_path, **nodes)
+    script = ROOT / "scripts/suite/slurm_suite.sh"
+    job = subprocess.Popen([script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until((tmp_path / "began").exists, "the loop runs", 20)
+    job.send_signal(signal.SIGUSR1)
+    out, err = job.communicate(timeout=20)
+    assert job.returncode == 143 and (tmp_path / "runs.csv").read_text().endswith("c,ddp,interrupted,SIGTERM\n")
+    assert "job 7 runs on node[1-2]" in out
+    if came_to == "ok":
+        assert (tmp_path / "told").read_text() == "requeue 7\n" and err == ""
+    else:
+        assert not (tmp_path / "told").exists() and "raise TIME=" in err
+
+
+def test_steps_that_a_killed_srun_left_are_ended(monkeypatch, tmp_path):
+    """Protects the next run from ranks on another node, where no process of this one finds them; by their name, so
+    that no other step of the user's job is ended."""
+    put(
+        tmp_path / "bin",
+        squeue=f'[ -e "{tmp_path}/ended" ] || echo "7.3 ddp-1-1200"; echo "7.0 bash"; echo "7.batch batch"',
+        scancel=f'echo "$@" >>"{tmp_path}/ended"',
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    processes.end_steps("ddp-1-1200")
+    assert (tmp_path / "ended").read_text() == "7.3\n"
+
+
+@pytest.mark.parametrize("delay", ["0", "0.4"])
+def test_a_run_that_ends_with_its_job_is_interrupted_and_did_not_fail(tmp_path, delay):
+    """Protects resuming: Slurm signals all processes of a job at once, the ranks may end before their attempt hears of
+    it, and a run that failed is not run again."""
+    folder = RunFolder.create(tmp_path, "ddp", 1)
+    own = ["--strategy", "ddp", "--results", tmp_path, "--run-id", folder.run_id]
+    ends = ["bash", "-c", f"(sleep {delay}; kill -TERM $PPID) & [ {delay} != 0 ] || wait; exit 143"]
+    command = [sys.executable, "-m", "scripts.suite.attempt", *own, "--", *ends]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(SLURM_JOB_ID=7), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 143, done.stderr
+    (row,) = read_table(tmp_path, "runs").itertuples()
+    assert row.status == "interrupted" and "SIGTERM" in row.reason
+
+
+# --- for real -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(tmp_path_factory):
+    """A local cluster of its own: what an environment needs to find it."""
+    folder = tmp_path_factory.mktemp("slurm")
+    own = {**os.environ, "SLURM_LOCAL_DIR": str(folder)}
+    started = subprocess.run([SLURM_LOCAL, "start"], env=own, capture_output=True, text=True, timeout=300)
+    if started.returncode == 3:
+        pytest.skip(started.stderr.strip().splitlines()[-1])
+    assert started.returncode == 0, started.stderr
+    yield {"SLURM_CONF": str(folder / "slurm.conf")}
+    assert subprocess.run([SLURM_LOCAL, "stop"], env=own, capture_output=True, timeout=120).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_job_that_is_put_back_goes_on_on_the_same_nodes(cluster, tmp_path, tiny_data, tiny_config):
+    """Protects the whole of it: one job, two nodes in the rows of what spans them, one in the others', put back into
+    the queue in the middle of a run, whose row says interrupted, and no finished run is run twice."""
+    variables = {"RESULTS": tmp_path / "a set", "DATA": tiny_data, "CONFIG": tiny_config, "NODES": 2, "REPEATS": 2}
+    variables |= {"TASKS_PER_NODE": 1, "STRATEGIES": "single ddp ddp_spawn slurm horovod_ddp"}
+    runs = tmp_path / "a set" / "runs.csv"
+    with open(tmp_path / "output", "w") as output:
+        env = environment(**cluster | variables)
+        process = subprocess.Popen([ROOT / "launchers/slurm_all.sh"], env=env, stdout=output, stderr=output)
+        try:
+            until(lambda: runs.exists() and len(read_table(runs.parent, "runs")) > 2 and _trains(runs.parent), "a run")
+            jobs = subprocess.run(
+                ["squeue", "-h", "-o", "%A"], env=os.environ | cluster, capture_output=True, text=True
+            )
+            (job,) = jobs.stdout.split()
+            subprocess.run(["scontrol", "requeue", job], env=os.environ | cluster, check=True, timeout=60)
+            assert process.wait(900) == 0, (tmp_path / "output").read_text()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    print((tmp_path / "output").read_text())
+    rows = read_table(runs.parent, "runs")
+    rows = rows[rows["repeat"] > 0]
+    done = rows[rows.status != "interrupted"]
+    assert (done.groupby(["strategy", "repeat"]).size() == 1).all() and len(done) == 2 * 5
+    assert (rows.status == "interrupted").sum() == 1 and set(done.status) <= {"ok", "skipped"}
+    ok = done[done.status == "ok"].groupby("strategy")[["nodes", "world_size"]].max().to_dict("index")
+    assert ok["ddp"] == ok["slurm"] == {"nodes": 2, "world_size": 2}
+    assert ok["single"] == ok["ddp_spawn"] == {"nodes": 1, "world_size": 1}
+    assert all("ssh node2" in reason for reason in done[done.strategy == "horovod_ddp"].reason)
+    assert (runs.parent / "job/run.log").read_text().count(f"job {job} runs on node[1-2]") == 2
+
+
+def _trains(results: Path) -> bool:
+    """Whether a run is in its training now."""
+    folders = sorted(results.glob("logs/*-[1-9]-*/"), key=lambda path: path.stat().st_mtime)
+    return bool(folders) and (folders[-1] / "progress").exists() and not (folders[-1] / "summary.json").exists()
+
+
+@pytest.mark.slow
+def test_the_line_for_kubernetes_starts_two_pods_that_train_together(tmp_path):
+    """Protects the line of launchers/README.md: its text is what runs, as two processes with a job's variables."""
+    (line,) = [line for line in (ROOT / "launchers/README.md").read_text().splitlines() if line.startswith("torchrun ")]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    line = line.replace("29400", str(port))
+    (tmp_path / "a.yaml").write_text(
+        SYNTHETIC_YAML + "steps: 4\nwarmup_steps: 1\nwindows: 1\nwindow_steps: 2\nworkers: 0\n"
+    )
+    folder = tmp_path / "set/logs/ddp-1-1"
+    folder.mkdir(parents=True)
+    pods = []
+    for number in range(2):
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        job = {
+            "JOB_COMPLETION_INDEX": number,
+            "POD_0": "127.0.0.1",
+            "GPUS": 1,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PATH": path,
+        }
+        env = environment(**job, CONFIG=tmp_path / "a.yaml", RUN_DIR=folder)
+        pods.append(subprocess.Popen(["bash", "-c", line], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True))
+    for pod in pods:
+        _, err = pod.communicate(timeout=300)
+        assert pod.returncode == 0, err
+    row = json.loads((folder / "summary.json").read_text())["row"]
+    assert (row["nodes"], row["world_size"]) == (2, 2)
