@@ -228,8 +228,8 @@ def find_damage(output: Path, manifest: dict, hashes: bool) -> str | None:
 
 
 def unlisted_files(output: Path, manifest: dict) -> Iterator[str]:
-    """Files that the manifest does not name, but for what make pack writes beside train/ and val/, and dot files such as
-    a file browser leaves behind."""
+    """Files that the manifest does not name, but for what make pack writes beside train/ and val/, and dot files, such
+    as a file browser leaves behind."""
     for folder, folders, names in os.walk(output):
         if Path(folder) == output and PACKED in folders:
             folders.remove(PACKED)
