@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
 from scripts.analysis.allreduce import FROM, SMALLEST, bandwidth_rows, links, over_bare, said, sizes_to, table
 from scripts.analysis.links import row_of
 from scripts.analysis.words import interval
@@ -136,7 +137,7 @@ def device() -> str:
 
     from benchmarks.common.devices import device_name
 
-    return device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return device_name(torch.device("cuda" if usable_gpus() else "cpu"))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from datetime import timedelta
 
 import torch
 
+from benchmarks.common.gpus import usable_gpus
 from scripts.analysis.allreduce import sizes_to
 
 TIMED_BYTES = 2**25  # of one size in one round, at least two calls and at most 50
@@ -53,7 +54,7 @@ def by_horovod() -> Way:
     import horovod.torch as hvd
 
     hvd.init()
-    device = torch.device("cuda", hvd.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+    device = torch.device("cuda", hvd.local_rank()) if usable_gpus() else torch.device("cpu")
 
     def send(tensor: torch.Tensor) -> None:
         hvd.synchronize(hvd.allreduce_async_(tensor, name=f"{tensor.dtype} {tensor.numel()}", op=hvd.Sum))

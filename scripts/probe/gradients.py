@@ -21,6 +21,7 @@ from benchmarks.common.clock import Clock
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.devices import synchronize
 from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.stages import cut_stages, trace
 from scripts.analysis.machines import baseline_of
@@ -55,7 +56,7 @@ def main(options: Options, config: Config) -> None:
     if options.out is None and options.results is None:
         raise UserError("where to? give --out results/gradients.csv, or --results results/latest")
     out = options.out or options.results / "gradients.csv"
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if usable_gpus() else "cpu")
     if device.type == "cpu":
         torch.set_num_threads(machine.threads_per_rank(machine.num_ranks()))
     train = Path(config.data) / "train"
