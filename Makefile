@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -44,6 +44,7 @@ help: ## this text
 #: WARNING_S   seconds before a job's time limit: bench-slurm asks for a checkpoint, slurm-all ends the run; default 60
 #: CONTAINER   an image in which scripts run, by Apptainer, or by srun with pyxis
 #: PEERS, MINUTES  for peers: which, and of pairs with each at most; default: all, 30
+#: MACHINE, LINK   for predict: here, h100x8 or v100x4; links.csv of make bench-allreduce
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
 #: HOSTS       hosts for horovodrun, such as a:4,b:4
 #: THREADS_PER_RANK                        default: cores / ranks
@@ -157,6 +158,18 @@ pack: setup data ## write the images as one mapped file a split: DATA=... PACK=f
 
 bench-loaders: setup data ## the loaders of this suite, bare loops and other projects' loaders, side by side
 	@$(PYTHON) -m scripts.probe.loaders --data "$(or $(DATA),data/imagenet-mini)" $(ARGS)
+
+bench-allreduce: setup ## all-reduces of 1 KB to 256 MB by each strategy's own path; its fit is the link model of predict
+	@$(PYTHON) -m scripts.probe.allreduce $(ARGS)
+
+predict: setup ## 2 to 4,096 devices, from RESULTS and LINK, or MACHINE=h100x8, v100x4; ARGS="--stages 4"
+ifeq ($(or $(MACHINE),here),here)
+	@test -e "$(or $(RESULTS),results/latest)/gradients.csv" || $(PYTHON) -m scripts.probe.gradients --results "$(or $(RESULTS),results/latest)"
+endif
+	@$(PYTHON) -m scripts.report.predict --machine $(or $(MACHINE),here) --results "$(or $(RESULTS),results/latest)" $(if $(LINK),--link "$(LINK)") $(ARGS)
+
+predict-check: setup data ## this machine's 2-rank steps, predicted from what exchanges nothing, beside measured ones; ARGS="--gbit 1"
+	@$(PYTHON) -m scripts.probe.predict_check $(ARGS)
 
 listing: setup ## what a rank pays to know 1.3 million files, by ImageFolder and by the index
 	@$(PYTHON) -m scripts.probe.listing $(if $(DATA),--data "$(DATA)")

@@ -19,7 +19,7 @@ COMMON = {path.stem: path.read_text() for path in sorted((ROOT / "benchmarks/com
 TOOLS = {f"{path.parent.name}.{path.stem}": path.read_text() for path in sorted((ROOT / "scripts").glob("*/*.py"))}
 # What scripts.probe.overhead compares with, bare of everything, and what runs before tyro is installed.
 WITHOUT_FLAGS = {"probe.bare_ddp", "setup.install"}
-WITHOUT_TORCH = ["report.plot", "analysis.compare", "suite.bench", "suite.attempt", "suite.plan"]
+WITHOUT_TORCH = ["report.plot", "report.predict", "analysis.compare", "suite.bench", "suite.attempt", "suite.plan"]
 
 
 def imported(source: str) -> set[str]:

@@ -5,7 +5,6 @@ net.state_dict()                                  # torchvision's names, whateve
 """
 
 import copy
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from benchmarks.common.config import Config
+from benchmarks.common.cuts import balanced_cuts
 from benchmarks.common.errors import UserError
 
 Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
@@ -88,23 +88,6 @@ def num_microbatches(config: Config, num_stages: int) -> int:
     if config.global_batch % microbatches:
         raise UserError(f"global_batch {config.global_batch} does not divide by {microbatches} microbatches")
     return microbatches
-
-
-def balanced_cuts(costs: Sequence[float], num_parts: int) -> list[int]:
-    """Where to cut `costs` into consecutive, non-empty parts so that the largest sum is as small as it can be."""
-
-    @functools.cache
-    def best(first: int, num: int) -> tuple[float, tuple[int, ...]]:
-        """Largest sum and cuts of costs[first:] in `num` parts."""
-        if num == 1:
-            return sum(costs[first:]), ()
-        ways = []
-        for cut in range(first + 1, len(costs) - num + 2):
-            largest, cuts = best(cut, num - 1)
-            ways.append((max(sum(costs[first:cut]), largest), (cut, *cuts)))
-        return min(ways)
-
-    return list(best(0, num_parts)[1])
 
 
 def trace(stages: Sequence[nn.Module], image_size: int) -> list[tuple[int, tuple[int, ...]]]:

@@ -28,3 +28,8 @@ def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |\n" for line in (header, *rows)]
     lines.insert(1, "|---" * len(header) + "|\n")
     return f"\n\n{''.join(lines)}" if rows else ""
+
+
+def origin(rows: pandas.DataFrame) -> str:
+    """Where and when rows were measured, and of which commit."""
+    return "; ".join(dict.fromkeys(f"{row.machine}, {row.date}, commit {row.commit}" for row in rows.itertuples()))

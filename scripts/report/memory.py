@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from scripts.analysis.sets import Group, ResultSet
+from scripts.analysis.stats import Estimate
 from scripts.analysis.words import count
 from scripts.report.charts import by_work
 from scripts.report.figures import (
@@ -38,7 +39,8 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
     handles = []
     for axes, (work, found) in zip(panels, works.items(), strict=True):
         handles += [_draw_memory(axes, group, **styles[len(handles) + n]) for n, (_, group) in enumerate(found)]
-        axes.margins(x=0.08, y=0.08)
+        axes.margins(x=0.08)
+        axes.set_ylim(bounds([group.throughput for _, group in found]))
         axes.grid(alpha=0.3)
         axes.set_title(work if len(works) > 1 else "")
         axes.set_ylabel("images/s")
@@ -54,6 +56,15 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         notes.append("white: not parallel, it had nothing to divide the work over.")
     footnote(figure, notes)
     return figure
+
+
+def bounds(estimates: list[Estimate]) -> tuple[float, float]:
+    """Of the axis: an interval that is wide for want of runs must not squeeze the points."""
+    largest = max(each.value for each in estimates)
+    top = max([largest, *(min(each.high, 1.6 * largest) for each in estimates if each.high is not None)])
+    bottom = min([top, *(each.value if each.low is None else each.low for each in estimates)])
+    room = 0.08 * ((top - bottom) or top)
+    return bottom - room, top + room
 
 
 def _draw_memory(axes: Axes, group: Group, color: str, marker: str) -> Line2D:

@@ -9,7 +9,8 @@ import pandas
 
 from scripts.analysis.words import digits
 from scripts.analysis.yardstick import ITSELF, NUMBERS, first_and_last, per_launch, spreads
-from scripts.report.markdown import markdown_table, read_cells
+from scripts.report.markdown import markdown_table, origin, read_cells
+from scripts.report.readme_predicted import of_predictions
 
 TIMES = ("times_plain", "times_low", "times_high")
 TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
@@ -40,13 +41,14 @@ def of_measured(measured: Path) -> dict[str, str]:
             ("#", "fault", "ends with", "seconds"),
             [(row.number, row.fault, row.ended, row.seconds) for row in faults.itertuples()],
         ),
-        "planted.origin": _origin(planted),
-        "faults.origin": _origin(faults),
-        "yardstick.origin": _origin(yardstick),
+        "planted.origin": origin(planted),
+        "faults.origin": origin(faults),
+        "yardstick.origin": origin(yardstick),
         "loaders": _loaders(loaders),
         "loaders.fast": _fast(loaders),
-        "loaders.about": "".join(f"{row.image_size} px, {_origin(loaders[:1])}" for row in loaders[:1].itertuples()),
+        "loaders.about": "".join(f"{row.image_size} px, {origin(loaders[:1])}" for row in loaders[:1].itertuples()),
         **_yardstick(yardstick),
+        **of_predictions(measured),
     }
     commands = {
         "overhead": "python -m scripts.probe.overhead",
@@ -54,6 +56,9 @@ def of_measured(measured: Path) -> dict[str, str]:
         "faults": "make test-faults",
         "yardstick": "python -m scripts.probe.yardstick",
         "loaders": "make bench-loaders",
+        "predictions": "make predict-check",
+        "allreduce": "make bench-allreduce",
+        "published": "python -m scripts.probe.gradients",
     }
     return {name: text or f"(not measured yet: `{commands[name.split('.')[0]]}`)" for name, text in made.items()}
 
@@ -100,9 +105,3 @@ def _bounded(value: str, low: str, high: str) -> str:
     if not value:
         return ""
     return digits(float(value)) + (f" [{digits(float(low))}, {digits(float(high))}]" if low else "")
-
-
-def _origin(rows: pandas.DataFrame) -> str:
-    """Where and when rows were measured."""
-    places = dict.fromkeys(f"{row.machine}, {row.date}, commit {row.commit}" for row in rows.itertuples())
-    return "; ".join(places)

@@ -32,6 +32,7 @@ from PIL import Image
 from tqdm import tqdm
 
 MADE_BY = "scripts.setup.make_dataset"
+PACKED = "packed"  # the folder of make pack, which can write its files again
 RECIPE = 1  # raise it whenever the same seed would give other files
 STALE_S = 3600  # making takes seconds, so a workshop this old is a killed run's
 
@@ -227,8 +228,11 @@ def find_damage(output: Path, manifest: dict, hashes: bool) -> str | None:
 
 
 def unlisted_files(output: Path, manifest: dict) -> Iterator[str]:
-    """Files that the manifest does not name, but for dot files such as a file browser leaves behind."""
-    for folder, _, names in os.walk(output):
+    """Files that the manifest does not name, but for what make pack writes beside train/ and val/, and dot files, such
+    as a file browser leaves behind."""
+    for folder, folders, names in os.walk(output):
+        if Path(folder) == output and PACKED in folders:
+            folders.remove(PACKED)
         for name in names:
             path = Path(folder, name).relative_to(output).as_posix()
             if path not in manifest["files"] and path != "manifest.json" and not name.startswith("."):

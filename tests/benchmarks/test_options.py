@@ -131,7 +131,7 @@ def trained(folder, results, args, strategy="ddp", **where):
     args += f" --no-augment --account-steps 2 --checkpoint-dir {folder}"
     row = run_strategy(strategy, results, args, NPROC=2, **where)
     assert row["status"] == "ok", row["reason"]
-    return row, torch.load(folder / "last.pt", weights_only=True)["model"]
+    return row, torch.load(folder / "last.pt", weights_only=True)
 
 
 @pytest.mark.slow
@@ -141,12 +141,13 @@ def test_ddp_trains_the_same_weights_with_its_options(tmp_path, tiny_data, tiny_
     _, plain = trained(tmp_path / "plain", tmp_path / "set", "", **where)
     told = ("--static-graph", "--gradient-as-bucket-view", "--static-graph --gradient-as-bucket-view")
     for number, options in enumerate(told):
-        row, weights = trained(tmp_path / str(number), tmp_path / "set", options, **where)
-        assert all(torch.equal(tensor, plain[name]) for name, tensor in weights.items()), options
+        row, last = trained(tmp_path / str(number), tmp_path / "set", options, **where)
+        assert all(torch.equal(tensor, plain["model"][name]) for name, tensor in last["model"].items()), options
         assert math.isfinite(row["exposed_comm_ms"]) and row["comm_ms"] > 0  # the account knows these buckets
     _, fused = trained(tmp_path / "fused", tmp_path / "set", "--fused", **where)
-    assert not all(torch.equal(tensor, plain[name]) for name, tensor in fused.items())
-    assert all(torch.allclose(tensor, plain[name], atol=1e-4) for name, tensor in fused.items())
+    ran = [last["optimizer"]["param_groups"][0]["fused"] for last in (plain, fused)]
+    assert ran == [None, True]  # of few steps the weights can be equal all the same, to the last bit
+    assert all(torch.allclose(tensor, plain["model"][name], atol=1e-4) for name, tensor in fused["model"].items())
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import model_parallel, single
 from benchmarks.common.config import Config
+from benchmarks.common.cuts import balanced_cuts
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import Worker
 from benchmarks.common.errors import UserError
@@ -29,7 +30,6 @@ from benchmarks.common.model import build_model, build_optimizer, learning_rate
 from benchmarks.common.stages import (
     FLOPS_PER_BYTE,
     Staged,
-    balanced_cuts,
     block_times,
     cut_stages,
     cuts_of,

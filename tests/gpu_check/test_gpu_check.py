@@ -152,7 +152,8 @@ def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatc
     monkeypatch.setattr("scripts.gpu_check.running.OVERTIME_S", 0.5)
     slow = "trap 'echo told >> $MARKS; sleep 1; echo gone >> $MARKS; exit' TERM; while :; do sleep 0.1; done"
     _, left = do([shell(name, slow, tmp_path) for name in "abc"], tmp_path, lanes=3, deadline=Deadline(2))
-    assert (tmp_path / "marks").read_text().split() == ["told"] * 3 + ["gone"] * 3 and [*left] == [*"abc"]
+    assert (tmp_path / "marks").read_text().split() == ["told"] * 3 + ["gone"] * 3
+    assert sorted(left) == [*"abc"]  # in the order in which they ended, which is anyone's
 
 
 def test_runs_of_a_check_that_had_to_be_killed_are_ended(tmp_path, monkeypatch):

@@ -272,7 +272,8 @@ def test_two_ranks_whose_kernels_round_otherwise_are_compared_step_by_step(
     code, _, rows = verify(copy, tiny_data, tmp_path / "a set", **told)
     row = rows["ddp"]
     assert (code, row["verdict"], row["steps"]) == ((1, "failed", 6) if mistake else (0, "ok", 6))
-    assert row["bit_identical"] == "no" and row["tolerance"] < 1e-3
+    # what is off by more than sums make is held to what other kernels make
+    assert row["bit_identical"] == "no" and row["tolerance"] < (1e-2 if mistake else 1e-3)
     assert json.loads(row["asked"])["steps"] == 10  # what was planned, or --missing would prove it again
 
 

@@ -21,7 +21,7 @@ from scripts.analysis import compare
 from scripts.analysis.sets import load_set
 from scripts.analysis.sweep import sweep_points, write_sweep_csv
 from scripts.gpu_check import run as gpu_check
-from scripts.probe import overhead, peers
+from scripts.probe import overhead, peers, predict_check
 from scripts.probe.measured import add_rows
 from scripts.report.detail_charts import step_chart
 from scripts.report.readme import (
@@ -172,6 +172,22 @@ def test_measured_rows_are_added_and_never_mixed(tmp_path, monkeypatch):
         of_measured(path.parent)
 
 
+def test_predictions_become_a_table_and_a_verdict(tmp_path):
+    """Protects the errors that the README tells: of the interval's end and of the mean, a column a network."""
+    case = {"arch": "resnet18", "image_size": 48, "strategy": "ddp"}
+    numbers = {"predicted_ms": 110.0, "measured_ms": 100.0, "measured_low": 95.0, "measured_high": 104.0}
+    rows = [{"network": name} | case | numbers | {"error": error, "off": 0.1}
+            for name, error in (("loopback", 6 / 104), ("1 Gb/s", 0.25))]  # fmt: skip
+    add_rows(tmp_path / "predictions.csv", rows)
+    made = of_measured(tmp_path)
+    header, _, line = made["predictions"].strip().splitlines()
+    assert header == "| model | px | strategy | loopback | 1 Gb/s |"
+    assert line == "| resnet18 | 48 | ddp | 110; 100 [95, 104]; +6 %, +10 % | 110; 100 [95, 104]; +25 %, +10 % |"
+    good, bad = re.findall(r"it (?:holds|does not hold)", made["predictions.said"])
+    assert (good, bad) == ("it holds", "it does not hold")
+    assert "make bench-allreduce" in made["allreduce"] and "gradients" in made["published"]
+
+
 # --- names --------------------------------------------------------------------------------------------------------
 
 
@@ -192,7 +208,7 @@ def test_every_link_to_a_set_is_to_one_that_is_shown(path):
     assert linked <= {*shown(PUBLISHED).values(), MEASURED.name}
 
 
-TOOLS = (overhead, peers, compare, room, gpu_check)
+TOOLS = (overhead, peers, predict_check, compare, room, gpu_check)
 OPTIONS = {field.name for tool in TOOLS for field in dataclasses.fields(tool.Options)}
 
 

@@ -19,6 +19,8 @@ import pytest
 from PIL import Image
 from support import hear_sigint
 
+from benchmarks.common.config import Config
+from benchmarks.common.packed import pack_path
 from scripts.setup import check_data, make_dataset
 from scripts.setup.check_data import Counts, check_image_folder
 from scripts.setup.make_dataset import Options
@@ -215,6 +217,16 @@ def test_files_added_to_the_folder_are_not_lost(mini, capsys):
     assert not added.exists()
     (mini / "train" / ".DS_Store").write_bytes(b"a file browser's")
     assert make_dataset.main(options(mini)) == 0
+
+
+def test_packed_images_lie_beside_their_files(mini, monkeypatch):
+    """Protects every make after make pack, whose files were called a stranger's."""
+    monkeypatch.delenv("PACKED", raising=False)
+    path = pack_path(Config(data=str(mini), loader="packed"), "train")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"packed")
+    assert make_dataset.main(options(mini)) == 0
+    assert path.read_bytes() == b"packed"
 
 
 def test_other_settings_need_force(mini, capsys):

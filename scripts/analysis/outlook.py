@@ -1,0 +1,125 @@
+"""How far a strategy scales: step, exposed communication, efficiency; where it ends, and what would help.
+
+    from scripts.analysis.outlook import outlook_rows, sentence
+
+Weak: each device keeps its images; strong: these are shared out, one image a device at least. Efficiency is speed a
+device over that of one device by itself. Needs no torch.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from benchmarks.common.errors import UserError
+from scripts.analysis.links import Link, estimate_of
+from scripts.analysis.machines import Given
+from scripts.analysis.predict import (
+    STRATEGIES,
+    Choices,
+    Machine,
+    Step,
+    Strategy,
+    ddp,
+    ddp_compressed,
+    local_sgd,
+    pipeline_parallel,
+)
+
+DEVICES = tuple(2**power for power in range(1, 13))
+ENOUGH = 0.8
+LONGER = 8  # steps between two averages, as a cure
+
+
+def outlook_rows(given: Given, choices: Choices, devices: Sequence[int] = DEVICES) -> list[dict]:
+    """A row a strategy, mode and number of devices; why_not where it cannot be. Raises UserError where stages are more
+    than the model has blocks."""
+    step, machine = given.drawn()
+    rows = []
+    for strategy in STRATEGIES:
+        for mode in ("weak", "strong"):
+            for number in devices:
+                row = {"strategy": strategy.__name__, "mode": mode, "devices": number}
+                rows.append(row | _point(strategy, mode, step, machine, number, choices))
+    return rows
+
+
+def _point(strategy: Strategy, mode: str, step: Step, machine: Machine, number: int, choices: Choices) -> dict:
+    images = step.images if mode == "weak" else step.images / number
+    if images < 1:
+        return {"images": images, "why_not": "fewer images than devices"}
+    stages = choices.num_stages
+    if strategy is pipeline_parallel and stages and number % stages:
+        return {"images": images, "why_not": f"{stages} stages do not divide {number} devices"}
+    share = step.on(images)
+    seconds = strategy(share, machine, number, choices)
+    one_s = step.seconds if mode == "weak" else step.seconds / number
+    found = {"step_ms": 1000 * seconds, "efficiency": one_s / seconds}
+    if strategy is not pipeline_parallel:  # there bubbles and messages are one
+        found["exposed_ms"] = 1000 * (seconds - machine.computing(share, number).seconds)
+    row = {"images": images, "why_not": ""}
+    for name, draws in found.items():
+        known = estimate_of(draws)
+        row |= {name: known.value, f"{name}_low": known.low, f"{name}_high": known.high}
+    return row
+
+
+def reaches(rows: Iterable[dict], strategy: Strategy, mode: str, column: str = "efficiency") -> int:
+    """The most devices up to which a strategy is efficient enough; 1 where two are too many already."""
+    most = 1
+    for row in rows:
+        if (row["strategy"], row["mode"]) == (strategy.__name__, mode) and not row["why_not"]:
+            if row[column] < ENOUGH:
+                return most
+            most = row["devices"]
+    return most
+
+
+def cures(given: Given, choices: Choices, devices: Sequence[int]) -> list[tuple[str, int]]:
+    """What one might change, and up to how many devices weak DDP is then efficient enough; the furthest first."""
+    step, machine = given.drawn()
+
+    def until(strategy: Strategy, step: Step, machine: Machine, choices: Choices) -> int:
+        row = {"strategy": strategy.__name__, "mode": "weak"}
+        points = (row | {"devices": n} | _point(strategy, "weak", step, machine, n, choices) for n in devices)
+        return reaches(points, strategy, "weak")
+
+    faster = dataclasses.replace(machine, within=_twice(machine.within), between=_twice(machine.between))
+    rarely = dataclasses.replace(choices, local_period=LONGER)
+    found = [
+        (f"{ddp_compressed.__name__} (two bytes a gradient)", until(ddp_compressed, step, machine, choices)),
+        (f"{local_sgd.__name__} (an average every {LONGER} steps)", until(local_sgd, step, machine, rarely)),
+        ("twice the images a device", until(ddp, step.on(2 * step.images), machine, choices)),
+        ("links twice as fast", until(ddp, step, faster, choices)),
+    ]
+    return sorted(found, key=lambda cure: -cure[1])
+
+
+def _twice(link: Link) -> Link:
+    return Link(link.latency_s, 2 * link.bytes_per_s)
+
+
+def sentence(given: Given, rows: Sequence[dict], choices: Choices, devices: Sequence[int] = DEVICES) -> str:
+    """How many devices until weak DDP is below ENOUGH, why, and what would cure it."""
+    names = ("efficiency", "efficiency_low", "efficiency_high")
+    most, low, high = (reaches(rows, ddp, "weak", name) for name in names)
+    speed = f"{100 * ENOUGH:.0f} % of one device's speed"
+    who = f"{given.name}: {ddp.__name__}, {given.images:g} images a device,"
+    if most >= max(devices):
+        worst = "" if low == most else f" (with the inputs at their worst, to {low:,})"
+        return f"{who} stays above {speed} up to {most:,} devices, the most that were asked{worst}."
+    mine = [row for row in rows if (row["strategy"], row["mode"]) == (ddp.__name__, "weak")]
+    row = next(row for row in mine if row["devices"] > most)
+    until = f"up to {most:,} devices [{low:,}, {high:,}]" if most > 1 else f"on one device only [{low:,}, {high:,}]"
+    at = f"on {row['devices']:,} it is {100 * row['efficiency']:.0f} %"
+    at += f", with {row['exposed_ms']:.1f} of {row['step_ms']:.1f} ms exposed"
+    better = [f"{words}: {number:,}" for words, number in cures(given, choices, devices) if number > most]
+    cure = f"what would cure it, and up to how many: {', '.join(better)}" if better else "no cure tried moves that"
+    return f"{who} is above {speed} {until}; {at}; {cure}."
+
+
+def check_stages(given: Given, choices: Choices) -> None:
+    """Raises UserError where a pipeline would have more stages than the model has blocks."""
+    num_blocks = len({gradient.block for gradient in given.gradients})
+    if choices.num_stages > num_blocks:
+        raise UserError(
+            f"--stages is {choices.num_stages}, but the model has {num_blocks} blocks to cut between; use fewer stages"
+        )

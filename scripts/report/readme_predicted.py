@@ -1,0 +1,74 @@
+"""The READMEs' figures of `make predict-check` and `make bench-allreduce`, and the prediction beside what is published.
+
+from scripts.report.readme_predicted import of_predictions
+"""
+
+from pathlib import Path
+
+import pandas
+
+from scripts.analysis.check import verdict
+from scripts.analysis.published import published_rows
+from scripts.report.markdown import markdown_table, origin, read_cells
+
+CASE = ("arch", "image_size", "strategy")
+NUMBERS = ("predicted_ms", "measured_ms", "measured_low", "measured_high", "error", "off")
+RATIOS = tuple(f"over_bare_{name}{end}" for name in ("all", "from_1_mb") for end in ("", "_low", "_high"))
+LINK = ("latency_s", "bytes_per_s", "busy")
+
+
+def of_predictions(measured: Path) -> dict[str, str]:
+    """By name; '' for what has not been measured yet."""
+    predictions = read_cells(measured / "predictions.csv", ("network", *CASE, *NUMBERS, "commit", "date", "machine"))
+    paths = read_cells(measured / "allreduce.csv", ("path", "num_rounds", *LINK, *RATIOS, "commit", "date", "machine"))
+    predictions = predictions.astype(dict.fromkeys(NUMBERS, float))
+    return {
+        "predictions": _cases(predictions),
+        "predictions.said": _said(predictions),
+        "predictions.origin": origin(predictions),
+        "allreduce": markdown_table(
+            ("path", "latency, us", "GB/s", "core busy, %", "n", "x a bare loop [95%]", "from 1 MB on [95%]"),
+            map(_path, paths.itertuples()),
+        ),
+        "allreduce.origin": origin(paths),
+        "published": _published(measured / "gradients.csv"),
+    }
+
+
+def _cases(rows: pandas.DataFrame) -> str:
+    """A row a case, with a column a network: predicted, measured with its interval, and the error."""
+    networks = [*dict.fromkeys(rows.network)]
+    lines = []
+    for case, part in rows.groupby([*CASE], sort=False):
+        found = {
+            row.network: f"{row.predicted_ms:.0f}; {row.measured_ms:.0f} [{row.measured_low:.0f}, "
+            f"{row.measured_high:.0f}]; {100 * row.error:+.0f} %, {100 * row.off:+.0f} %"
+            for row in part.itertuples()
+        }
+        lines.append((*case, *(found.get(network, "") for network in networks)))
+    return markdown_table(("model", "px", "strategy", *networks), lines)
+
+
+def _said(rows: pandas.DataFrame) -> str:
+    """The verdict of every network."""
+    found = (f"{network}: {verdict(part)[1]}" for network, part in rows.groupby("network", sort=False))
+    return "; ".join(line.replace("\n", "; ") for line in found)
+
+
+def _path(row) -> tuple[str, ...]:
+    ratios = [[f"{float(getattr(row, name)):.3f}" for name in RATIOS[first : first + 3]] for first in (0, 3)]
+    bounded = [f"{mean} [{low}, {high}]" for mean, low, high in ratios]
+    latency, rate, busy = (float(getattr(row, name)) for name in LINK)
+    return (row.path, f"{1e6 * latency:.0f}", f"{rate / 1e9:.2f}", f"{100 * busy:.0f}", row.num_rounds, *bounded)
+
+
+def _published(gradients: Path) -> str:
+    if not gradients.exists():
+        return ""
+    lines = []
+    for row in published_rows(gradients):
+        known = row["predicted"]
+        predicted = f"{known.value:.3g} [{known.low:.3g}, {known.high:.3g}]"
+        cells = (row["what"], f"{row['published']:.3g}", predicted, f"{100 * row['error']:+.0f} %")
+        lines.append((*cells, f"{row['source']}: {row['why']}"))
+    return markdown_table(("published by others", "published", "predicted [95%]", "error", "source, and why"), lines)

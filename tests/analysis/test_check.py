@@ -1,0 +1,107 @@
+"""make predict-check's arithmetic: what goes into a prediction, what may not, and how an error is counted.
+
+.venv/bin/python -m pytest tests/analysis/test_check.py
+"""
+
+import pandas
+import pytest
+
+from benchmarks.common.errors import UserError
+from scripts.analysis.check import ALONE, SIDE, compare, predict_cases, slowdown, verdict
+from scripts.analysis.links import Link, ring
+
+MB = 10**6
+LINK = Link(1e-4, 1e9)
+SIZES = [2**10, 2**16, 2**20, 2**24, 2**26]
+CASE = {"arch": "resnet18", "image_size": 48, "strategy": "ddp"}
+
+
+def write_inputs(folder, busy=1.0, **case):
+    """A step of 100 ms alone and of 120 beside another, whose later rank is 5 ms later than the mean; 40 MB of
+    gradients, all at the end of the backward pass."""
+    case = CASE | case
+    alone = [case | {"what": ALONE, "round": r, "rank": 0, "step": s, "ms": 100.0} for r in range(3) for s in range(4)]
+    alone += [
+        case | {"what": SIDE, "round": r, "rank": rank, "step": s, "ms": 120 + (5 if (rank + s) % 2 else -5)}
+        for r in range(3) for s in range(4) for rank in range(2)
+    ]  # fmt: skip
+    exchange = []
+    for path, scale in (("gloo", 1.0), ("gloo, bf16", 2.0)):
+        for number in range(3):
+            for size in SIZES:
+                seconds = scale * ring(size, 2, LINK)
+                row = {"path": path, "round": number, "ranks": 2, "bytes": size, "seconds": seconds}
+                exchange.append(case | row | {"cpu_s": busy * seconds})
+    gradient = {"name": "all", "block": "layer1.0", "num_bytes": 40 * MB, "ready": 1.0, "out_bytes": 0}
+    gradients = [case | gradient | {"forward_s": 0.03, "backward_s": 0.05}]
+    for name, rows in (("alone", alone), ("exchange", exchange), ("gradients", gradients)):
+        pandas.DataFrame(rows).to_csv(folder / f"{name}.csv", index=False)
+
+
+def test_a_prediction_by_hand(tmp_path):
+    """120 ms beside another, 5 for the later one, and 40 MB over 1 GB/s at the end: 2 * 0.1 + 40 ms."""
+    write_inputs(tmp_path)
+    (row,) = predict_cases(tmp_path).to_dict("records")
+    assert row["predicted_ms"] == pytest.approx(120 + 5 + 40.2, rel=1e-3)
+    assert (row["alone_ms"], row["side_ms"], row["late_ms"]) == pytest.approx((100, 120, 5))
+    assert row["gb_per_s"] == pytest.approx(1.0, rel=1e-3) and row["busy"] == 1
+
+
+def test_the_slowdown_beside_another(tmp_path):
+    """120 ms of 100; a model that nobody has measured has none."""
+    write_inputs(tmp_path)
+    assert slowdown(tmp_path, "resnet18", 48).value == pytest.approx(1.2)
+    assert slowdown(tmp_path, "resnet50", 48) is None and slowdown(tmp_path / "nowhere", "resnet18", 48) is None
+
+
+def test_compressed_gradients_take_their_own_link(tmp_path):
+    """Half the bytes, by a path that takes twice as long for each: 20 MB are 2 * (0.2 + 20) ms."""
+    write_inputs(tmp_path, strategy="ddp_compressed")
+    (row,) = predict_cases(tmp_path).to_dict("records")
+    assert row["predicted_ms"] == pytest.approx(120 + 5 + 2 * 20.2, rel=1e-3)
+
+
+def test_no_step_with_an_exchange_is_read(tmp_path):
+    """Protects the claim: a measured 2-rank step lies at hand, first plausible and then no CSV at all, and the
+    prediction is the same to the last bit. Mutant that it catches: predict_cases that reads measured.csv."""
+    write_inputs(tmp_path)
+    without = predict_cases(tmp_path)
+    measured = pandas.DataFrame([CASE | {"round": r, "step": s, "ms": 999.0} for r in range(3) for s in range(4)])
+    measured.to_csv(tmp_path / "measured.csv", index=False)
+    pandas.testing.assert_frame_equal(predict_cases(tmp_path), without, check_exact=True)
+    (tmp_path / "measured.csv").write_bytes(b"\xff\x00 no table")
+    pandas.testing.assert_frame_equal(predict_cases(tmp_path), without, check_exact=True)
+
+
+def test_a_step_with_an_exchange_among_the_inputs_is_refused(tmp_path):
+    write_inputs(tmp_path)
+    rows = pandas.read_csv(tmp_path / "alone.csv")
+    rows.loc[0, "what"] = "together"
+    rows.to_csv(tmp_path / "alone.csv", index=False)
+    with pytest.raises(UserError, match="together"):
+        predict_cases(tmp_path)
+
+
+def test_missing_inputs_say_what_makes_them(tmp_path):
+    with pytest.raises(UserError, match="make predict-check"):
+        predict_cases(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "error"), [(100.0, 0.0), (104.0, 0.0), (110.0, 110 / 104.30265 - 1), (90.0, 90 / 95.69735 - 1)]
+)
+def test_an_error_is_counted_from_the_nearer_end(predicted, error):
+    """Three windows with a standard deviation of sqrt(3) ms: the interval of their mean is 100 +- 4.30265."""
+    rounds = enumerate((98.267949, 100.0, 101.732051))
+    measured = pandas.DataFrame([CASE | {"round": r, "step": s, "ms": ms} for r, ms in rounds for s in (0, 1)])
+    (row,) = compare(pandas.DataFrame([CASE | {"predicted_ms": predicted}]), measured).to_dict("records")
+    assert (row["measured_low"], row["measured_high"]) == pytest.approx((95.69735, 104.30265), abs=1e-4)
+    assert row["error"] == pytest.approx(error, abs=1e-5) and row["num_rounds"] == 3
+    assert row["off"] == pytest.approx(predicted / 100 - 1)
+
+
+@pytest.mark.parametrize(
+    ("errors", "good"), [([0.05, -0.19, 0.0], True), ([0.05, -0.21, 0.0], False), ([0.11, -0.12, 0.0], False)]
+)
+def test_the_verdict_goes_by_the_median_and_the_largest(errors, good):
+    assert verdict(pandas.DataFrame({"error": errors, "off": errors}))[0] is good

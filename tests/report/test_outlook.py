@@ -1,0 +1,125 @@
+"""make predict: from a set and a link file, or a preset, to a table, a chart and a sentence; and what it refuses.
+
+.venv/bin/python -m pytest tests/report/test_outlook.py
+"""
+
+import csv
+import dataclasses
+import shutil
+
+import pytest
+from support import ROOT
+
+from benchmarks.common.errors import UserError
+from scripts.analysis.links import COLUMNS, Known, exactly
+from scripts.analysis.machines import h100x8
+from scripts.analysis.outlook import cures, outlook_rows, reaches, sentence
+from scripts.analysis.predict import Choices, ddp
+from scripts.analysis.published import published_rows
+from scripts.analysis.timeline import Gradient
+from scripts.report.predict import Options, main
+
+SET = sorted((ROOT / "results/published").glob("cpu2-*"))[0]
+GRADIENTS = tuple(
+    Gradient(f"layer{n}.0.weight", f"layer{n}.0", 10_000_000, (5 - n) / 4, 1_000_000) for n in (4, 3, 2, 1)
+)
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A set with what a prediction needs, in a folder of its own."""
+    folder = tmp_path / "a set"
+    folder.mkdir()
+    for name in ("runs.csv", "steps.csv", "windows.csv", "settings.csv", "environment.json"):
+        if (SET / name).exists():
+            shutil.copy(SET / name, folder)
+    with open(folder / "gradients.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, ["name", "block", "num_bytes", "ready", "out_bytes"])
+        writer.writeheader()
+        writer.writerows(vars(gradient) for gradient in GRADIENTS)
+    return folder
+
+
+def link_file(path, rate=1e9):
+    row = {"path": "gloo", "ranks": 2}
+    for name, value in (("latency_s", 1e-4), ("bytes_per_s", rate), ("busy", 0.8)):
+        row |= {name: value, f"{name}_low": 0.9 * value, f"{name}_high": 1.1 * value}
+    path.write_text(",".join(COLUMNS) + "\n" + ",".join(str(row[name]) for name in COLUMNS) + "\n")
+    return path
+
+
+def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_path, capsys):
+    """Protects the whole way: every strategy, weak and strong, 2 to 4,096 devices, with an interval or a reason."""
+    assert main(Options(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv"))) == 0
+    with open(results / "predict.csv", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert len(rows) == 5 * 2 * 12 and {row["devices"] for row in rows} == {str(2**n) for n in range(1, 13)}
+    for row in rows:
+        if row["why_not"]:
+            assert row["mode"] == "strong" and int(row["devices"]) > 32 and not row["step_ms"]
+        else:
+            assert float(row["efficiency_low"]) <= float(row["efficiency"]) <= float(row["efficiency_high"]) <= 1.001
+    assert (results / "charts/predict.png").stat().st_size > 10_000
+    said = capsys.readouterr().out.strip().splitlines()[-1]
+    assert "80 % of one device's speed" in said and "ddp" in said
+
+
+@pytest.mark.parametrize("machine", ["h100x8", "v100x4"])
+def test_presets_need_no_set(machine, tmp_path, capsys):
+    assert main(Options(machine=machine, out=tmp_path)) == 0
+    assert "NVIDIA" in capsys.readouterr().out and (tmp_path / f"predict_{machine}.csv").exists()
+
+
+def test_a_set_without_steps_is_refused(results, tmp_path):
+    (results / "steps.csv").unlink()
+    with pytest.raises(UserError, match=r"steps\.csv.*make bench-single"):
+        main(Options(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv")))
+
+
+def test_a_link_without_bandwidth_is_refused(results, tmp_path):
+    with pytest.raises(UserError, match=r"bytes_per_s is 0.*make bench-allreduce"):
+        main(Options(results=results, link=link_file(tmp_path / "links.csv", rate=0)))
+
+
+def test_more_stages_than_blocks_are_refused(results, tmp_path):
+    with pytest.raises(UserError, match="stages is 8, but the model has 4 blocks"):
+        main(Options(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv"), stages=8))
+
+
+def test_efficiency_by_hand():
+    """64 images at 6,400 images/s are 10 ms; a link that takes 10 ms for 40 MB, all of it exposed: 50 %."""
+    late = (Gradient("all", "layer1.0", 40_000_000, 1.0),)
+    given = plain(late)
+    rows = outlook_rows(given, Choices(), [2])
+    weak, strong = (row for row in rows if row["strategy"] == "ddp")
+    assert weak["efficiency"] == pytest.approx(0.5, rel=1e-2) and weak["exposed_ms"] == pytest.approx(10, rel=1e-2)
+    # half the images: 5 ms of computing, but for the update, and the same exchange: 15 ms where 5 would be ideal
+    assert strong["step_ms"] == pytest.approx(15, rel=2e-2) and strong["efficiency"] == pytest.approx(1 / 3, rel=2e-2)
+
+
+def plain(gradients):
+    """An H100 node's structure with numbers for a hand."""
+    given = h100x8(gradients, exactly(6400.0), 64)
+    link = {"latency_within_s": exactly(0.0), "bytes_per_s_within": exactly(4e9)}
+    link |= {"latency_between_s": exactly(0.0), "bytes_per_s_between": exactly(4e9)}
+    return dataclasses.replace(given, **link, busy=exactly(0.0), spread=exactly(0.0), trees=False)
+
+
+def test_the_sentence_says_how_many_and_the_cure():
+    """Protects the answer from the table: the number is where efficiency falls below 80 %, and a cure moves it."""
+    given = dataclasses.replace(plain(GRADIENTS), bytes_per_s_between=Known(2e8, 1e8, 4e8))
+    rows = outlook_rows(given, Choices())
+    most = reaches(rows, ddp, "weak")
+    below = [row for row in rows if row["strategy"] == "ddp" and row["mode"] == "weak" and row["efficiency"] < 0.8]
+    assert below and most == min(row["devices"] for row in below) // 2
+    found, said = cures(given, Choices(), [2, 4, 8, 16, 32]), sentence(given, rows, Choices())
+    assert [number for _, number in found] == sorted((number for _, number in found), reverse=True)
+    assert (f"up to {most:,} devices" in said or "one device only" in said) and ("cure" in said)
+
+
+def test_published_figures_have_an_error_each():
+    rows = published_rows()
+    assert {row["published"] for row in rows} == {6.72, 6.93, 0.90, 0.898, 3.48}
+    assert all(
+        row["why"] and row["source"] and row["error"] == row["predicted"].value / row["published"] - 1 for row in rows
+    )
