@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import tyro
@@ -56,6 +57,7 @@ class Here:
     num_gpus: int
     capability: tuple[int, int] | None
     has_compiler: bool
+    has_nvimgcodec: bool
 
 
 # What `needs` of a check says: in words, and whether it is here.
@@ -68,7 +70,15 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
         "g++ (or CXX), on GPUs gcc (or CC) and triton, Python's headers",
         lambda here: here.has_compiler,
     ),
+    "nvimgcodec": ("nvimgcodec (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]')", lambda here: here.has_nvimgcodec),
 }
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of what it is in
+        return False
 
 
 def main(options: Options) -> int:
@@ -77,7 +87,7 @@ def main(options: Options) -> int:
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    here = Here(num_gpus, machine.capability(), not no_compiler(on_gpu))
+    here = Here(num_gpus, machine.capability(), not no_compiler(on_gpu), is_installed("nvidia.nvimgcodec"))
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]

@@ -12,6 +12,7 @@ from scripts.suite.plan import python
 from scripts.suite.preflight import all_strategies, is_mixed
 
 FORMATS = ("contiguous", "channels_last")
+FOLDER = "--loader folder"
 
 
 def matrix(scale: Scale, results: Path) -> list[Check]:
@@ -109,6 +110,8 @@ def options(scale: Scale, results: Path) -> list[Check]:
         ("buckets", "ddp", "--static-graph --gradient-as-bucket-view --bucket-cap-mb 100", (), judges.ran),
         ("powersgd", "ddp_compressed", "--comm-hook powersgd", ("cuda",), judges.ran),
         ("sync norm", "ddp", "--norm sync", ("cuda",), judges.ran),
+        ("no prefetch", BASELINE, f"{FOLDER} --prefetch 0", ("cuda",), judges.ran),
+        ("decode on the gpu", BASELINE, f"{FOLDER} --decoder nvimgcodec-gpu", ("cuda", "nvimgcodec"), judges.ran),
     ]
     found = [
         launched(
@@ -121,6 +124,7 @@ def options(scale: Scale, results: Path) -> list[Check]:
             judge,
             needs=needs,
             estimate_s=60 if "compiler" in needs else 25,
+            after="data" if FOLDER in flags else "",
         )
         for name, strategy, flags, needs, judge in listed
     ]

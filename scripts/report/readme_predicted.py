@@ -42,7 +42,7 @@ def _cases(rows: pandas.DataFrame) -> str:
     for case, part in rows.groupby([*CASE], sort=False):
         found = {
             row.network: f"{row.predicted_ms:.0f}; {row.measured_ms:.0f} [{row.measured_low:.0f}, "
-            f"{row.measured_high:.0f}]; {100 * row.error:+.0f} %, {100 * row.off:+.0f} %"
+            f"{row.measured_high:.0f}]; {round(100 * row.error):+d} %, {round(100 * row.off):+d} %"
             for row in part.itertuples()
         }
         lines.append((*case, *(found.get(network, "") for network in networks)))

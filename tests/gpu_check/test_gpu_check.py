@@ -99,6 +99,8 @@ def test_images_are_a_check_and_only_what_reads_them_waits(tmp_path):
         assert {name for name in listed if listed[name].after == "data"} == {
             "loader",
             "overhead",
+            "option no prefetch",
+            "option decode on the gpu",
             *(name for name in listed if name.startswith("proof ")),
         }
 
