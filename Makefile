@@ -7,7 +7,7 @@ export PYTHON
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all slurm-all plot report publish readme compare ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -39,6 +39,8 @@ help: ## this text
 #: PACK, PACKED                            what make pack keeps (full, 256, jpeg256), and its folder
 #: MEASURE     no: make report from what is there
 #: NAME, REPLACE   for publish: <hardware>_<torch>_<yyyymm>; yes: in the place of the set of that name
+#: SET         for reproduce: a published set; STRATEGIES takes some of it, ARGS="--day-sd 2%" allows a verdict
+#: PRICE_PER_HOUR  for gallery: of a machine, such as 2.50 for all sets, or "NAME=2.50 ..." for some
 #: WARNING_S   seconds before a job's time limit: bench-slurm asks for a checkpoint, slurm-all ends the run; default 60
 #: CONTAINER   an image in which scripts run, by Apptainer, or by srun with pyxis
 #: PEERS, MINUTES  for peers: which, and of pairs with each at most; default: all, 30
@@ -122,6 +124,13 @@ report: setup data ## report.html and report.md of RESULTS; measures first what 
 
 publish: setup ## check RESULTS and put it into results/published/NAME with its report; README's figures follow
 	@$(PYTHON) -m scripts.report.publish --results "$(or $(RESULTS),results/latest)" --name "$(NAME)" $(if $(filter yes,$(REPLACE)),--replace)
+
+gallery: setup ## all published sets on one page, results/gallery.html: filters, J/image, seconds of an epoch; PRICE_PER_HOUR=2.50 adds costs
+	$(if $(findstring $$,$(value PRICE_PER_HOUR)),$(error PRICE_PER_HOUR has a $$ in it, which make takes for a variable; give the number alone, such as 2.50))
+	@$(PYTHON) -m scripts.report.gallery $(if $(PRICE_PER_HOUR),--price-per-hour "$(PRICE_PER_HOUR)")
+
+reproduce: setup data ## a published set again, at its commit, and compared: SET=results/published/x
+	@$(PYTHON) -m scripts.suite.reproduce
 
 readme: setup ## the figures in the READMEs again, from the committed results
 	@$(PYTHON) -m scripts.report.readme

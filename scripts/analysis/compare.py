@@ -23,9 +23,9 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.errors import UserError
-from scripts.analysis.days import UNKNOWN
+from scripts.analysis.days import UNKNOWN, DaySpread
 from scripts.analysis.pairs import Comparison, between_sets, find_day, timed_groups, within_set
-from scripts.analysis.sets import load_set, same_hash_other_settings
+from scripts.analysis.sets import ResultSet, load_set, same_hash_other_settings
 from scripts.analysis.stats import NO_REPEAT
 from scripts.analysis.words import interval, parse_percent, text_table
 
@@ -92,31 +92,51 @@ def _digits(value: float) -> str:
 
 
 def main(options: Options) -> int:
+    limit, day = settle(options)
+    if options.b is not None:
+        return compare_two(load_set(options.a), load_set(options.b), options, limit, day)
+    results = load_set(options.a)
+    if not _timed(results):
+        return 1
+    comparisons = within_set(results, options.strategy, options.anyway)
+    print("\n".join([table(comparisons), "", *footnotes(comparisons)]))
+    return 0
+
+
+def settle(options: Options) -> tuple[float | None, DaySpread | None]:
+    """The gate's limit, as a fraction, and the day-to-day spread; None for each that is not given.
+
+    Raises UserError for flags that contradict each other, or that are none.
+    """
     limit = parse_percent(options.fail_over, "--fail-over") if options.fail_over else None
     for name in ("fail_over", "day_sd", "day_sets"):
         if getattr(options, name) and options.b is None:
             raise UserError(f"--{name.replace('_', '-')} is for comparing two sets: give the new one as --b")
     compared = [path for path in (options.a, options.b) if path is not None]
-    day = find_day(options.day_sd, options.day_sets, options.anyway, compared)
-    sets = [load_set(path) for path in compared]
-    for sentence in same_hash_other_settings(sets):
+    return limit, find_day(options.day_sd, options.day_sets, options.anyway, compared)
+
+
+def _timed(results: ResultSet) -> bool:
+    """Whether the set has anything to compare; says so on stderr where it has not."""
+    if timed_groups(results):
+        return True
+    print(f"error: no ok rows with a throughput in {results.path}/runs.csv", file=sys.stderr)
+    return False
+
+
+def compare_two(a: ResultSet, b: ResultSet, options: Options, limit: float | None, day: DaySpread | None) -> int:
+    """Print B over A; returns the exit code. Raises UserError where they are not alike. limit, day: as of settle."""
+    for sentence in same_hash_other_settings([a, b]):
         print(f"warning: {sentence}", file=sys.stderr)
-    for results in sets:
-        if not timed_groups(results):
-            print(f"error: no ok rows with a throughput in {results.path}/runs.csv", file=sys.stderr)
-            return 1
-    if options.b is None:
-        comparisons = within_set(sets[0], options.strategy, options.anyway)
-    else:
-        comparisons = between_sets(*sets, options.strategy, options.anyway, day)
-        print(f"throughput of B, {sets[1].path}, over that of A, {sets[0].path}")
-        print(f"day-to-day sd: {'unknown' if day is None else f'{100 * day.sd:.1f} %'}\n")
+    if not all(_timed(results) for results in (a, b)):
+        return 1
+    comparisons = between_sets(a, b, options.strategy, options.anyway, day)
+    print(f"throughput of B, {b.path}, over that of A, {a.path}")
+    print(f"day-to-day sd: {'unknown' if day is None else f'{100 * day.sd:.1f} %'}\n")
     print("\n".join([table(comparisons), "", *footnotes(comparisons)]))
     if limit is None:
         return 0
-    missing = (
-        [label for label in timed_groups(sets[0]) if label not in timed_groups(sets[1])] if not options.strategy else []
-    )
+    missing = [label for label in timed_groups(a) if label not in timed_groups(b)] if not options.strategy else []
     return _gate(comparisons, missing, limit)
 
 

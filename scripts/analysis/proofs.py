@@ -21,6 +21,7 @@ MAY_DIFFER = {
     "threads_per_rank": "threads",
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }
+BUT = "; but for "  # what did differ and may follows
 NOT_YET = "not proved yet: make verify"
 UNKNOWN = "not proved: settings unknown"
 
@@ -51,7 +52,7 @@ def _said(group: Group, runs: Identity, known: list) -> str:
     row, names = covering[-1]
     words = [MAY_DIFFER[name.removesuffix(MET)] for name in names] + _other_source(row, group)
     but = ", ".join(dict.fromkeys(words))
-    return verdict(row) + (f"; but for {but}" if but and row.verdict == "ok" else "")
+    return verdict(row) + (f"{BUT}{but}" if but and row.verdict == "ok" else "")
 
 
 def _of_each_seed(identity: Identity) -> list[Identity]:

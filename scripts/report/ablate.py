@@ -49,10 +49,8 @@ def ablate_chart(results: ResultSet, strategy: str, points: list[Point]) -> Figu
     timed = [point for point in points if point.group is not None]
     base = timed[0].group.throughput.value
     bars = [_bar(point, base) for point in timed]
-    figure, (axes,), _ = make_bar_figure(f"{strategy}: what each option is worth", [results], len(bars))
-    figure.suptitle(
-        f"{strategy}: what each option is worth\n{describe_rows(timed[0].group.ok)}", x=0.01, ha="left", fontsize=9
-    )
+    title, about = f"{strategy}: what each option is worth", describe_rows(timed[0].group.ok)
+    figure, (axes,), _ = make_bar_figure(title, [results], len(bars), about=about)
     draw_bars(axes, bars, 1, "x baseline")
     axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
     axes.set_xlabel("throughput over the baseline's (dashed), one option at a time; 1 = no difference")

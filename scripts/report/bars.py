@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from scripts.analysis.sets import ResultSet
 from scripts.analysis.words import clean
-from scripts.report.figures import COLORS, REPEATS, SET_HATCHES, footnote, make_figure, troubles, wrap
+from scripts.report.figures import COLORS, REPEATS, SET_HATCHES, footnote, in_column, make_figure, troubles, wrap
 
 NOT_PARALLEL = "////"
 IDEAL = "#D55E00"
@@ -34,10 +34,12 @@ class Bar:
     """Where it would end if nothing were lost."""
 
 
-def make_bar_figure(title: str, sets: list[ResultSet], *num_bars: int) -> tuple[Figure, list[Axes], Axes]:
+def make_bar_figure(
+    title: str, sets: list[ResultSet], *num_bars: int, about: str = ""
+) -> tuple[Figure, list[Axes], Axes]:
     """The same with one panel for each number of bars."""
     heights = [(0.15 if len(num_bars) == 1 else 0.5) + 0.28 * max(number, 2) for number in num_bars]
-    return make_figure(title, sets, heights, (len(sets) + 1) // 2 if len(sets) > 1 else 0)
+    return make_figure(title, sets, heights, (len(sets) + 1) // 2 if len(sets) > 1 else 0, about=about)
 
 
 def draw_bars(
@@ -66,16 +68,18 @@ def draw_bars(
     longest = max(max([bar.value, *bar.points]) for bar in bars)
     ends = [max([bar.value, *bar.points, bar.ideal or 0, min(bar.high or 0, 1.6 * longest)]) for bar in bars]
     axes.set_xlim(0, 1.03 * max(ends))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4 if in_column() else 7))
     axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    labels = [wrap(bar.label, 28 if len(bar.label) < 57 else 46) for bar in bars]
+    width = 20 if in_column() else 28
+    labels = [wrap(bar.label, width if len(bar.label) < 57 else 46) for bar in bars]
     labels = [text + ("" if bar.parallel else "\n(not parallel)") for text, bar in zip(labels, bars, strict=True)]
     axes.set_yticks(range(len(bars)), labels)
     for text in axes.get_yticklabels():  # a bar has room for two lines of the common size
         text.set_fontsize(min(8.0, 16 / (text.get_text().count("\n") + 1)))
     axes.tick_params(axis="y", length=0)
-    _cells(axes, bars, header)
+    if not in_column():  # a paper's table has the values
+        _cells(axes, bars, header)
 
 
 def _cells(axes: Axes, bars: list[Bar], header: str) -> None:

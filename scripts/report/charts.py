@@ -8,10 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
+from scripts.analysis.epoch import epoch_of
 from scripts.analysis.sets import BASELINE, PLAUSIBLE, Group, ResultSet
 from scripts.analysis.stats import strategy_throughput
 from scripts.analysis.words import digits, interval, show
 from scripts.report.bars import Bar, draw_bars, finish, make_bar_figure
+from scripts.report.figures import in_column
 
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
 # github.com/tczhangzhi/pytorch-distributed. ResNet-18, global batch 3200; Apex 6400.
@@ -26,7 +28,6 @@ PUBLISHED_TITLE = (
     "published by tczhangzhi/pytorch-distributed: OTHER HARDWARE, 4 Tesla V100-PCIe,\n"
     "ResNet-18, 224 px, global batch 3200 (Apex 6400), one run, no interval"
 )
-ABOUT_N = "n: runs x timed windows of each."
 
 
 def throughput_chart(sets: list[ResultSet]) -> Figure | None:
@@ -36,7 +37,7 @@ def throughput_chart(sets: list[ResultSet]) -> Figure | None:
         return None
     figure, panels, legend = _bar_panels("Training throughput", sets, works, "images/s [95 %]")
     panels[-1].set_xlabel("images/s   (bar: geometric mean of repeats, dots: repeats, line: 95 % interval)")
-    finish(figure, legend, sets, _all(works), [ABOUT_N])
+    finish(figure, legend, sets, _all(works), [_about_n(_all(works))])
     return figure
 
 
@@ -63,7 +64,7 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     panels[-1].set_xlabel(
         f"throughput / throughput of {BASELINE}   (dots: repeats, line: 95 % for all at once, dashed: {BASELINE})"
     )
-    note, having = [ABOUT_N], [results for results in sets if results.timed(BASELINE)]
+    note, having = [_about_n(_all(works))], [results for results in sets if results.timed(BASELINE)]
     if any(bar.ideal for bar in _all(works)):
         note.append(f"thick mark: ideal, as many times {BASELINE} as there are ranks.")
     bases: dict[str, list[str]] = {}
@@ -120,12 +121,13 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
     title = f"Seconds of one ImageNet-1k epoch ({IMAGENET_TRAIN_IMAGES:,} images)"
     figure, panels, legend = _bar_panels(title, sets, works, "seconds [95 %]", published)
     *ours, theirs = panels
+    where = "below" if in_column() else "above"
     for axes, work in zip(ours, works, strict=True):
-        axes.set_title(f"this suite, on the hardware named above: {work}", pad=14)
+        axes.set_title(f"this suite, on the hardware named {where}: {work}", pad=14)
         axes.set_xlabel(f"seconds, {work}   (dots: repeats, line: 95 % interval)")
     theirs.set_title(PUBLISHED_TITLE, pad=14)
     theirs.set_xlabel(f"seconds, {PUBLISHED_WORK}")
-    notes = [ABOUT_N]
+    notes = [_about_n(_all(works))]
     limits = [axes.get_xlim()[1] for work, axes in zip([*works, PUBLISHED_WORK], panels, strict=True) if "224" in work]
     if PUBLISHED_WORK in works and max(limits) < 8 * min(limits):
         for work, axes in zip([*works, PUBLISHED_WORK], panels, strict=True):
@@ -140,25 +142,12 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 def _epoch_bar(results: ResultSet, group: Group, number: int) -> Bar:
-    """Measured where every ok run trained on a whole ImageNet from files; else from its throughput."""
-    epochs = results.table("epochs")
-    measured = []
-    for _, row in group.ok.iterrows():
-        whole = IMAGENET_TRAIN_IMAGES - (row.global_batch if row.global_batch > 0 else 0)
-        mine = epochs[(epochs.run_id == row.run_id) & (epochs.phase == "train") & (epochs.images >= whole)]
-        mine = mine[mine.seconds.between(*PLAUSIBLE)]
-        if row.loader == "folder" and len(mine):
-            measured.append(mine[["images", "seconds"]].to_numpy(float))
-    if measured and len(measured) == len(group.ok):
-        estimate, samples, how = strategy_throughput(measured), measured, "measured"
-    else:
-        estimate, samples, how = group.throughput, group.samples, "worked out"
-    points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in samples]
-    value = IMAGENET_TRAIN_IMAGES / estimate.value
-    low, high = (IMAGENET_TRAIN_IMAGES / bound if bound else None for bound in (estimate.high, estimate.low))
-    n = _n(group) if how == "worked out" else f"{len(samples)}"
-    cells = n, digits(value), f"{interval(low, high, digits)} {how}".strip()
-    return Bar(group.label, value, low, high, points, cells, group.parallel, number)
+    epoch = epoch_of(results, group)
+    how = "measured" if epoch.measured else "worked out"
+    points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in epoch.samples]
+    n = f"{len(epoch.samples)}" if epoch.measured else _n(group)
+    cells = n, digits(epoch.value), f"{interval(epoch.low, epoch.high, digits)} {how}".strip()
+    return Bar(group.label, epoch.value, epoch.low, epoch.high, points, cells, group.parallel, number)
 
 
 def by_work(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:
@@ -203,6 +192,11 @@ def _bar_panels(
 
 def _all(works: dict[str, list[Bar]]) -> list[Bar]:
     return [bar for bars in works.values() for bar in bars]
+
+
+def _about_n(bars: list[Bar]) -> str:
+    """What n is, with its values, which a chart for a column has nowhere else."""
+    return f"n: runs x timed windows of each; {', '.join(dict.fromkeys(bar.cells[0] for bar in bars))}."
 
 
 def _n(group: Group) -> str:

@@ -10,6 +10,7 @@ import pandas
 
 from scripts.analysis.accuracy import top1
 from scripts.analysis.device_use import use_of, why_less
+from scripts.analysis.epoch import Epoch
 from scripts.analysis.families import over_fastest
 from scripts.analysis.identity import comparable, computes_in
 from scripts.analysis.loader import rates as loader_rates
@@ -181,10 +182,10 @@ def _table_row(results: ResultSet, group: Group) -> dict:
         if over := results.over_baseline.get(group.label):
             row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
             if (ok.batch_per_device > 0).all():
-                row["efficiency"] = _scaled(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
+                row["efficiency"] = scaled(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
     if use := use_of(group, results.environment):  # in proportion to images/s, interval and all
-        row["TFLOP/s"] = _scaled(use.tflops, estimate, "{:#.3g}".format)
-        row["MFU %"] = "" if use.mfu is None else _scaled(100 * use.mfu, estimate, "{:.1f}".format)
+        row["TFLOP/s"] = scaled(use.tflops, estimate, "{:#.3g}".format)
+        row["MFU %"] = "" if use.mfu is None else scaled(100 * use.mfu, estimate, "{:.1f}".format)
     means = {
         "step p50 ms": "step_ms_p50",
         "step p95 ms": "step_ms_p95",
@@ -214,8 +215,8 @@ def _mean(values: pandas.Series) -> str:
     return digits(mean) + _bounds(low, high, digits)
 
 
-def _scaled(value: float, estimate: Estimate | RatioEstimate | None, style) -> str:
-    """A value that is in proportion to a throughput or a ratio, with the interval of that."""
+def scaled(value: float, estimate: Estimate | RatioEstimate | Epoch | None, style) -> str:
+    """A value that is in proportion to a throughput, a ratio or an epoch, with the interval of that."""
     if estimate is None or estimate.low is None:
         return style(value)
     bounds = (value * bound / estimate.value for bound in (estimate.low, estimate.high))

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.step_account import PHASES, Bubble, Mean, bubbles, exposed, mean_of, step_parts
 from scripts.analysis.words import clean, count, digits
-from scripts.report.figures import COLORS, LINES, MARKERS, footnote, make_figure
+from scripts.report.figures import COLORS, LINES, MARKERS, footnote, in_column, make_figure, wrap
 
 NAMES = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}
 NAMES |= {"wait": "waiting for other ranks"}
@@ -81,14 +81,16 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
     bars = step_bars(sets)
     if not bars:
         return None
-    figure, (axes,), legend = make_figure("Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], 2)
+    rows, room = (8, 2.3) if in_column() else (2, 1.75)
+    figure, (axes,), legend = make_figure("Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], rows)
     longest = max(bar.means.clip(lower=0).sum() for bar in bars)
     for place, bar in enumerate(bars):
-        end = _draw_bar(axes, place, bar, longest)
-        axes.annotate(bar.words, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
-    axes.set_xlim(0, 1.75 * longest)
+        end = _draw_bar(axes, place, bar, least=(0.2 if in_column() else 0.07) * longest)
+        words = wrap(bar.words, 22) if in_column() else bar.words
+        axes.annotate(words, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
+    axes.set_xlim(0, room * longest)
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+    axes.set_yticks(range(len(bars)), [wrap(bar.label, 20) if in_column() else bar.label for bar in bars])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("milliseconds, mean over accounted steps")
     shown = [phase for phase in PHASES if any(bar.means[f"{phase}_ms"] > 0 for bar in bars)]
@@ -98,13 +100,16 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
         )
         for phase in shown
     ]
-    legend.legend(handles=handles, loc="center", ncols=4, frameon=False, fontsize=7)
+    legend.legend(handles=handles, loc="center", ncols=8 // rows, frameon=False, fontsize=7)
     footnote(figure, _step_notes(bars))
     return figure
 
 
-def _draw_bar(axes: Axes, place: int, bar: Bar, longest: float) -> float:
-    """The parts of one bar, paler where it is not parallel, with the interval of the exposed part; returns its end."""
+def _draw_bar(axes: Axes, place: int, bar: Bar, least: float) -> float:
+    """The parts of one bar, paler where it is not parallel, with the interval of the exposed part; returns its end.
+
+    least: milliseconds of a part that has room for its figure.
+    """
     left, means = 0.0, bar.means
     for phase in PHASES:
         width = means[f"{phase}_ms"]
@@ -124,7 +129,7 @@ def _draw_bar(axes: Axes, place: int, bar: Bar, longest: float) -> float:
         if phase == "exposed_comm" and bar.exposed and bar.exposed.low is not None:
             ends = [max(0.0, left + bound) for bound in (bar.exposed.low, bar.exposed.high)]
             axes.plot(ends, [place - 0.27] * 2, color="black", linewidth=1.3, marker="|", markersize=5)
-        if width > 0.07 * longest:
+        if width > least:
             axes.text(
                 left + width / 2,
                 place,
@@ -184,7 +189,7 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     if not panels:
         return None
     num_rows = (len(panels) + 1) // 2
-    num_legend_columns = max(1, min(3, 110 // max(len(label) + 20 for label, _, _ in lines)))
+    num_legend_columns = max(1, min(3, (55 if in_column() else 110) // max(len(label) + 20 for label, _, _ in lines)))
     num_legend_rows = -(-len(lines) // num_legend_columns)
     figure, axes_list, legend = make_figure(
         "The machine during the runs", sets, [1.5] * num_rows, num_legend_rows, num_columns=2

@@ -3,10 +3,12 @@
 Colours are Okabe and Ito's; what a colour says, a hatch, a marker or a line style says too. Needs no torch.
 """
 
+import contextlib
 import os
 import tempfile
 import textwrap
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
@@ -24,6 +26,8 @@ from scripts.analysis.words import clean, count, digits, show
 matplotlib.rcParams.update(
     {
         "font.size": 8,
+        "figure.figsize": (7.0, 5.0),  # the width of every chart; heights are worked out
+        "pdf.fonttype": 42,  # TrueType, whole: journals refuse Type 3
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlesize": 8,
@@ -34,12 +38,12 @@ matplotlib.rcParams.update(
         "axes.titlelocation": "left",
     }
 )
+COLUMN = 3.33  # inches: a column of two, which every two-column class has room for
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 SET_HATCHES = ("", "....", "\\\\\\\\", "xxxx", "++++", "----", "oo", "**")
 LINE_COLORS = tuple(color for color in COLORS if color != "#F0E442")  # yellow is too faint for a line on white
 MARKERS = "osD^vP*X<>hpd8H"
 LINES = ("-", "--", "-.", ":")
-WIDEST = 90  # letters of a legend's entry, then it is wrapped
 # how each repeat is drawn, in every chart
 REPEATS = {
     "linestyle": "none",
@@ -62,13 +66,15 @@ def make_figure(
 ) -> tuple[Figure, list[Axes], Axes]:
     """A figure, its panels from the top, each of some height in inches, and the place of the legend below them.
 
-    about: what was run on what; default: that of all ok runs of the sets.
+    about: what was run on what; default: that of all ok runs of the sets. In a column the title is left to the caption.
     """
     title = f"{title}\n{wrap(about or describe(sets), 105)}"
     heights = [*heights, 0.05 + 0.16 * num_legend_rows]
-    figure = Figure(figsize=(7, sum(heights) + 0.5 * len(heights) + 0.15 * title.count("\n")), layout="constrained")
+    height = sum(heights) + 0.5 * len(heights) + (0 if in_column() else 0.15 * title.count("\n"))
+    figure = Figure(figsize=(matplotlib.rcParams["figure.figsize"][0], height), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+    if not in_column():
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     grid = figure.add_gridspec(len(heights), num_columns, height_ratios=heights)
     panels = [figure.add_subplot(grid[row, column]) for row in range(len(heights) - 1) for column in range(num_columns)]
     legend = figure.add_subplot(grid[-1, :])
@@ -76,48 +82,85 @@ def make_figure(
     return figure, panels, legend
 
 
+@contextlib.contextmanager
+def column() -> Iterator[None]:
+    """Within it figures are drawn for a column of a paper, whose caption explains them: see scripts/report/paper.py."""
+    with matplotlib.rc_context({"figure.figsize": (COLUMN, COLUMN)}):
+        yield
+
+
+def in_column() -> bool:
+    return matplotlib.rcParams["figure.figsize"][0] == COLUMN
+
+
+def fit_to_column(figure: Figure) -> None:
+    """Wrap what stands around the axes, so that it is no wider than these."""
+    for axes in figure.axes:
+        columns = axes.get_gridspec().ncols if axes.get_gridspec() else 1
+        label, title = " ".join(axes.get_xlabel().split()), " ".join(axes.get_title("left").split())
+        axes.set_xlabel(wrap(label, 40 // columns) if label else "")
+        axes.set_title(wrap(title, 34 // columns) if title else "")
+
+
 def legend_shape(words: list[str]) -> tuple[int, int]:
     """Columns and rows of lines of text that a legend of these entries takes; long ones are wrapped."""
-    longest = max(min(len(each), WIDEST) for each in words)
-    num_columns = max(1, min(3, len(words), 130 // (longest + 12)))
-    return num_columns, -(-sum(wrap(each, WIDEST).count("\n") + 1 for each in words) // num_columns)
+    widest, letters = _widest()
+    longest = max(min(len(each), widest) for each in words)
+    num_columns = max(1, min(3, len(words), letters // (longest + 12)))
+    return num_columns, -(-sum(wrap(each, widest).count("\n") + 1 for each in words) // num_columns)
+
+
+def _widest() -> tuple[int, int]:
+    """Letters of a legend's entry before it is wrapped, and of a line of entries with their handles."""
+    return (45, 65) if in_column() else (90, 130)
 
 
 def draw_legend(legend: Axes, handles: list, words: list[str], num_columns: int) -> None:
     """Entries for lines or points, at the place that make_figure keeps."""
-    wrapped = [wrap(each, WIDEST) for each in words]
-    legend.legend(handles, wrapped, loc="center", ncols=num_columns, fontsize=7, frameon=False, handlelength=4)
+    wrapped = [wrap(each, _widest()[0]) for each in words]
+    length = 2.5 if in_column() else 4
+    legend.legend(handles, wrapped, loc="center", ncols=num_columns, fontsize=7, frameon=False, handlelength=length)
 
 
 def footnote(figure: Figure, lines: list[str]) -> None:
-    """Lines below everything else."""
-    text = "\n".join(wrap(textwrap.shorten(clean(line), 330, placeholder=" ..."), 140) for line in lines)
+    """Lines below everything else; in a column the figure's label has them, for its caption."""
+    lines = [textwrap.shorten(clean(line), 330, placeholder=" ...") for line in lines]
+    figure.set_label("; ".join(line.rstrip(".") for line in lines))
+    if in_column():
+        return
+    text = "\n".join(wrap(line, 140) for line in lines)
     figure.text(0.01, -0.01, text, va="top", ha="left", fontsize=6.5)
 
 
 def save_chart(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write `folder/name.png` and `.svg`, each whole or not at all. Raises UserError where it cannot write."""
-    paths = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
+    """Write `folder/name.png` and `.svg`; of a figure for a column `.pdf`, exactly as wide as that.
+
+    Each whole or not at all. Raises UserError where it cannot write.
+    """
+    kinds = {"png": {}, "svg": {"Date": None}}
+    room = {"dpi": 200, "bbox_inches": "tight", "pad_inches": 0.1}
+    if figure.get_figwidth() == COLUMN:
+        kinds, room = {"pdf": {"CreationDate": None, "ModDate": None}}, {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in paths:
-            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
-            os.close(handle)
-            try:
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
-                    date = {"Date": None} if path.suffix == ".svg" else {}
-                    figure.savefig(
-                        temporary, format=path.suffix[1:], dpi=200, bbox_inches="tight", pad_inches=0.1, metadata=date
-                    )
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+        return [_save(figure, folder / f"{name}.{kind}", metadata, room) for kind, metadata in kinds.items()]
     except OSError as error:
         raise UserError(f"cannot write charts in {folder}: {error.strerror}; name another folder: --output") from None
-    return paths
+
+
+def _save(figure: Figure, path: Path, metadata: dict, room: dict) -> Path:
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
+            figure.savefig(temporary, format=path.suffix[1:], metadata=metadata, **room)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path
 
 
 def describe(sets: list[ResultSet]) -> str:

@@ -1,11 +1,13 @@
-"""Write the report of a result set: report.html, one self-contained file, and report.md for pasting.
+"""Write the report of a result set: report.html, one self-contained file, report.md for pasting, report.tex for papers.
 
     python -m scripts.report.page --results results/latest
 
-The HTML holds its charts as SVG, needs no network and no script, and prints well. Texts from CSV files and data
-sets are escaped. Exit code: 1 where no run is ok, 2 for a mistake of the user. Needs no torch.
+The HTML holds its charts as SVG, needs no network and no script, and prints well. Beside report.tex, charts/ has them
+as PDF, as wide as a column; where there is a LaTeX, report.pdf is made too. Texts from CSV files and data sets are
+escaped. Exit code: 1 where no run is ok, 2 for a mistake of the user. Needs no torch.
 """
 
+import contextlib
 import dataclasses
 import io
 import re
@@ -37,11 +39,13 @@ from scripts.report.content import (
     table_rows,
     wall_rows,
 )
-from scripts.report.figures import describe, troubles
+from scripts.report.figures import column, describe, fit_to_column, save_chart, troubles
 from scripts.report.forecast import EXPLAIN as ABOUT_FORECAST
 from scripts.report.forecast import HEADER, forecast_table
+from scripts.report.latex import PROGRAM, REMEDY, compile_pdf
 from scripts.report.measure import measure
 from scripts.report.origin import commands, facts, launch_lines, scalings, sweeps
+from scripts.report.paper import paper
 from scripts.report.peers import cells, peers_chart, read_peers
 from scripts.report.plot import CHARTS, DETAIL_CHARTS
 from scripts.report.scaling import scaling_chart
@@ -78,6 +82,15 @@ def figures_of(results: ResultSet) -> dict[str, Figure]:
         found["peers"] = peers_chart(peers, about_peers)
     # names become files and ids
     return {re.sub(r"[^\w-]", "_", name): figure for name, figure in found.items() if figure}
+
+
+def column_figures(results: ResultSet) -> dict[str, Figure]:
+    """The same charts, drawn for a column of a paper."""
+    with column(), contextlib.redirect_stderr(io.StringIO()):  # what is wrong was said when they were drawn for a page
+        found = figures_of(results)
+    for figure in found.values():
+        fit_to_column(figure)
+    return found
 
 
 def inline_svg(figure: Figure, name: str) -> Markup:
@@ -144,6 +157,12 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
     )
 
 
+def texts_of(results: ResultSet) -> tuple[dict[str, str], dict[str, Figure]]:
+    """The report's files by name, and its charts."""
+    html, markdown, drawn = build(results)
+    return {"report.html": html, "report.md": markdown, "report.tex": paper(results, drawn)}, drawn
+
+
 def escape_markdown(value: object) -> str:
     """Text that means itself in Markdown, in a table too, and is still readable as it is."""
     text = clean(str(value)).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -163,15 +182,27 @@ def main(options: Options) -> int:
             file=sys.stderr,
         )
         return 1
-    html, markdown, _ = build(results)
+    print("\n".join(headline(results)))
+    texts, _ = texts_of(results)
     try:
-        for name, text in (("report.html", html), ("report.md", markdown)):
+        for name, text in texts.items():
             write_whole(results.path / name, text)
+        for name, figure in tqdm(column_figures(results).items(), desc="charts as PDF", disable=None, leave=False):
+            save_chart(figure, results.path / "charts", name)
     except OSError as error:
         raise UserError(f"cannot write the report in {results.path}: {error.strerror}") from None
-    print("\n".join(headline(results)))
-    print(f"\nwritten:\n  {results.path / 'report.html'}\n  {results.path / 'report.md'}")
+    print("\nwritten:", *(f"  {results.path / name}" for name in texts), f"  {results.path}/charts/*.pdf", sep="\n")
+    _print_pdf(results.path / "report.tex")
     return failed
+
+
+def _print_pdf(source: Path) -> None:
+    """The PDF of report.tex, where there is a LaTeX; else what makes it. It is no part of the report's exit code."""
+    try:
+        made = compile_pdf(source)
+        print(f"  {made}" if made else f"no {PROGRAM} here, which makes a PDF of report.tex: {REMEDY}")
+    except (UserError, OSError) as error:
+        print(f"warning: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     make publish NAME=cpu2-epyc_torch2.15_202611 RESULTS=results/x [REPLACE=yes]
 
-What goes along: the tables, environment.json, the report and its charts, and the same of the sets `scaling`, `sweeps`
-and `ablation` inside; no logs and no checkpoints. Paths of this machine become names. All is made in a folder beside
-the place and renamed, so that a stop leaves the old set or the new one. Exit code: 1 where the set may not be
-published, with a line for each reason, 2 for a mistake. Needs no torch.
+What goes along: the tables, environment.json, the report and its charts, the same of the sets `scaling`, `sweeps`
+and `ablation` inside, and a manifest with checksums; no logs and no checkpoints. Paths of this machine become names.
+All is made in a folder beside the place and renamed, so that a stop leaves the old set or the new one. Exit code: 1
+where the set may not be published, with a line for each reason, 2 for a mistake. Needs no torch.
 """
 
 import dataclasses
@@ -19,12 +19,13 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES, write_json, write_whole
+from scripts.analysis.manifest import write_manifest
 from scripts.analysis.recorded import read_halves
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.report import readme
 from scripts.report.command import command
 from scripts.report.figures import save_chart
-from scripts.report.page import build
+from scripts.report.page import column_figures, texts_of
 from scripts.report.publishable import RULE, missing_files, problems
 
 INSIDE = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
@@ -142,13 +143,15 @@ def write_report(new: Path, source: ResultSet) -> None:
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
             with open(log, encoding="utf-8", errors="replace") as file:
                 (new / log_path).write_text(without_paths(file.readline(4096), private))
-    html, markdown, drawn = build(load_set(new))
+    copied = load_set(new)
+    texts, drawn = texts_of(copied)
     shutil.rmtree(new / "logs", ignore_errors=True)
-    for name, text in (("report.html", html), ("report.md", markdown)):
+    for name, text in texts.items():
         write_whole(new / name, text.replace(str(new), f"results/published/{new.name}"))
-    for name, figure in drawn.items():
+    for name, figure in [*drawn.items(), *column_figures(copied).items()]:
         save_chart(figure, new / "charts", name)
     write_json(new / "published.json", {"rule": RULE, "at": f"{datetime.date.today():%Y-%m-%d}"})
+    write_manifest(new, copied)
 
 
 def _readmes(options: Options, shown: dict[str, str], kind: str, new: Path) -> dict[Path, str] | str:

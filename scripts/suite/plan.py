@@ -82,10 +82,8 @@ def make_run(
     threads = threads or machine.threads_per_rank(ranks_here)
     if given.limit_s is not None:
         config = dataclasses.replace(config, limit_s=given.limit_s)
-    packed = config.loader == "packed"
-    data = "" if config.loader == "synthetic" else _fingerprint(config.data, config.pack if packed else "")
     place = (ranks_here, 1) if one_node else preflight.all_ranks(strategy, ranks_here)
-    asked = ask(config, strategy, *place, threads, data)
+    asked = ask(config, strategy, *place, threads, images_of(config))
     asked |= {"seeds": seeds} if seeds else {}
     # a cluster's nodes are known to the launcher only: what was said of them stands for them
     asked |= {name.lower(): os.environ[name] for name in OF_A_CLUSTER if os.environ.get(name)}
@@ -107,6 +105,13 @@ def fitted(runs: list[Run]) -> list[Run]:
     found = room.reasons(points, max((int(run.variables["NPROC"]) for run in runs), default=0))
     told = [run.variables | {"SKIP": run.variables.get("SKIP") or why} for run, why in zip(runs, found, strict=True)]
     return [dataclasses.replace(run, variables=variables) for run, variables in zip(runs, told, strict=True)]
+
+
+def images_of(config: Config) -> str:
+    """The fingerprint of the images that a run reads; '' where these are synthetic. Raises UserError without any."""
+    if config.loader == "synthetic":
+        return ""
+    return _fingerprint(config.data, config.pack if config.loader == "packed" else "")
 
 
 @functools.cache

@@ -75,21 +75,25 @@ def run_each(
     children: Relay,
     after_run: Callable[[Run, RunFolder], None] | None = None,
     *,
+    before_run: Callable[[Run, RunFolder], None] | None = None,
     first: int = 1,
     total: int = 0,
+    checkout: Path = ROOT,
     stdout: int | None = None,
 ) -> bool:
     """Start the launcher of every run, until a signal; returns whether all ended ok or skipped.
 
-    after_run: called with each run and its folder, whose row is in the set then. first, total: for the labels.
-    stdout: of the launchers, as subprocess takes it.
+    before_run, after_run: called with each run and its folder, before its start, and when its row is in the set.
+    first, total: for the labels. checkout: whose launchers. stdout: of these, as subprocess takes it.
     """
     all_ok = True
     for number, run in enumerate(runs, first):
         if children.signum:
             break
         folder, told = begin(run, results, f"{number}/{total or len(runs)}" if run.round else WARM_UP)
-        all_ok &= start(run, folder, told, children, stdout=stdout) == 0
+        if before_run:
+            before_run(run, folder)
+        all_ok &= start(run, folder, told, children, checkout, stdout) == 0
         if after_run:
             after_run(run, folder)
     return all_ok

@@ -212,7 +212,7 @@ def test_several_sets_are_drawn_side_by_side(tmp_path, capsys):
     folder = first / "charts" / "with-two"
     text = svg_text(folder / "speedup.svg")
     assert "without ok runs of single, so not shown: one" in text
-    assert len(re.findall(r"3 x 5", svg_text(folder / "throughput.svg"))) == 3
+    assert len(re.findall(r"3 x 5", svg_text(folder / "throughput.svg"))) == 4  # beside three bars, and what n is
     assert "one: resnet18" in capsys.readouterr().out
 
 
@@ -224,7 +224,7 @@ def test_few_or_many_bars_and_samples(tmp_path, num_strategies, num_repeats, num
     paths = draw([load_set(folder)], tmp_path / "charts")
     text = svg_text(tmp_path / "charts" / "throughput.svg")
     assert len(paths) == 8  # no single, so no speed-up
-    assert text.count(f"{num_repeats} x {num_windows}") == num_strategies
+    assert text.count(f"{num_repeats} x {num_windows}") == num_strategies + 1  # and what n is
     assert ("no interval: one repeat" in text) == (num_repeats == 1)
 
 

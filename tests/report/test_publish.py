@@ -15,6 +15,7 @@ import pytest
 from support import ROOT, environment, recorded
 
 from benchmarks.common.results import WARM_UP, append_rows, read_table
+from scripts.analysis import manifest
 from scripts.analysis.sets import load_set
 from scripts.report.publish import Options, _place, put, without_paths
 from scripts.report.publishable import RULE, missing_files, problems
@@ -196,11 +197,21 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     wanted = f"ddp <!--images_per_s.ddp-->{speed:,.0f}<!--/-->\n\n[a]: results/published/cpu2_new/runs.csv\n"
     assert readme.read_text() == wanted
     assert shown(new.parent) == {"cpu": "cpu2_new"}
-    assert {path.name for path in new.iterdir()} >= {"runs.csv", "report.md", "report.html", "charts", "published.json"}
+    names = {path.name for path in new.iterdir()}
+    assert names >= {"runs.csv", "report.md", "report.html", "report.tex", "charts", "published.json", manifest.NAME}
+    told = manifest.read_manifest(new)
+    assert told["commit"] == "abc" and [(run["strategy"], run["rounds"]) for run in told["runs"]] == [
+        ("single", 3),
+        ("ddp", 3),
+    ]
+    assert {"runs.csv", "report.tex", "charts/throughput.pdf"} <= told["files"].keys()
+    assert manifest.faults(new, told) == []
     assert not (new / "logs").exists() and [*new.parent.glob(".publishing*")] == []
     for path in new.rglob("*"):
-        if path.is_file() and path.suffix != ".png":
-            assert not any(word in path.read_text() for word in ("/mnt", "secret", str(ROOT), str(tmp_path))), path
+        if path.is_file() and path.suffix not in (".png", ".pdf"):
+            assert not any(
+                word in path.read_text() for word in ("/mnt", "secret", str(ROOT), str(tmp_path), ".publishing")
+            ), path
     assert "python -m benchmarks.ddp --data photos" in (new / "report.html").read_text()  # of the log's first line
     assert problems(load_set(new)) == []
     again = publish()

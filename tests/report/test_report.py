@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from html.parser import HTMLParser
 
 import numpy
@@ -149,7 +150,9 @@ def written(tmp_path_factory):
         "collect_env": EVIL,
     }
     (folder / "environment.json").write_text(json.dumps(facts))
-    assert report.main(report.Options(folder)) == 0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="constrained_layout")  # a chart of which nothing is seen
+        assert report.main(report.Options(folder)) == 0
     return folder, (folder / "report.html").read_text(), (folder / "report.md").read_text()
 
 

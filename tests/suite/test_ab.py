@@ -24,7 +24,7 @@ from benchmarks.common.config import FIELDS, read_yaml
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.suite import ab, sides, source
+from scripts.suite import ab, sides, source, worktrees
 
 # Short, and three windows: what is tested is the sitting, not the machine.
 SHORT = SYNTHETIC_YAML + "epochs: 1\nsteps: 8\nwarmup_steps: 1\nwindows: 3\nwindow_steps: 2\nworkers: 0\n"
@@ -34,7 +34,7 @@ GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign
 class Clone:
     """A repository with the suite as it is here, in commits of its own; its path has a space.
 
-    Worktrees of what it runs are made beside it, where `left_over` looks.
+    Worktrees of what it runs are made in its results/, where `left_over` looks.
     """
 
     def __init__(self, folder: Path):
@@ -71,7 +71,7 @@ class Clone:
     def left_over(self) -> list:
         """Worktrees besides the clone itself, and their folders."""
         listed = [text for text in self.git("worktree", "list", "--porcelain").split("\n\n") if text.strip()]
-        return [*listed[1:], *self.folder.parent.glob(f"{sides.PREFIX}*")]
+        return [*listed[1:], *self.folder.glob(f"results/{worktrees.PREFIX}*")]
 
     def until_one_runs(self, process: subprocess.Popen) -> None:
         """Until a run that counts has its folder."""
@@ -107,7 +107,7 @@ def read(kept_clone, monkeypatch, given):
     """read(text, **variables): the side that text says, in the clone."""
 
     def side(text: str, **variables) -> sides.Side:
-        monkeypatch.setattr(sides, "ROOT", kept_clone.folder)
+        monkeypatch.setattr(worktrees, "ROOT", kept_clone.folder)
         monkeypatch.setattr(source, "ROOT", kept_clone.folder)
         source.local_changes.cache_clear()
         return sides.read_side("B", text, given(**variables), "single")
@@ -260,7 +260,7 @@ def test_a_signal_leaves_no_process_and_no_worktree(untrained, signum, code):
         process.wait(60)
     hold.unlink()
     assert process.returncode == code
-    (results,) = (untrained.folder / "results").iterdir()
+    (results,) = (untrained.folder / "results").glob("[!.]*")  # after SIGKILL the worktree is there, too
     rows = [read_table(results / name, "runs") for name in "AB"]
     if signum == signal.SIGKILL:
         assert untrained.run(A="HEAD", B="flags:", REPEATS=1).returncode == 0

@@ -1,0 +1,44 @@
+"""Seconds of an ImageNet-1k epoch with a group's settings: measured, or worked out from its throughput.
+
+    from scripts.analysis.epoch import epoch_of
+
+Measured where every ok run trained on a whole ImageNet from files; else 1,281,167 images over images/s. Needs no torch.
+"""
+
+import dataclasses
+
+from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
+from scripts.analysis.sets import PLAUSIBLE, Group, ResultSet
+from scripts.analysis.stats import Estimate, Windows, strategy_throughput
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """Seconds of an epoch with their 95 % interval, None where one sample says nothing of the spread."""
+
+    value: float
+    low: float | None
+    high: float | None
+    measured: bool
+    samples: list[Windows]
+    """What it is of: (images, seconds) of each run's epochs, or of its timed windows."""
+
+
+def epoch_of(results: ResultSet, group: Group) -> Epoch:
+    """The epoch of a group that has a throughput."""
+    epochs = results.table("epochs")
+    passes = []
+    for _, row in group.ok.iterrows():
+        whole = IMAGENET_TRAIN_IMAGES - (row.global_batch if row.global_batch > 0 else 0)
+        mine = epochs[(epochs.run_id == row.run_id) & (epochs.phase == "train") & (epochs.images >= whole)]
+        mine = mine[mine.seconds.between(*PLAUSIBLE)]
+        if row.loader == "folder" and len(mine):
+            passes.append(mine[["images", "seconds"]].to_numpy(float))
+    if passes and len(passes) == len(group.ok):
+        return _epoch(strategy_throughput(passes), True, passes)
+    return _epoch(group.throughput, False, group.samples)
+
+
+def _epoch(rate: Estimate, measured: bool, samples: list[Windows]) -> Epoch:
+    low, high = (IMAGENET_TRAIN_IMAGES / bound if bound else None for bound in (rate.high, rate.low))
+    return Epoch(IMAGENET_TRAIN_IMAGES / rate.value, low, high, measured, samples)

@@ -1,0 +1,31 @@
+"""What images runs trained on, in words, from the fingerprint of the data: no name of a folder is believed.
+
+    from scripts.analysis.images import images_of
+
+Needs no torch.
+"""
+
+import re
+from collections.abc import Iterable
+
+from scripts.analysis.sets import Group
+from scripts.analysis.words import show
+
+COUNTS = re.compile(r"(\d+)-(\d+)-(\d+)-")  # benchmarks.common.fingerprint: classes, training and validation images
+UNKNOWN = "unrecorded images"
+
+
+def images_of(groups: Iterable[Group]) -> str:
+    """Such as "12 classes, 480 training and 132 validation images"; several kinds are told apart by "or"."""
+    return " or ".join(dict.fromkeys(_of(group) for group in groups)) or UNKNOWN
+
+
+def _of(group: Group) -> str:
+    """Sets that an older suite made tell no fingerprint, but whether the images were synthetic."""
+    if {show(loader) for loader in group.ok.loader} == {"synthetic"}:
+        return "synthetic images"
+    found = COUNTS.match(str(group.identity.asked.get("fingerprint") or ""))
+    if not found:
+        return UNKNOWN
+    classes, train, val = (f"{int(number):,}" for number in found.groups())
+    return f"{classes} classes, {train} training and {val} validation images"

@@ -1,0 +1,123 @@
+"""The manifest of a published set: what its runs were, at which commit, and a checksum of every file.
+
+    {"schema": 1, "commit": "...",
+     "runs": [{"strategy": "ddp", "label": "ddp", "rounds": 3, "asked": {...}, "met": {...}}, ...],
+     "files": {"runs.csv": "<sha256>", ...}}
+
+`make publish` writes it last. `make reproduce` runs what it says again; the gallery shows no set that is not what its
+manifest says. `asked` and `met` are the settings' two halves (benchmarks.common.settings). Needs no torch.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import read_table, write_json
+from benchmarks.common.settings import settings_hash
+from scripts.analysis.recorded import read_halves
+from scripts.analysis.sets import ResultSet
+
+NAME, SCHEMA = "manifest.json", 1
+MADE_LATER = "report.pdf"  # by make report where there is a LaTeX; git does not keep it
+KINDS = {"strategy": str, "label": str, "rounds": int, "asked": dict, "met": dict}
+COUNTS = ("ranks", "nodes", "threads_per_rank")
+KINDS_ASKED = dict.fromkeys(("strategy", "fingerprint", "data"), str) | dict.fromkeys(COUNTS, int)
+
+
+def write_manifest(folder: Path, results: ResultSet) -> None:
+    """Write the manifest of the set in `folder`, whose runs `results` are. Raises UserError for several commits."""
+    commits = sorted(set(results.ok.commit))
+    if len(commits) != 1 or not commits[0]:
+        raise UserError(f"{folder} has runs of {len(commits)} commits or of none; its manifest needs one")
+    runs = [
+        {
+            "strategy": group.strategy,
+            "label": group.label,
+            "rounds": len({*group.rounds}),
+            "asked": group.identity.asked,
+            "met": group.identity.met,
+        }
+        for group in results.groups
+        if group.samples
+    ]
+    write_json(folder / NAME, {"schema": SCHEMA, "commit": commits[0], "runs": runs, "files": checksums(folder)})
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """sha256 of every file in `folder` and below, in order of name; not of the manifest, MADE_LATER, hidden files."""
+    return {name: _sha256(folder / name) for name in _names(folder)}
+
+
+def _names(folder: Path) -> list[str]:
+    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    kept = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
+    return [path.as_posix() for path in kept if str(path) != NAME and path.name != MADE_LATER]
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_whole(run: dict) -> bool:
+    """Whether a run has all that it is started by, of the right kinds. Raises KeyError where it lacks something."""
+    asked = run["asked"]
+    kinds = [isinstance(run[name], kind) for name, kind in KINDS.items()]
+    kinds += [isinstance(asked[name], kind) for name, kind in KINDS_ASKED.items()]
+    return all(kinds) and all(number > 0 for number in (run["rounds"], *(asked[name] for name in COUNTS)))
+
+
+def read_manifest(folder: Path) -> dict:
+    """The manifest of a published set. Raises UserError where there is none, or one that this suite cannot read."""
+    path = folder / NAME
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        schema, runs, files = found["schema"], found["runs"], found["files"]
+        whole = isinstance(found["commit"], str) and isinstance(files, dict) and isinstance(runs, list) and bool(runs)
+        whole = whole and all(map(_is_whole, runs))
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder} has no {NAME}: it is no published set, or was published before there were any; make publish "
+            "writes it"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read ({error}); take it from git again: git checkout {path}") from None
+    if schema != SCHEMA or not whole:
+        raise UserError(f"{path} is of schema {schema}, or is not whole; this suite reads schema {SCHEMA}")
+    return found
+
+
+def faults(folder: Path, told: dict) -> list[str]:
+    """A line for each file that is missing, added, or not what was published; else for each thing that the manifest
+    says and the set's tables do not. told: the manifest."""
+    return [*_of_files(folder, told["files"])] or [*_of_tables(folder, told)]
+
+
+def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
+    for name, wanted in files.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):  # from elsewhere, it may not choose a file
+            yield f"{NAME} names {name}, which is not in the set"
+        elif not path.is_file():
+            yield f"{name} is missing; git checkout {path}"
+        elif _sha256(path) != wanted:
+            yield f"{name} is not what was published (sha256); git checkout {path}"
+    for name in _names(folder):
+        if name not in files:
+            yield f"{name} is not in {NAME}: it was not published; take it away, or git checkout {folder / NAME}"
+
+
+def _of_tables(folder: Path, told: dict) -> Iterator[str]:
+    """What runs of another commit, or of other settings, would be started by."""
+    runs, (known, _) = read_table(folder, "runs"), read_halves(read_table(folder, "settings"))
+    commits = sorted(set(runs[runs.status == "ok"].commit))
+    if commits != [told["commit"]]:
+        yield f"{NAME} says commit {told['commit']}, and runs.csv {', '.join(commits) or 'none'}"
+    made = {settings_hash(each.asked, each.met) for each in known.values()}
+    for run in told["runs"]:
+        if settings_hash(run["asked"], run["met"]) not in made:
+            yield f"{NAME} has settings of {run['label']} that settings.csv has not"
+        if run["strategy"] != run["asked"]["strategy"]:
+            yield f"{NAME} says {run['strategy']} of settings of {run['asked']['strategy']}"

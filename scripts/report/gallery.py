@@ -1,0 +1,242 @@
+"""All published sets on one page: results/gallery.html, static and self-contained, a plain table without JavaScript.
+
+    python -m scripts.report.gallery        # or: make gallery [PRICE_PER_HOUR=0.40]
+    PRICE_PER_HOUR="cpu2-epyc_torch2.15_202611=0.08 h200_torch2.11_202611=3.50" make gallery
+
+PRICE_PER_HOUR is of one machine, whatever of it a run used, in any currency: one for all sets, or NAME=PRICE for some.
+A set that is not what its manifest says, lacks a file, or was made with local changes is left out, and the page says
+why. Exit code: 1 where one is left out, 2 for a mistake. Needs no torch.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import os
+import shlex
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import jinja2
+from tqdm import tqdm
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import write_whole
+from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
+from scripts.analysis import manifest
+from scripts.analysis.epoch import epoch_of
+from scripts.analysis.identity import computes_in
+from scripts.analysis.images import images_of
+from scripts.analysis.sets import Group, ResultSet, load_set
+from scripts.analysis.words import clean, digits, show
+from scripts.report.command import command
+from scripts.report.content import scaled, table_rows
+from scripts.report.figures import describe, troubles
+from scripts.report.origin import commands
+from scripts.report.page import TEMPLATES
+from scripts.report.publishable import changed
+from scripts.report.readme import PUBLISHED, ROOT
+
+MARK = "published.json"  # what make publish leaves in a set
+NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
+BEFORE_MANIFESTS = (0, 1)  # rules (scripts/report/publishable.py) by which sets were let in without one
+NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
+LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
+MONEY = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
+COLUMNS = (
+    "strategy",
+    "precision",
+    "hardware",
+    "model",
+    "images",
+    "ranks",
+    "images/s",
+    "x single",
+    "J/image",
+    MONEY[0],
+    "epoch, s",
+    MONEY[1],
+    f"{NUM_EPOCHS} epochs, s",
+    MONEY[2],
+)
+TEXT = COLUMNS[:5]
+FILTERS = ("hardware", "precision", "strategy", "model", "set")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """All published sets on one page."""
+
+    published: Path = PUBLISHED
+    output: Path = ROOT / "results/gallery.html"
+    price_per_hour: str = ""
+    """Of one machine: a number, or NAME=NUMBER for each of some sets."""
+
+
+def main(options: Options) -> int:
+    folders = find_sets(options.published)
+    prices = read_prices(options.price_per_hour, [path.name for path in folders])
+    told, left_out = [], {}
+    for path in tqdm(folders, desc="sets", disable=None, leave=False):
+        try:
+            lines = changed_files(path)
+            results = None if lines else load_set(path)
+            if not (lines := lines or unbelievable(results)):
+                told.append(tell(results, prices, options.output.parent))
+        except UserError as error:
+            lines = [str(error)]
+        if lines:
+            left_out[path.name] = lines
+    try:
+        write_whole(options.output, render(told, left_out, options.price_per_hour))
+    except OSError as error:
+        raise UserError(f"cannot write {options.output}: {error.strerror}; name another file: --output") from None
+    for name, reasons in left_out.items():
+        print(f"warning: {name} is left out: {'; '.join(map(clean, reasons))}", file=sys.stderr)
+    print(f"{sum(len(each['rows']) for each in told)} rows of {len(told)} sets: {options.output}")
+    return int(bool(left_out))
+
+
+def find_sets(published: Path) -> list[Path]:
+    """Folders that make publish has put there, the newest first. Raises UserError where there are none."""
+    found = [path.parent for path in published.glob(f"*/{MARK}")]
+    if not found:
+        raise UserError(f"no set is published in {published}; make publish NAME=... RESULTS=results/x puts one there")
+    return sorted(found, key=lambda path: (str(_told(path).get("at", "")), path.name), reverse=True)
+
+
+def _told(path: Path) -> dict:
+    try:
+        told = json.loads((path / MARK).read_text(encoding="utf-8"))
+        return told if isinstance(told, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def read_prices(text: str, names: list[str]) -> dict[str, float]:
+    """The price of an hour by the name of a set, for those that have one. Raises UserError for what is no price."""
+    example = "give a number such as 2.50, or of single sets: PRICE_PER_HOUR='NAME=2.50 ...'"
+    prices = {}
+    for word in text.split():
+        name, given, number = word.rpartition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = math.nan
+        if not LEAST_PRICE <= price <= MOST_PRICE:
+            raise UserError(f"PRICE_PER_HOUR is {text!r}, and {number!r} is no price; {example}")
+        if given and name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            raise UserError(f"PRICE_PER_HOUR names {name!r}, and no published set has that name; {hint}")
+        if not given and len(text.split()) > 1:
+            raise UserError(f"PRICE_PER_HOUR is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
+        prices |= {name: price} if given else dict.fromkeys(names, price)
+    return prices
+
+
+def changed_files(path: Path) -> list[str]:
+    """A line for each file of a published set that is missing, or not what was published. Raises UserError for a
+    manifest that cannot be read."""
+    needed = NEEDED if _told(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
+    lines = [f"{name} is missing; git checkout {path}" for name in needed if not (path / name).is_file()]
+    if lines or not (path / manifest.NAME).exists():
+        return lines
+    return manifest.faults(path, manifest.read_manifest(path))
+
+
+def unbelievable(results: ResultSet) -> list[str]:
+    """Why the set's figures cannot be shown; [] where they can."""
+    return [*changed(results)] or ([] if any(group.samples for group in results.groups) else ["no run was timed"])
+
+
+def tell(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
+    """What the page says of a set, as text, with links from a page in the folder `base`."""
+    at = _link(results.path, base)
+    timed = [group for group in results.groups if group.samples]
+    said = {row["strategy"]: row for row in table_rows(results)}
+    told, again = _told(results.path), ""
+    if (results.path / manifest.NAME).exists():
+        again = f"make reproduce SET={shlex.quote(os.path.relpath(results.path.resolve(), ROOT))}"
+    strategies = [*dict.fromkeys(group.strategy for group in timed)]
+    rows = [
+        _row(results, group, said[group.label], prices.get(results.name)) | {"number": strategies.index(group.strategy)}
+        for group in sorted(timed, key=lambda each: -each.throughput.value)
+    ]
+    return {
+        "name": results.name,
+        "about": f"{describe([results])}; {images_of(timed)}",
+        "at": show(told.get("at")),
+        "rule": "" if again else show(told.get("reason") or "it has no manifest.json"),
+        "commit": ", ".join(sorted(set(results.ok.commit) - {""})),
+        "torch": ", ".join(sorted({version.split("+")[0] for version in results.ok.torch})),
+        "price": prices.get(results.name),
+        "report": f"{at}/report.html",
+        "proof": f"{at}/equivalence.csv",
+        "runs": f"{at}/runs.csv",
+        "commands": commands(results),
+        "again": again,
+        "again_each": [f"{again} STRATEGIES={shlex.quote(name)}" for name in strategies],
+        "troubles": troubles(results),
+        "rows": rows,
+    }
+
+
+def _link(path: Path, base: Path) -> str:
+    return quote(os.path.relpath(path.resolve(), base.resolve()))
+
+
+def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> dict[str, str]:
+    """One strategy of a set: its cells by column, and what it is filtered by. said: its row of the report."""
+    first, epoch = group.ok.iloc[0], epoch_of(results, group)
+    cells = {
+        "strategy": group.label + ("" if group.parallel else " (not parallel)"),
+        "precision": computes_in(group.identity) or show(first.precision),
+        "hardware": show(first.device_name),
+        "model": f"{show(first.arch)}, {show(first.image_size)} px",
+        "images": images_of([group]),
+        "ranks": show(first.world_size) + (f" on {show(first.nodes)} nodes" if first.nodes > 1 else ""),
+        **{name: said[name] for name in ("images/s", "x single", "J/image")},
+        "epoch, s": scaled(epoch.value, epoch, digits),
+        f"{NUM_EPOCHS} epochs, s": digits(NUM_EPOCHS * epoch.value),
+    }
+    if price:
+        second = price * max(1.0, first.nodes if first.nodes > 0 else 1.0) / 3600
+        rate = group.throughput
+        cells |= {
+            MONEY[0]: scaled(rate.value / second / 1000, rate, digits),
+            MONEY[1]: scaled(second * epoch.value, epoch, digits),
+            MONEY[2]: digits(NUM_EPOCHS * second * epoch.value),
+        }
+    filters = {name: cells[name] for name in FILTERS if name in cells}
+    filters |= {"strategy": group.strategy, "set": results.name}
+    proof = said["same update?"] or "none"
+    return {"cells": cells, "filters": filters, "proof": proof, "measured": epoch.measured}
+
+
+def render(told: list[dict], left_out: dict[str, list[str]], price: str) -> str:
+    """The page as HTML."""
+    rows = [row for each in told for row in each["rows"]]
+    columns = [name for name in COLUMNS if any(row["cells"].get(name) for row in rows)]
+    kinds = {name: sorted({row["filters"][name] for row in rows}) for name in FILTERS}
+    page = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    return page.get_template("gallery.html.j2").render(
+        sets=told,
+        rows=rows,
+        columns=columns,
+        text_columns=TEXT,
+        kinds=kinds,
+        left_out=left_out,
+        price=price,
+        num_epochs=NUM_EPOCHS,
+        num_images=f"{IMAGENET_TRAIN_IMAGES:,}",
+        without_energy="J/image" not in columns,
+        any_measured=any(row["measured"] for row in rows),
+    )
+
+
+if __name__ == "__main__":
+    command(main, Options)

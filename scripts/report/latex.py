@@ -1,0 +1,137 @@
+"""Text and numbers as LaTeX, and a LaTeX where there is one.
+
+    from scripts.report.latex import Tex, environment, number
+
+Names come from data sets and CSV files: whatever is not a Tex is escaped by the template's environment itself.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unicodedata
+from pathlib import Path
+
+import jinja2
+from tqdm import tqdm
+
+from benchmarks.common.errors import UserError
+from scripts.analysis.words import clean, digits
+
+PROGRAM = "pdflatex"
+REMEDY = "apt-get install --no-install-recommends texlive-latex-recommended texlive-science"
+LIMIT_S = 120
+SPECIAL = {letter: f"\\{letter}" for letter in "#$%&_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    '"': r"\textquotedbl{}",
+    "`": r"\textasciigrave{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{letter: f"{{{letter}}}" for letter in "[]*"},  # after a line's end they would be its arguments
+    "-": "-{}",  # no dashes: --global-batch is what one types
+    "\N{MULTIPLICATION SIGN}": r"$\times$",
+    "±": r"$\pm$",
+    "²": r"$^2$",
+    "\N{EN DASH}": "--",
+    "\N{EM DASH}": "---",
+    "…": r"\dots{}",
+    "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+    "\N{LEFT SINGLE QUOTATION MARK}": "`",
+    "™": r"\texttrademark{}",
+    "®": r"\textregistered{}",
+    "©": r"\textcopyright{}",
+    "\N{MICRO SIGN}": r"$\mu$",
+    "\N{GREEK SMALL LETTER MU}": r"$\mu$",
+}
+
+
+class Tex(str):
+    """Text that is LaTeX already."""
+
+
+def escape(value: object) -> str:
+    """A value as text that means itself in LaTeX; a Tex as it is. Letters that pdflatex has not are ?."""
+    if isinstance(value, Tex):
+        return value
+    return "".join(map(_letter, unicodedata.normalize("NFC", clean(str(value)))))
+
+
+def _letter(letter: str) -> str:
+    latin = "À" <= letter <= "ÿ"
+    return SPECIAL.get(letter, letter if letter.isascii() or latin else "?")
+
+
+def typed(line: str) -> Tex:
+    """A command, with the quotes that a shell takes."""
+    return Tex(escape(line).replace("'", r"\textquotesingle{}"))
+
+
+def number(value: float) -> Tex:
+    """A number for siunitx, with the digits of all other tables. A comma would be a decimal one there."""
+    return Tex(digits(value).replace(",", ""))
+
+
+def bounds(low: float | None, high: float | None, style=number) -> Tex:
+    """[low, high] as a cell of text; '' without an interval."""
+    return Tex("" if low is None else rf"[\num{{{style(low)}}}, \num{{{style(high)}}}]")
+
+
+def fixed(value: float) -> Tex:
+    """Two decimals: of ratios."""
+    return Tex(f"{value:.2f}")
+
+
+def column_of(cells: list[str]) -> str:
+    """The table-format of a column of numbers for siunitx: 3.1 for 199.0 and 7.25, with the places that it needs."""
+    halves = [cell.partition(".") for cell in cells if cell]
+    whole, after = (max((len(half[place]) for half in halves), default=0) for place in (0, 2))
+    return f"{max(1, whole)}.{after}"
+
+
+def environment(templates: Path) -> jinja2.Environment:
+    """Templates with <% %> and << >>, whose every value is escaped, unless it is a Tex."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates),
+        block_start_string="<%",
+        block_end_string="%>",
+        variable_start_string="<<",
+        variable_end_string=">>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+        finalize=escape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def compile_pdf(source: Path) -> Path | None:
+    """The PDF of a .tex file, beside it; None without LaTeX, and none of an older .tex is left.
+
+    Raises UserError with LaTeX's first error, OSError where it cannot write.
+    """
+    target = source.with_suffix(".pdf")
+    target.unlink(missing_ok=True)
+    if not shutil.which(PROGRAM):
+        return None
+    with tempfile.TemporaryDirectory(prefix="report-tex-") as folder:
+        words = [PROGRAM, "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error"]
+        command = [*words, f"-output-directory={folder}", source.name]
+        env = os.environ | {"openin_any": "p", "openout_any": "p"}  # nothing above the set, nothing outside
+        for _ in tqdm(range(2), desc="report.pdf", disable=None, leave=False):  # twice, for references
+            try:
+                pipes = {"capture_output": True, "text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
+                done = subprocess.run(command, cwd=source.parent, env=env, timeout=LIMIT_S, check=False, **pipes)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise UserError(f"{PROGRAM} did not end with {source}: {error}") from None
+            if done.returncode:
+                lines = done.stdout.splitlines()
+                first = next((line for line in lines if line.startswith("!")), "no error was told")
+                raise UserError(f"{PROGRAM} cannot make a PDF of {source}: {first.lstrip('! ')}; {REMEDY}")
+        made = Path(folder) / f"{source.stem}.pdf"
+        shutil.copyfile(made, target.with_suffix(".pdf.new"))
+        os.replace(target.with_suffix(".pdf.new"), target)
+    return target

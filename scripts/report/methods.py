@@ -1,0 +1,224 @@
+"""What a paper says of how a set was measured: a paragraph of methods, and the checklist that reviewers ask for.
+
+    from scripts.report.methods import checklist, methods
+
+A sentence about what a set did not record is left out, never guessed. Needs no torch.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy
+import pandas
+
+from benchmarks.common.results import WARM_UP, read_table
+from scripts.analysis.accuracy import seeds
+from scripts.analysis.cautions import several_sittings
+from scripts.analysis.families import find_spread
+from scripts.analysis.identity import computes_in
+from scripts.analysis.images import images_of
+from scripts.analysis.proofs import BUT
+from scripts.analysis.sets import BASELINE, Group, ResultSet
+from scripts.analysis.words import count, count_of, digits, show
+from scripts.report.content import table_rows
+from scripts.report.figures import describe
+from scripts.report.publishable import changed
+
+
+def methods(results: ResultSet) -> list[str]:
+    """How it was measured, on what, with which versions: sentences for one paragraph."""
+    timed = [group for group in results.groups if group.samples]
+    sentences = [f"We trained {describe([results])}. Data: {images_of(timed)}."]
+    names = "; ".join(group.label for group in timed)  # labels have commas
+    runs = count_of([len(group.samples) for group in timed], "run")
+    sentences.append(f"{count(len(timed), 'configuration')} ({names}) had {runs} each, every one started anew.")
+    if _interleaved(results, timed):
+        sentences.append(
+            "Runs were interleaved: each round has one of every configuration, in the order of a row of a Williams "
+            "square, so that drift of the machine falls on all."
+        )
+    if (read_table(results.path, "runs").status == WARM_UP).any():
+        sentences.append("A run before the first round warmed the machine and is not counted.")
+    sentences += _of_windows(results, timed)
+    sentences += _of_arithmetic(timed)
+    sentences += [_of_intervals(results, timed), *_of_versions(results)]
+    return sentences
+
+
+def _interleaved(results: ResultSet, timed: list[Group]) -> bool:
+    """Whether every round has one run of every group, in places of their own, and they ran in that order, in the same
+    sittings: not where strategies were added later, or one at a time."""
+    ok = pandas.concat([group.ok for group in timed]) if timed else pandas.DataFrame()
+    if len(timed) < 2 or ok.position.isna().any() or ok.duplicated(["repeat", "position"]).any():
+        return False
+    rounds = {tuple(sorted(group.ok.repeat)) for group in timed}
+    in_turn = ok.sort_values(["repeat", "position"], kind="stable").started_at.is_monotonic_increasing
+    return len(rounds) == 1 and in_turn and not [*several_sittings(results)]
+
+
+def _asked(timed: Iterable[Group], name: str) -> str:
+    """The value of a field that all were asked, '' where they differ or one did not record it."""
+    values = {show(group.identity.asked.get(name)) if group.identity.recorded else "unknown" for group in timed}
+    return values.pop() if len(values) == 1 and "unknown" not in values else ""
+
+
+def _of_windows(results: ResultSet, timed: list[Group]) -> list[str]:
+    """As many windows as were taken: the last ones that were asked may not fit in a run."""
+    warm_up, window, taken = _asked(timed, "warmup_steps"), _asked(timed, "window_steps"), _windows(results, timed)
+    if not (warm_up and window and taken):
+        return []
+    loaders = {show(loader) for group in timed for loader in group.ok.loader}
+    loading = ", data loading included" if loaders.isdisjoint({"synthetic", "unknown"}) else ""
+    return [
+        f"After {warm_up} warm-up steps a run times {taken} of {window} whole optimizer steps{loading}, with the "
+        "device synchronised before and after each and nothing else inside."
+    ]
+
+
+def _windows(results: ResultSet, timed: list[Group]) -> str:
+    """How many a run has, such as 3 windows; '' where runs did not record them."""
+    ids = set(results.table("windows").run_id)
+    if not all(group.ok.run_id.isin(ids).all() for group in timed):
+        return ""
+    return count_of([len(run) for group in timed for run in group.samples], "window")
+
+
+def _of_arithmetic(timed: list[Group]) -> list[str]:
+    kinds: dict[str, list[str]] = {}
+    for group in timed:
+        kinds.setdefault(computes_in(group.identity) or "unknown", []).append(group.label)
+    kinds.pop("unknown", None)
+    if len(kinds) == 1:
+        return [f"All compute in {next(iter(kinds))}."]
+    most = max(kinds, key=lambda kind: len(kinds[kind])) if kinds else ""
+    others = ", and ".join(f"{'; '.join(names)} in {kind}" for kind, names in kinds.items() if kind != most)
+    return [f"They compute in {most}, but for {others}."] if kinds else []
+
+
+def _of_intervals(results: ResultSet, timed: list[Group]) -> str:
+    text = "Throughput is the geometric mean over runs of total images over total seconds"
+    if not any(len(group.samples) > 1 for group in timed):
+        return f"{text}; one run has no interval."
+    text += ", with Student's 95 % interval on the logarithms of the runs"
+    if once := [group.label for group in timed if len(group.samples) == 1]:
+        text += f", but for {'; '.join(once)}, of which one run has none"
+    repeated = [group.sample for group in results.compared if len(group.samples) > 1]
+    if not any(over.low is not None for over in results.over_baseline.values()):
+        return text + "."
+    spread = find_spread(repeated)
+    return (
+        f"{text}; ratios to {BASELINE} in the same precision have intervals that hold simultaneously with 95 %, by "
+        f"{'' if spread.variance is None else 'Dunnett, with '}{spread.words}."
+    )
+
+
+def _of_versions(results: ResultSet) -> list[str]:
+    environment_, ok = results.environment, results.ok
+
+    def values(column: str) -> str:
+        found = [show(value) for value in dict.fromkeys(ok[column])]
+        return ", ".join(text for text in found if text not in ("unknown", "none"))
+
+    machine = [f"{values('device_name') or 'unknown hardware'}"]
+    machine += [f"{show(environment_['num_cores'])} cores"] if "num_cores" in environment_ else []
+    machine += [f"{environment_['memory_gb']:.0f} GB of memory"] if "memory_gb" in environment_ else []
+    software = [f"{name} {version}" for name, version in environment_.get("packages", {}).items() if version]
+    software = software or [f"torch {values('torch')}"]
+    software += [f"Python {environment_['python']}"] if "python" in environment_ else []
+    software += [environment_["platform"]] if "platform" in environment_ else []
+    backends = f"; collectives by {values('backend')}" if values("backend") else ""
+    commits = values("commit") or "unknown"
+    return [
+        f"The machine: {', '.join(machine)}{backends}.",
+        f"Software: {', '.join(software)}; the suite's commit {commits}.",
+    ]
+
+
+def checklist(results: ResultSet) -> list[tuple[str, str]]:
+    """What reviewers ask for: a question and its answer, each from the set's files."""
+    timed = [group for group in results.groups if group.samples]
+    found = [("Seeds", _seeds(timed)), ("Runs", _runs(results)), ("Intervals", _intervals(results, timed))]
+    found += [("Compute", compute(results.path)), ("Energy", energy(results))]
+    fingerprints = {_asked([group], "fingerprint") for group in timed} - {""}
+    data = f"{images_of(timed)}; fingerprint {', '.join(sorted(fingerprints)) or 'none'}"
+    found.append(("Data", data))
+    found.append(("Code", _code(results)))
+    found.append(("Equivalence", _proofs(results)))
+    return found
+
+
+def _proofs(results: ResultSet) -> str:
+    """A proof with other settings is no proof at the runs' own, and says in what it differs."""
+    rows = {row["strategy"]: row["same update?"].partition(BUT) for row in table_rows(results) if row["images/s"]}
+    yes = {label: but for label, (words, _, but) in rows.items() if words.startswith("yes")}
+    whole = [label for label, but in yes.items() if not but]
+    text = f"of {len(rows)} configurations {len(whole)} are proved, at their settings, to do one process's update"
+    text += f": {'; '.join(whole)}" if whole else ""
+    partly = [f"{label}, but for {but}" for label, but in yes.items() if but]
+    return text + (f"; proved with other settings: {'; '.join(partly)}" if partly else "")
+
+
+def _seeds(timed: list[Group]) -> str:
+    if not all(group.identity.recorded for group in timed):
+        return "not recorded"
+    values = sorted({seed for group in timed for seed in seeds(group)})
+    if len(values) == 1:
+        return f"{values[0]}, one for all runs: repeats tell of timing, and nothing of another seed's accuracy"
+    return f"{', '.join(values)}, taken in turn by the rounds"
+
+
+def _runs(results: ResultSet) -> str:
+    counts: dict[str, int] = {}
+    for group in results.groups:
+        for status, number_of in group.counts.items():
+            counts[status or "no status"] = counts.get(status or "no status", 0) + number_of
+    told = ", ".join(f"{number_of} {status}" for status, number_of in counts.items())
+    return f"all attempts are in runs.csv: {told}"
+
+
+def _intervals(results: ResultSet, timed: list[Group]) -> str:
+    many, once = ([group for group in timed if (len(group.samples) > 1) is several] for several in (True, False))
+    windows = _windows(results, timed) or "unrecorded windows"
+    told = [f"95 %, over {count_of([len(group.samples) for group in many], 'run')} of {windows} each"] if many else []
+    told += [f"none of {'; '.join(group.label for group in once)}: one run"] if once else []
+    return "; ".join(told)
+
+
+def compute(path: Path) -> str:
+    """Wall clock and device-hours of every attempt in the set and the sets inside it, failures and warm-ups too."""
+    inside = sorted(each.parent for each in path.glob("*/runs.csv"))
+    rows = pandas.concat([read_table(each, "runs") for each in (path, *inside)])
+    rows = rows[rows.wall_s > 0]
+    hours, known = rows.wall_s.sum() / 3600, rows[rows.world_size > 0]
+    text = f"{digits(hours)} h of wall clock in {count(len(rows), 'attempt')}, failures and warm-ups included"
+    text += f" ({', '.join(['this set', *(each.name for each in inside)])})" if inside else ""
+    for device, name in (("cuda", "GPU-hours"), ("cpu", "core-hours")):
+        mine = known[known.device == device]
+        used = mine.world_size * (mine.threads_per_rank if device == "cpu" else 1)
+        if (total := float((mine.wall_s * used).sum()) / 3600) > 0:
+            text += f"; {digits(total)} {name} of those whose ranks are known"
+    return text
+
+
+def energy(results: ResultSet) -> str:
+    """What the devices drew over the whole runs, from the samples of their power; or that there are none."""
+    samples = results.table("telemetry")
+    samples = samples[samples.power_w.notna() & samples.t_s.notna()]
+    if samples.empty:
+        return "not measured: no power was recorded"
+    joules = sum(
+        float(numpy.trapezoid(each.power_w, each.t_s))
+        for _, each in samples.sort_values("t_s").groupby(["run_id", "device"])
+    )
+    devices = ", ".join(sorted(set(samples.device)))
+    runs = f"{count(samples.run_id.nunique(), 'run')} of this set alone"
+    return f"{digits(joules / 3.6e6)} kWh, of {devices} over {runs}; J/image is of the timed windows only"
+
+
+def _code(results: ResultSet) -> str:
+    commits = ", ".join(sorted(set(results.ok.commit) - {""})) or "unknown"
+    if any(changed(results)):
+        return f"commit {commits}, with local changes that no commit has"
+    if not (results.ok.dirty == "no").all():
+        return f"commit {commits}; whether there were local changes is not known"
+    return f"commit {commits}, without local changes"

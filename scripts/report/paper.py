@@ -1,0 +1,70 @@
+"""The report for a paper: report.tex with its table, charts, methods and checklist, all from one set's files.
+
+    from scripts.report.paper import paper
+
+The values are those of report.html. Needs no torch.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from scripts.analysis.accuracy import about_top1, top1
+from scripts.analysis.images import images_of
+from scripts.analysis.sets import Group, ResultSet
+from scripts.analysis.stats import mean_interval
+from scripts.report.content import headline
+from scripts.report.figures import troubles
+from scripts.report.latex import Tex, bounds, column_of, environment, fixed, number, typed
+from scripts.report.methods import checklist, methods
+from scripts.report.origin import commands
+
+TEMPLATES = Path(__file__).parent / "templates"
+NUMBERS = ("n", "ranks", "speed", "times", "joules")
+
+
+def paper(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
+    """report.tex of a set. drawn: its charts as in the report, whose titles and footnotes are the captions here."""
+    rows = [_row(results, group) for group in results.groups if group.samples]
+    return environment(TEMPLATES).get_template("report.tex.j2").render(
+        name=results.name,
+        images=images_of(group for group in results.groups if group.samples),
+        headline=headline(results),
+        rows=rows,
+        formats={name: Tex(column_of([row[name] for row in rows])) for name in NUMBERS},
+        with_intervals=any(row["speed_bounds"] for row in rows),
+        with_energy=any(row["joules"] for row in rows),
+        about_top1=about_top1(results.groups).rstrip("."),
+        charts=[(Tex(name), *caption(figure)) for name, figure in drawn.items()],  # names are words: page.figures_of
+        methods=methods(results),
+        checklist=checklist(results),
+        commands=[typed(line) for line in commands(results)],
+        troubles=troubles(results),
+    )  # fmt: skip
+
+
+def _row(results: ResultSet, group: Group) -> dict[str, str]:
+    """Cells of a timed strategy: text, and numbers for siunitx."""
+    rate, over = group.throughput, results.over_baseline.get(group.label)
+    joules = group.ok.energy_j_per_image.dropna()
+    energy = mean_interval(joules.to_numpy(float)) if len(joules) else None
+    accuracy = top1(group)
+    return {
+        "strategy": group.label + ("" if group.parallel else " (not parallel)"),
+        "ranks": Tex(f"{group.ok.world_size.max():.0f}" if group.ok.world_size.max() > 0 else ""),
+        "n": Tex(str(rate.num_runs)),
+        "speed": number(rate.value),
+        "speed_bounds": bounds(rate.low, rate.high),
+        "times": fixed(over.value) if over else Tex(""),
+        "times_bounds": bounds(over.low, over.high, fixed) if over else Tex(""),
+        "top1": accuracy.text if accuracy else "",
+        "joules": number(energy[0]) if energy else Tex(""),
+        "joules_bounds": bounds(*energy[1:]) if energy else Tex(""),
+    }
+
+
+def caption(figure: Figure) -> tuple[str, str]:
+    """The chart's title, and what is said above and below it."""
+    title, _, about = figure.get_suptitle().partition("\n")
+    return title, f"{' '.join(about.split())}; {figure.get_label()}".strip("; ")

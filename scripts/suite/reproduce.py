@@ -1,0 +1,244 @@
+"""Runs a published set again: the same settings, at its commit, in a git worktree; then compares, as make compare does.
+
+    SET=results/published/x python -m scripts.suite.reproduce        # or: make reproduce SET=results/published/x
+
+What ran is read in the set's manifest.json, after every file has been checked against it. This checkout's planner and
+interpreter start the launchers and the code of the set's commit. DATA is where the same images are: their fingerprint
+has to be the set's. STRATEGIES takes some of it, REPEATS another number of rounds, ARGS flags of make compare such as
+"--day-sd 2%": two sets are two days, so that without one there are ratios and no verdict. RESULTS given again runs
+only what is missing. PLAN=yes starts nothing.
+
+Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129, 130 or 143 after a signal.
+"""
+
+import dataclasses
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tyro
+
+from benchmarks.common import machine
+from benchmarks.common.config import FIELDS, Config
+from benchmarks.common.errors import UserError
+from benchmarks.common.relay import relay
+from benchmarks.common.settings import seed_of, settings_hash
+from scripts.analysis import compare
+from scripts.analysis.manifest import NAME, faults, read_manifest
+from scripts.analysis.sets import ResultSet, load_set
+from scripts.suite import bench, plan, preflight, rounds, schedule, worktrees
+from scripts.suite.variables import Given, read_variables
+
+OWN = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
+ELSEWHERE = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
+
+
+def main() -> int:
+    published, given = find_set(), read_variables()
+    if given.results and (given.results / NAME).exists():
+        raise UserError(f"RESULTS={given.results} is a published set; leave it out for a new one")
+    told = read_manifest(published)
+    if lines := faults(published, told):
+        raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
+    options = read_options(published, given.results)
+    preflight.check_rendezvous()
+    commit, chosen = find_commit(told, published), choose(told["runs"], given.strategies, published)
+    for run in chosen:
+        check(run, commit, published)
+        if not options.anyway:
+            check_device(run, published)
+    given = dataclasses.replace(given, repeats=given.repeats if os.environ.get("REPEATS") else _rounds(chosen))
+    of_round = planner(chosen, given, published)
+    runs = [run for number in range(1, rounds.least(given, of_round) + 1) for run in of_round(number)]
+    rounds.check(runs, given)
+    left = plan.left_to_do(runs, given.results)
+    print(f"{published}, made at commit {commit[:12]} on {_device(chosen)}: again, at that commit", flush=True)
+    if os.environ.get("PLAN") == "yes":
+        print(bench.plan_text(left, runs, given))
+        return 0
+    before, results = load_set(published), preflight.open_set(given.results, "reproduce-")
+    args = before.environment.get("variables", {}).get("ARGS", "")
+    code = start(rounds.rounds(left, of_round, given, results), results, commit, len(left), args) if left else 0
+    if code > 1 or not (results / "runs.csv").exists():  # of two machines, the first one's rows are all
+        return code
+    return max(code, compare_them(before, results, options))
+
+
+def find_set() -> Path:
+    """SET. Raises UserError where it is none, or where a variable contradicts it."""
+    text = os.environ.get("SET", "").strip()
+    if not text:
+        raise UserError("SET is not set; for example: make reproduce SET=results/published/x")
+    if not Path(text).is_dir():
+        raise UserError(f"SET={text} is no folder; published sets are in results/published")
+    if given := [name for name in OWN if os.environ.get(name)]:
+        raise UserError(f"{given[0]} is the set's own in make reproduce; leave it out")
+    return Path(text)
+
+
+def find_commit(told: dict, published: Path) -> str:
+    """The whole hash of the set's commit. Raises UserError where no commit has its code, or it is not here."""
+    if any(run["met"].get("local_changes") for run in told["runs"]):
+        raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
+    commit = worktrees.find_commit(told["commit"])
+    if not told["commit"] or not commit.startswith(told["commit"]):  # nor is a branch of that name
+        raise UserError(
+            f"commit {told['commit']} of {published} is not in this repository, or this is no git checkout; a clone "
+            "that is not shallow has it: git fetch --unshallow"
+        )
+    return commit
+
+
+def choose(runs: list[dict], strategies: str, published: Path) -> list[dict]:
+    """The runs of STRATEGIES, all without any. Raises UserError for one that the set has not."""
+    known = dict.fromkeys(run["strategy"] for run in runs)
+    if unknown := [name for name in strategies.split() if name not in known]:
+        raise UserError(f"{published} has no {unknown[0]}; it has {', '.join(known)}")
+    return [run for run in runs if not strategies or run["strategy"] in strategies.split()]
+
+
+def check(run: dict, commit: str, published: Path) -> None:
+    """Refuse what cannot be run here. Raises UserError."""
+    asked, met, where = run["asked"], run["met"], f"{published}, {run['label']}"
+    if why := worktrees.why_not_startable(commit, run["strategy"]):
+        raise UserError(f"{where}: {why}, and cannot be run again from here")
+    ranks_here, num_gpus = asked["ranks"] // asked["nodes"], machine.num_gpus()
+    if met.get("device") == "cuda" and num_gpus < ranks_here:
+        raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; STRATEGIES takes others")
+    place = (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.all_ranks(ranks_here)
+    if place != (asked["ranks"], asked["nodes"]):
+        ran = f"{asked['ranks']} ranks on {asked['nodes']} nodes"
+        raise UserError(f"{where} ran {ran}; say where they are: NODES and TASKS_PER_NODE, HOSTS, or NNODES")
+
+
+def check_device(run: dict, published: Path) -> None:
+    """Refuse other hardware, as make compare would after hours of runs. Raises UserError. Of other machines than this
+    one, and of a set that does not say, nothing is known."""
+    device, name = run["met"].get("device"), run["met"].get("device_name")
+    if not (device and name) or any(os.environ.get(each) for each in ELSEWHERE):
+        return
+    import torch  # a start takes seconds, which only this question is worth
+
+    from benchmarks.common.devices import device_name
+
+    here = device_name(torch.device(device), run["met"].get("world_size", 1) // run["asked"]["nodes"])
+    if here != name:
+        raise UserError(
+            f"{published}, {run['label']} ran on {name}, and this is {here}, whose runs make compare refuses beside "
+            "them; ARGS=--anyway runs and compares all the same"
+        )
+
+
+def planner(chosen: Sequence[dict], given: Given, published: Path) -> Callable[[int], list[plan.Run]]:
+    """All runs of a round, in its order, by its number."""
+    data = {run["label"]: _data(run["asked"], published) for run in chosen}
+
+    def of_round(number: int) -> list[plan.Run]:
+        made = [_run(run["asked"], number, data[run["label"]]) for run in chosen]
+        order = [made[which] for which in plan.places(len(made), number)]
+        return plan.fitted([dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)])
+
+    return of_round
+
+
+def _data(asked: dict, published: Path) -> str:
+    """The folder of the images. Raises UserError where they are not the set's."""
+    if not asked["fingerprint"]:
+        return asked["data"]
+    folder = os.path.abspath(os.environ.get("DATA") or Config().data)
+    found, wanted = plan.images_of(_config(asked | {"data": folder})), asked["fingerprint"]
+    if found != wanted:
+        raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({wanted}); give DATA=")
+    return folder
+
+
+def _config(asked: dict) -> Config:
+    """What this checkout knows of a configuration."""
+    return Config(**{name: value for name, value in asked.items() if name in FIELDS})
+
+
+def _run(asked: dict, number: int, data: str) -> plan.Run:
+    """A run of round `number` as it was asked, for whatever fields its commit knows."""
+    places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
+    asked = asked | places | {"seed": seed_of(asked, number)}
+    told = plan.of_machine(asked["ranks"] // asked["nodes"], asked["threads_per_rank"])
+    told |= {name: str(asked[name.lower()]) for name in plan.OF_A_CLUSTER if name.lower() in asked}
+    return plan.Run(asked["strategy"], number, _config(asked), asked, told)
+
+
+def _rounds(chosen: Sequence[dict]) -> int:
+    return max(run["rounds"] for run in chosen)
+
+
+def _device(chosen: Sequence[dict]) -> str:
+    return "/".join(dict.fromkeys(str(run["met"].get("device_name") or "unknown hardware") for run in chosen))
+
+
+def start(batches, results: Path, commit: str, total: int, args: str) -> int:
+    """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
+
+    args: ARGS of the published set, which the new one's environment.json tells, as our own are of make compare.
+    """
+    fields, all_ok, num_done = worktrees.fields_of(commit), True, 0
+
+    def configure(run, folder):
+        worktrees.write_config(folder, run.asked, fields)
+
+    with schedule.claimed(results), relay() as children, worktrees.checked_out([commit]) as folders:
+        for batch in batches:
+            told = batch[0].variables | {"ARGS": args}
+            schedule.describe(results, dataclasses.replace(batch[0], variables=told), children)
+            place = {"checkout": folders[commit], "before_run": configure, "first": num_done + 1, "total": total}
+            all_ok &= schedule.run_each(batch, results, children, **place)
+            num_done += len(batch) if batch[0].round else 0
+            if children.signum:
+                return 128 + children.signum
+    return int(not all_ok)
+
+
+def read_options(published: Path, results: Path | None) -> compare.Options:
+    """ARGS, before hours of runs. results: None where the new set is not made yet. Exits with 2 for an unknown flag.
+    Raises UserError for a wrong value."""
+    words = ["--a", str(published), "--b", str(results or published), *shlex.split(os.environ.get("ARGS", ""))]
+    options = tyro.cli(compare.Options, args=words)
+    compare.settle(options)
+    return options
+
+
+def compare_them(before: ResultSet, results: Path, options: compare.Options) -> int:
+    """Compare the runs in `results` with the published set; returns make compare's exit code."""
+    limit, day = compare.settle(options)
+    again = load_set(results)
+    print()
+    try:
+        return compare.compare_two(before, as_labelled(again, before), options, limit, day)
+    except UserError as error:
+        raise UserError(f"the runs are in {results}; they cannot be compared: {error}") from None
+
+
+def as_labelled(again: ResultSet, published: ResultSet) -> ResultSet:
+    """The set with the labels of the published one, which names each group by what it differs in from all others.
+
+    Raises UserError where two groups would have one label: asked the same, they met other versions or machines.
+    """
+    labels = {settings_hash(group.identity.asked): group.label for group in published.groups}
+    groups = [
+        dataclasses.replace(group, label=labels.get(settings_hash(group.identity.asked), group.label))
+        for group in again.groups
+    ]
+    timed = [group.label for group in groups if group.samples]
+    if twice := [label for label in timed if timed.count(label) > 1]:
+        raise UserError(f"{again.path} has {twice[0]} of several versions or machines; give a new RESULTS=")
+    return dataclasses.replace(again, groups=groups)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(tyro.cli(main, description=__doc__))
+    except (UserError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    except OSError as error:  # such as a full disk
+        print(f"error: {error.filename or NAME}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
+    sys.exit(2)

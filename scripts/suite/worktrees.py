@@ -1,0 +1,110 @@
+"""Checkouts of commits, each a git worktree that is removed at the end, and what this checkout can start there.
+
+    with checked_out([commit]) as folders: ...
+
+The variables by which a launcher of any checkout is started are in launchers/README.md; plan.begin makes them.
+"""
+
+import ast
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import yaml
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import write_whole
+from benchmarks.common.run_folder import RunFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+PREFIX = ".worktrees-"  # of the folder in results/, which all nodes of a job see; then the process that made it
+
+
+def find_commit(rev: str) -> str:
+    """The whole hash of a commit of this repository; '' where it has none of that name, or git is missing."""
+    return git("rev-parse", "--verify", "--quiet", "--end-of-options", rev + "^{commit}").strip()
+
+
+def why_not_startable(commit: str, strategy: str) -> str:
+    """Why this checkout cannot start the commit's launcher of a strategy; '' where it can."""
+    if not git("cat-file", "-e", f"{commit}:launchers/{strategy}.sh", quiet=True):
+        return f"commit {commit[:12]} has no strategy {strategy}"
+    if "def begin(" not in git("show", f"{commit}:scripts/suite/plan.py"):
+        return (
+            f"the launchers of commit {commit[:12]} are older than the variables by which this checkout starts them "
+            "(launchers/README.md)"
+        )
+    return ""
+
+
+def is_on_one_node(commit: str, strategy: str) -> bool:
+    """Whether the commit's launcher says so: see preflight.all_ranks, which reads this checkout's."""
+    return "on_one_node" in git("show", f"{commit}:launchers/{strategy}.sh").splitlines()
+
+
+def fields_of(commit: str) -> frozenset[str]:
+    """The fields of the configuration that a commit knows."""
+    tree = ast.parse(git("show", f"{commit}:benchmarks/common/config.py"))
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
+    return frozenset(line.target.id for each in classes for line in each.body if isinstance(line, ast.AnnAssign))
+
+
+def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collection[str]) -> None:
+    """The configuration of a run for code that knows these fields: every one, as its defaults may be others."""
+    known = {name: value for name, value in values.items() if name in fields and name != "config"}
+    write_whole(folder.config, yaml.safe_dump(known, sort_keys=False))
+
+
+@contextlib.contextmanager
+def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
+    """The folder of a worktree of each commit, by its hash; without commits nothing is made.
+
+    Signals must not end this process before the end: see benchmarks.common.relay. Raises UserError where git fails.
+    """
+    commits = [*dict.fromkeys(commits)]
+    folder = None
+    if commits:
+        _remove_left_over()
+        (ROOT / "results").mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}@{socket.gethostname()}-", dir=ROOT / "results"))
+    try:
+        for commit in commits:
+            if not git("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit, quiet=True):
+                raise UserError(f"git cannot check out commit {commit[:12]} in {folder}; see: git worktree list")
+        yield {commit: folder / commit[:12] for commit in commits}
+    finally:
+        for commit in commits:
+            git("worktree", "remove", "--force", str(folder / commit[:12]))
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_left_over() -> None:
+    """Worktrees of a process of this host that was killed."""
+    name = re.compile(rf"{re.escape(PREFIX)}(\d+)@{re.escape(socket.gethostname())}-[^-]+")
+    for line in git("worktree", "list", "--porcelain").splitlines():
+        path = Path(line.removeprefix("worktree "))
+        ours = line.startswith("worktree ") and name.fullmatch(path.parent.name)
+        if ours and not psutil.pid_exists(int(ours[1])):
+            git("worktree", "remove", "--force", str(path))
+            shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def git(*words: str, quiet: bool = False) -> str:
+    """What git says in this checkout; '' where it fails. quiet: 'yes' where it does not.
+
+    In a session of its own: Ctrl-C must not leave half a worktree.
+    """
+    command = ["git", "-C", str(ROOT), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+    except OSError:
+        return ""
+    return "" if done.returncode else "yes" if quiet else done.stdout

@@ -1,0 +1,154 @@
+"""The gallery: which sets it leaves out and why, and which prices are none.
+
+.venv/bin/python -m pytest tests/report/test_gallery_refused.py
+"""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from support import ROOT, environment
+from test_gallery import NAMES, cells, make, publish
+from test_publish import change
+
+from benchmarks.common.errors import UserError
+from scripts.analysis import manifest
+from scripts.analysis.sets import load_set
+from scripts.report import gallery
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two sets as make publish leaves them."""
+    folder = tmp_path_factory.mktemp("results") / "published"
+    for name in (NAMES[0], NAMES[2]):
+        publish(folder / name)
+    return folder
+
+
+@pytest.fixture
+def own(two, tmp_path):
+    return shutil.copytree(two, tmp_path / "published")
+
+
+def lose(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def spoil(folder):
+    path = folder / "runs.csv"
+    path.write_text(path.read_text().replace("Test CPU", "Fast CPU"))
+
+
+def soil(folder):
+    change(folder, "runs", lambda frame: frame.assign(dirty="yes"))
+    manifest.write_manifest(folder, load_set(folder))
+
+
+def unlist(folder):
+    spoil(folder)
+    lose(manifest.NAME)(folder)
+
+
+def say(**told):
+    """Other things in the manifest, whose checksums are right."""
+
+    def harm(folder):
+        found = json.loads((folder / manifest.NAME).read_text())
+        (folder / manifest.NAME).write_text(json.dumps(found | told))
+
+    return harm
+
+
+def old_and_unreadable(folder):
+    """A set of an older rule, without a manifest, whose settings cannot be read."""
+    unlist(folder)
+    (folder / gallery.MARK).write_text(json.dumps({"rule": 1}))
+    lose("settings.csv")(folder)
+    (folder / "settings.csv").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lose("runs.csv"), "runs.csv is missing; git checkout"),
+        (lose("report.html"), "report.html is missing"),
+        (lose("steps.csv"), "steps.csv is missing; git checkout"),
+        (spoil, "runs.csv is not what was published (sha256)"),
+        (unlist, "manifest.json is missing; git checkout"),
+        (soil, "made with local changes, which no commit has"),
+        (lambda folder: (folder / "sweep.csv").write_text("strategy\n"), "sweep.csv is not in manifest.json"),
+        (say(files={}), "runs.csv is not in manifest.json: it was not published"),
+        (say(commit="HEAD"), "manifest.json says commit HEAD, and runs.csv abc"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json cannot be read"),
+        (old_and_unreadable, "cannot read the results in"),
+    ],
+)
+def test_a_set_that_cannot_be_believed_is_left_out_and_said(own, capsys, harm, words):
+    """Protects the page from figures that nobody published, and from one set that takes all others with it. Mutants:
+    checksums not compared; dirty sets shown; a manifest needed of no set; files beside the manifest's taken."""
+    harm(own / NAMES[0])
+    html = make(own, wanted=1)
+    assert len(cells(html)) == 2 and words in re.search(r"Left out.*?</div>", html, re.DOTALL)[0].replace("&#39;", "'")
+    assert f"warning: {NAMES[0]} is left out: " in (said := capsys.readouterr().err) and words in said
+
+
+def test_what_make_report_adds_is_no_harm(own):
+    """report.pdf is made where there is a LaTeX; git and the manifest do not keep it."""
+    (own / NAMES[0] / manifest.MADE_LATER).write_text("%PDF")
+    assert len(cells(make(own))) == 4
+
+
+def test_sets_of_the_older_rules_may_lack_a_manifest(own):
+    """And the page says so. Mutant: a manifest needed of every set."""
+    lose(manifest.NAME)(own / NAMES[0])
+    (own / NAMES[0] / gallery.MARK).write_text(json.dumps({"rule": 1, "reason": "older than manifests"}))
+    html = make(own)
+    assert len(cells(html)) == 4 and "No checksums: older than manifests" in html
+
+
+def test_the_date_of_a_set_may_be_anything(own):
+    """Mutant: dates of two kinds compared, which is a TypeError."""
+    (own / NAMES[0] / gallery.MARK).write_text(json.dumps({"rule": 1, "at": 3}))
+    assert len(gallery.find_sets(own)) == 2
+
+
+def test_no_published_set_is_a_mistake(tmp_path):
+    with pytest.raises(UserError, match="no set is published in"):
+        gallery.find_sets(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cheap", "'cheap' is no price"),
+        ("-1", "'-1' is no price"),
+        ("0", "'0' is no price"),
+        ("nan", "'nan' is no price"),
+        ("1e999", "'1e999' is no price"),
+        ("1e-323", "'1e-323' is no price"),
+        ("1e10", "'1e10' is no price"),
+        ("2,50", "'2,50' is no price"),
+        ("a=", "'' is no price"),
+        ("cpu2_d=1", "no published set has that name; did you mean cpu2_"),
+        ("1 2", "one number for all"),
+    ],
+)
+def test_a_price_that_is_none_is_refused(text, words):
+    """Protects costs. Mutant: any number over 0, of which 1e-323 an hour is 0 a second."""
+    with pytest.raises(UserError, match=re.escape(words)):
+        gallery.read_prices(text, ["cpu2_a", "cpu2_c"])
+
+
+@pytest.mark.parametrize("as_variable", [True, False])
+def test_a_price_with_a_dollar_is_refused_by_make(as_variable):
+    """To make, $2.50 is .50. Mutant: without the check it hands --price-per-hour .50 on."""
+    given = {"PRICE_PER_HOUR": "$2.50"}
+    words = ["make", "-n", "gallery", "SETUP=no", *(f"{name}={text}" for name, text in given.items() if as_variable)]
+    env = environment(**({} if as_variable else given))
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert (
+        done.returncode == 2 and "PRICE_PER_HOUR has a $ in it" in done.stderr and "gallery --price" not in done.stdout
+    )

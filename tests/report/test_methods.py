@@ -1,0 +1,174 @@
+"""A paper's paragraph of methods and its checklist: each sentence is of the set's files.
+
+.venv/bin/python -m pytest tests/report/test_methods.py
+"""
+
+import shutil
+
+import pandas
+import pytest
+from test_publish import change, write_set
+
+from benchmarks.common.results import append_rows
+from scripts.analysis.sets import load_set
+from scripts.report.methods import checklist, compute, energy, methods
+from scripts.report.paper import paper
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_set(tmp_path_factory.mktemp("methods") / "a set", precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+    return load_set(folder)
+
+
+def test_methods_say_what_was_recorded_and_nothing_else(results, folder, tmp_path):
+    """Protects the paragraph: each sentence is of the set's files. Mutant: "interleaved" of a set without places."""
+    words = " ".join(methods(results))
+    assert "3 runs each" in words and "Williams" in words and "by Dunnett, with" in words and "commit abc" in words
+    assert "All compute in fp32." in words and "times 3 windows of" in words, "as many as were taken, not asked"
+    assert "Data: 2 classes, 40 training and 23 validation images." in words and "data loading included" in words
+    assert "warmed the machine" in words
+    own = shutil.copytree(folder, tmp_path / "own")
+    change(own, "runs", lambda frame: frame[frame.status == "ok"].assign(position=""))
+    change(own, "settings", lambda frame: frame[:0])
+    words = " ".join(methods(load_set(own)))
+    assert not any(text in words for text in ("Williams", "windows of", "warmed the machine"))
+
+
+def cells(column, cell, **where):
+    """Change a column of the runs of a strategy, or of a round of it."""
+
+    def changed(frame):
+        mine = (frame[list(where)] == pandas.Series(where)).all(axis=1)
+        return frame.assign(**{column: frame[column].mask(mine, cell)})
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda frame: frame[frame.strategy == "single"],
+        lambda frame: frame[(frame.strategy == "single") | (frame["repeat"] != "3")],
+        cells("position", "1", strategy="ddp"),
+        cells("position", "", strategy="ddp", repeat="2"),
+        cells("started_at", "2026-11-21T00:30:00+00:00", strategy="ddp", repeat="2"),
+        cells("started_at", "2026-11-21T09:00:00+00:00", strategy="ddp", repeat="3"),
+    ],
+    ids=["one configuration", "a round less", "one place", "no place", "another order", "another sitting"],
+)
+def test_runs_that_took_no_turns_are_not_called_interleaved(folder, tmp_path, changed):
+    """Protects a claim of which each half alone is met by `make bench-single`, then `make bench-ddp RESULTS=` the same.
+    Mutants: each condition by itself taken out."""
+    own = shutil.copytree(folder, tmp_path / "own")
+    change(own, "runs", changed)
+    assert "interleaved" not in " ".join(methods(load_set(own)))
+
+
+def test_one_run_has_no_interval_in_words_either(tmp_path):
+    """Protects from "95 %" beside figures without a bound; ddp has one run, then both have."""
+    own = write_set(tmp_path / "own")
+    change(own, "runs", lambda frame: frame[(frame.strategy == "single") | (frame["repeat"] < "2")])
+    some = load_set(own)
+    assert "but for ddp, of which one run has none." in " ".join(methods(some))
+    assert dict(checklist(some))["Intervals"] == "95 %, over 3 runs of 3 windows each; none of ddp: one run"
+    change(own, "runs", lambda frame: frame[frame["repeat"] < "2"])
+    one = load_set(own)
+    words, answers = " ".join(methods(one)), dict(checklist(one))
+    assert "95 %" not in words + answers["Intervals"] and "; one run has no interval." in words
+    assert r"95\,\%" not in (tex := paper(one, {})) and "One run has no interval." in tex
+
+
+def test_data_loading_is_in_the_windows_of_images_only(folder, tmp_path):
+    """Mutant: the clause in every set."""
+    own = shutil.copytree(folder, tmp_path / "own")
+    change(own, "runs", lambda frame: frame.assign(loader="synthetic"))
+    words = " ".join(methods(load_set(own)))
+    assert "windows of" in words and "data loading" not in words and "Data: synthetic images." in words
+
+
+def test_a_proof_with_other_settings_says_so(folder, tmp_path):
+    """Protects "at their settings". Mutant: whatever begins with yes is counted."""
+    own = shutil.copytree(folder, tmp_path / "own")
+
+    def shorter(frame):
+        asked = frame.asked.str.replace(r'"windows": ?\d+', '"windows":77', regex=True)
+        return frame.assign(asked=frame.asked.where(frame.strategy != "ddp", asked))
+
+    change(own, "equivalence", shorter)
+    said = dict(checklist(load_set(own)))["Equivalence"]
+    assert said.startswith("of 2 configurations 1 are proved, at their settings,")
+    assert said.endswith(": single; proved with other settings: ddp, but for length")
+
+
+def test_code_without_a_word_on_local_changes_is_not_called_clean(folder, tmp_path):
+    """Protects whoever checks the commit out. Mutants: the settings' hash of changes not read; blank taken for no."""
+    blank, changed = (shutil.copytree(folder, tmp_path / name) for name in ("blank", "changed"))
+    change(blank, "runs", lambda frame: frame.assign(dirty=""))
+    assert "whether there were local changes is not known" in dict(checklist(load_set(blank)))["Code"]
+    change(
+        changed, "settings", lambda frame: frame.assign(met=frame.met.str.replace("{", '{"local_changes":"12",', n=1))
+    )
+    assert dict(checklist(load_set(changed)))["Code"].endswith(", with local changes that no commit has")
+
+
+def test_what_was_not_recorded_is_said_as_that(folder, tmp_path):
+    """No cause is given of what only is not there; and an attempt that failed does not make its strategy untimed."""
+    own = shutil.copytree(folder, tmp_path / "own")
+    row = {"run_id": "x", "strategy": "ddp", "status": "failed", "reason": "no luck", "repeat": 1, "settings": "zz"}
+    append_rows(own, "runs", [row])
+    (own / "telemetry.csv").unlink()
+    change(own, "settings", lambda frame: frame[:0])
+    results = load_set(own)
+    answers, tex = dict(checklist(results)), paper(results, {})
+    assert answers["Seeds"] == "not recorded" and answers["Energy"] == "not measured: no power was recorded"
+    assert answers["Data"] == "unrecorded images; fingerprint none"
+    assert "Attempts without a time: ddp failed" in tex and "Not timed" not in tex
+
+
+def test_methods_name_the_intervals_that_are_shown(tmp_path):
+    """Protects from "Dunnett" where spreads differ, and the intervals are Welch's. Mutant: Dunnett always."""
+    noisy = write_set(tmp_path / "noisy", num_rounds=6)
+
+    def spread(frame):
+        of_ddp = frame.run_id.str.startswith("ddp") & ~frame.run_id.str.contains("-0-")
+        factor = frame.run_id.str.split("-").str[1].astype(int).mod(2).add(0.5)
+        return frame.assign(seconds=frame.seconds.astype(float).where(~of_ddp, frame.seconds.astype(float) * factor))
+
+    change(noisy, "windows", spread)
+    change(noisy, "runs", lambda frame: frame[(frame.strategy == "single") | (frame["repeat"] != "6")])  # no blocks
+    words = " ".join(methods(load_set(noisy)))
+    assert "(Welch, Sidak)" in words and "Dunnett" not in words
+
+
+def test_the_checklist_counts_every_attempt(folder, tmp_path):
+    """Protects the hours that a paper states. By hand: 7 attempts of 10 s and one of 60 s; ddp has 2 cores."""
+    own = shutil.copytree(folder, tmp_path / "own")
+    append_rows(own, "runs", [{"run_id": "x", "strategy": "ddp", "status": "failed", "repeat": 1, "wall_s": 60}])
+    assert compute(own).startswith(f"{130 / 3600:.3g} h of wall clock in 8 attempts")
+    assert f"{(4 * 10 + 3 * 20) / 3600:.3g} core-hours" in compute(own)
+    answers = dict(checklist(load_set(own)))
+    assert answers["Seeds"].startswith("0, one for all runs") and "1 failed" in answers["Runs"]
+    assert (
+        answers["Equivalence"].startswith("of 2 configurations 2 are proved")
+        and "commit abc, without local changes" in answers["Code"]
+    )
+    assert answers["Data"].endswith("validation images; fingerprint 2-40-23-abc") and answers["Energy"].startswith(
+        "not measured"
+    )
+
+
+def test_energy_is_the_samples_of_power_over_time(folder, tmp_path):
+    """By hand: two GPUs at 100 W and 200 W for 3,600 s are 0.3 kWh."""
+    own = shutil.copytree(folder, tmp_path / "own")
+    samples = [
+        {"run_id": "ddp-1-000000", "t_s": seconds, "device": f"gpu{n}", "power_w": 100 * (n + 1)}
+        for n in (0, 1)
+        for seconds in (0, 1800, 3600)
+    ]
+    append_rows(own, "telemetry", samples)
+    assert energy(load_set(own)).startswith("0.3 kWh, of gpu0, gpu1 over 1 run of this set alone")

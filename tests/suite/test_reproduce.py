@@ -1,0 +1,217 @@
+"""`make reproduce`: what is refused before anything starts, and a set that runs again at its commit and is compared.
+
+.venv/bin/python -m pytest tests/suite/test_reproduce.py
+
+Launchers and attempts of two checkouts are real; what they run trains nothing, but for the slow test.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pandas
+import pytest
+from support import Recorder, environment, recorded
+from test_ab import Clone
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import append_rows, read_table
+from scripts.analysis.manifest import NAME, checksums, write_manifest
+from scripts.analysis.sets import load_set
+from scripts.suite import reproduce, source, worktrees
+
+OTHER = "a folder of other images"
+ARGS = "--seed 3"  # of the published set, as its environment.json has them
+
+
+class Published(Clone):
+    """A clone with a set that was made at its first commit; the newest one's launchers fail."""
+
+    def __init__(self, folder, strategies="single", **variables):
+        super().__init__(folder)
+        self.variables |= {"STRATEGIES": strategies} | variables
+        self.set = self.folder / "results" / "made"
+        self.made_at = self.git("rev-parse", "HEAD").strip()
+        done = self.program("scripts.suite.bench", "all", RESULTS="results/made")
+        assert done.returncode == 0, done.stderr
+        if not (self.set / "environment.json").exists():  # the stub makes none
+            (self.set / "environment.json").write_text(json.dumps({"variables": {"ARGS": ARGS}}))
+        write_manifest(self.set, load_set(self.set))
+        for path in (self.folder / "launchers").glob("*.sh"):
+            if path.name != "all.sh":
+                path.write_text("#!/bin/sh\necho 'this is another commit' >&2\nexit 9\n")
+        self.commit("broken launchers")
+        self.variables |= {**dict.fromkeys(("CONFIG", "STRATEGIES", "REPEATS", "THREADS_PER_RANK"))}
+
+    def program(self, *words, **variables) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", *words]
+        env = environment(**self.variables | variables)
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=900)
+        print(done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done
+
+    def change(self, **told) -> None:
+        """Other values in the manifest: at the top, or run__NAME of its first run, asked__NAME and met__NAME of that
+        one's halves, which settings.csv then has too, said__NAME of what was asked, which it has not."""
+        found = json.loads((self.set / NAME).read_text())
+        first = found["runs"][0]
+        places = {"": found, "run": first, "asked": first["asked"], "met": first["met"], "said": first["asked"]}
+        for key, value in told.items():
+            half, _, name = key.rpartition("__")
+            places[half][name] = value
+        if any(key.startswith(("asked__", "met__")) for key in told):
+            path = self.set / "settings.csv"
+            rows = pandas.read_csv(path, dtype=str, keep_default_na=False)
+            asked, met = json.dumps(first["asked"]), json.dumps(first["met"])
+            rows.assign(asked=asked, met=met).to_csv(path, index=False)
+            found["files"] = checksums(self.set)
+        (self.set / NAME).write_text(json.dumps(found))
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    """The clone and its set of one run, by an interpreter that trains nothing."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    (folder / "stub folder").mkdir()
+    recorder = Recorder(folder / "stub folder")
+    told = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.suite.attempt", "REPEATS": 1}
+    made = Published(folder, **recorder.variables | told)
+    made.recorder = recorder
+    return made
+
+
+@pytest.fixture
+def kept(untrained):
+    """The same, with its manifest as it was afterwards."""
+    before = {untrained.set / name: (untrained.set / name).read_text() for name in (NAME, "settings.csv")}
+    yield untrained
+    for path, text in before.items():
+        path.write_text(text)
+
+
+def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
+    """Protects "reproduced": the code is the set's commit's, the settings are the set's, and two days have no verdict.
+    Mutants: launchers of this checkout (they fail here); settings by this checkout's defaults (another hash)."""
+    plan = kept.program("scripts.suite.reproduce", SET="results/made", PLAN="yes")
+    assert plan.returncode == 0 and "1 of 1 runs" in plan.stdout and kept.made_at[:12] in plan.stdout
+    done = kept.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/again", ARGS="--anyway")
+    assert done.returncode == 0, done.stderr
+    assert "throughput of B, results/again, over that of A, results/made" in done.stdout
+    assert "no verdict" in done.stdout and "1.000" in done.stdout
+    before, after = (read_table(kept.folder / "results" / name, "runs") for name in ("made", "again"))
+    assert [*after.commit] == [*before.commit] == [kept.made_at[:12]] and [*after.status] == ["ok"]
+    assert [*after.settings] == [*before.settings], "what was asked and met has the same hash"
+    assert kept.left_over() == []
+    described = [call for call in kept.recorder.calls() if "scripts.suite.environment" in call["words"]]
+    assert described[-1]["env"]["ARGS"] == ARGS, "what would make the set by hand, and not the words for the comparison"
+    again = kept.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/again")
+    assert again.returncode == 0 and len(read_table(kept.folder / "results/again", "runs")) == 1, "all was done already"
+
+
+@pytest.mark.parametrize(
+    ("told", "variables", "words"),
+    [
+        ({}, {"SET": ""}, "SET is not set; for example: make reproduce SET=results/published/x"),
+        ({}, {"SET": "nowhere"}, "SET=nowhere is no folder"),
+        ({}, {"CONFIG": "x.yaml"}, "CONFIG is the set's own"),
+        ({}, {"RESULTS": "results/made"}, "RESULTS=results/made is a published set"),
+        ({}, {"STRATEGIES": "ddp"}, "has no ddp; it has single"),
+        ({}, {"TIMEOUT": "9"}, "TIMEOUT is the set's own"),
+        ({}, {"ARGS": "--day-sd two", "PLAN": None}, "--day-sd is 'two'"),
+        ({}, {"NNODES": "2"}, "RDZV_ENDPOINT is ''"),
+        ({}, {"UNTIL": "5%"}, "UNTIL is the width of ratios"),
+        ({"commit": "HEAD"}, {}, "manifest.json says commit HEAD, and runs.csv "),
+        ({"schema": 2}, {}, "is of schema 2"),
+        ({"runs": [{"strategy": "single"}]}, {}, "manifest.json cannot be read"),
+        ({"runs": []}, {}, "is not whole"),
+        ({"asked__ranks": None}, {}, "is not whole"),
+        ({"asked__nodes": 0}, {}, "is not whole"),
+        ({"run__rounds": 0}, {}, "is not whole"),
+        ({"said__global_batch": 64}, {}, "manifest.json has settings of single that settings.csv has not"),
+        ({"run__strategy": "ddp"}, {}, "manifest.json says ddp of settings of single"),
+        ({"met__local_changes": "1234"}, {}, "made with local changes, which no commit has"),
+        ({"met__device": "cuda"}, {}, "ran on 2 GPUs a machine, and here are 0"),
+        ({"met__device": "cpu", "met__device_name": "a 6502"}, {}, "single ran on a 6502, and this is "),
+        ({"asked__nodes": 2, "asked__ranks": 4}, {}, "ran 4 ranks on 2 nodes; say where they are"),
+        ({"asked__fingerprint": "2-4-2-ab", "asked__loader": "folder"}, {"DATA": OTHER}, "other images (4-40-23-"),
+        ({"files": {"gone.csv": "00"}}, {}, "gone.csv is missing; git checkout"),
+        ({"files": {"runs.csv": "00"}}, {}, "runs.csv is not what was published (sha256)"),
+        ({"files": {"../x": "00"}}, {}, "names ../x, which is not in the set"),
+        ({"files": {}}, {}, "runs.csv is not in manifest.json: it was not published"),
+    ],
+)
+def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, tiny_data, told, variables, words):
+    """Protects hours: nothing is started, no folder is made, and the sentence says what to do."""
+    kept.change(**told)
+    variables = {name: tiny_data if value == OTHER else value for name, value in variables.items()}
+    env = environment(**{"THREADS_PER_RANK": None, "SET": "results/made", "PLAN": "yes"} | variables)
+    for name in os.environ.keys() - env.keys() - {"PYTEST_CURRENT_TEST"}:
+        monkeypatch.delenv(name)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(kept.folder)
+    monkeypatch.setattr(worktrees, "ROOT", kept.folder)
+    monkeypatch.setattr(source, "ROOT", kept.folder)
+    before = sorted((kept.folder / "results").iterdir())
+    with pytest.raises(UserError, match=re.escape(words)):
+        reproduce.main()
+    assert sorted((kept.folder / "results").iterdir()) == before
+
+
+@pytest.mark.parametrize("rev", ["HEAD", "main", "0123456789ab", ""])
+def test_a_commit_is_known_by_its_hash_only(kept, monkeypatch, rev):
+    """Protects "at its commit": a branch goes on. Mutant: whatever git resolves."""
+    monkeypatch.setattr(worktrees, "ROOT", kept.folder)
+    assert reproduce.find_commit({"runs": [], "commit": kept.made_at[:12]}, kept.set) == kept.made_at
+    with pytest.raises(UserError, match=f"commit {rev} of .* is not in this repository"):
+        reproduce.find_commit({"runs": [], "commit": rev}, kept.set)
+
+
+def test_the_second_of_two_machines_has_nothing_to_compare(kept):
+    """Its rows are the first one's, which compares. Mutant: load the set all the same, and end with an error."""
+    told = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "127.0.0.1:29411", "LEAVES": "nothing"}
+    done = kept.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/second", **told)
+    assert done.returncode == 0 and not (kept.folder / "results/second/runs.csv").exists(), done.stderr
+
+
+def test_a_set_without_a_manifest_is_told_of(kept, monkeypatch):
+    (kept.set / NAME).rename(kept.set / "aside")
+    try:
+        done = kept.program("scripts.suite.reproduce", SET="results/made")
+    finally:
+        (kept.set / "aside").rename(kept.set / NAME)
+    assert done.returncode == 2 and "has no manifest.json" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def timed(folder, device_name):
+    """A set with one more run of a machine."""
+    row = {"run_id": device_name, "strategy": "single", "status": "ok", "repeat": 1, "images_per_s": 100.0}
+    row |= {"world_size": 1, "nodes": 1, "threads_per_rank": 1, "device_name": device_name}
+    append_rows(folder, "runs", [recorded(folder, row)])
+    return load_set(folder)
+
+
+def test_runs_of_two_machines_are_not_taken_for_one(tmp_path):
+    """Protects the ratio of a set that was gone on with elsewhere. Mutant: the later group in place of the first."""
+    (tmp_path / "before").mkdir()
+    (tmp_path / "again").mkdir()
+    before = timed(tmp_path / "before", "one CPU")
+    once = reproduce.as_labelled(timed(tmp_path / "again", "one CPU"), before)
+    assert [group.label for group in once.groups] == ["single"]
+    with pytest.raises(UserError, match="has single of several versions or machines"):
+        reproduce.as_labelled(timed(tmp_path / "again", "another CPU"), before)
+
+
+@pytest.mark.slow
+def test_real_training_comes_out_as_it_was(tmp_path):
+    """Two strategies that train, run again: the same settings, a ratio for both, and a verdict with a day's spread."""
+    made = Published(tmp_path, "single ddp", REPEATS=2)
+    done = made.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/again", ARGS="--day-sd 5%")
+    assert done.returncode == 0, done.stderr
+    again = read_table(made.folder / "results/again", "runs")
+    assert [*again[again.repeat > 0].status] == ["ok"] * 4 and set(again.commit) == {made.made_at[:12]}
+    assert re.search(r"(?m)^single .*(faster|slower|no difference seen)", done.stdout)
+    assert re.search(r"(?m)^ddp .*(faster|slower|no difference seen)", done.stdout) and made.left_over() == []
