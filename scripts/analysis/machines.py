@@ -206,7 +206,7 @@ def known_mean(parts, column: str) -> Known:
     mean = mean_of([values.to_numpy(float) for _, values in parts.groupby("run_id")[column]])
     if mean.low is None:
         return exactly(mean.value / 1000)
-    return Known(mean.value / 1000, max(mean.low, 1e-3 * mean.value) / 1000, mean.high / 1000)
+    return Known(mean.value / 1000, max(mean.low, 0.0) / 1000, mean.high / 1000)
 
 
 def read_gradients(path: Path) -> tuple[Gradient, ...]:
