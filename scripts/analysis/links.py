@@ -100,8 +100,8 @@ def bandwidths(num_bytes: float, seconds: float, num_ranks: int) -> tuple[float,
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """A measured link. busy: the share of its core that a rank's exchange takes while it lasts; 0 where the CPU has
-    nothing to do with computing."""
+    """A measured link. busy: the share of its core that a rank's exchange takes while it lasts. With GPUs the core only
+    waits for them, so that it says nothing of computing."""
 
     path: str
     ranks: int

@@ -77,6 +77,7 @@ NVLINK, PCIE, NETWORK = Known(1.9e-6, 0.6e-6, 3.4e-6), Known(2.5e-6, 1.0e-6, 5.7
 NCCL_LATENCY = "latency of a message: NCCL's tuning.cc, from its fastest to its safest protocol"
 PCIE_BYTES = Known(10 * GB, 6 * GB, 12 * GB)  # PCIe 3.0 x16 has 15.75 GB/s each way; 38 to 76 % taken as usable
 ETHERNET = Known(0.7 * GB, 0.6 * GB, 0.76 * GB)  # a quarter of 25 Gb/s: 0.78 GB/s; 77 to 97 % taken as usable
+NCCL_BUSY = Known(0.1, 0.03, 0.25)
 ASSUMED = "busy (what NCCL's kernels take of computing) and spread (of devices, 1 % of a step) are assumed"
 
 
@@ -88,7 +89,7 @@ def h100x8(gradients: tuple[Gradient, ...], images_per_s: Known, images: float) 
         Known(420 * GB, 370 * GB, 480 * GB),
         NETWORK,
         Known(46 * GB, 40 * GB, 49 * GB),
-        Known(0.1, 0.03, 0.25),
+        NCCL_BUSY,
         exactly(1.0),
         True,
         images,
@@ -165,6 +166,7 @@ def here(
     within_runs = total_ms.groupby(parts.run_id).std(ddof=1) / total_ms.groupby(parts.run_id).mean()
     images = float(group.ok.global_batch.iloc[0])
     fit, halves = fits[path], fits.get(f"{path}, bf16")
+    on_cpu = path == "gloo"  # a GPU's exchange was timed with the CPU waiting for it, which says nothing of the GPU
     return Given(
         f"{group.ok.device_name.iloc[0]}, {devices} devices a node ({path}), 10 Gb/s between nodes",
         devices,
@@ -172,9 +174,9 @@ def here(
         fit.bytes_per_s,
         about(30e-6, 0.5),
         Known(1.1 * GB / devices, 0.9 * GB / devices, 1.2 * GB / devices),
-        fit.busy,
+        fit.busy if on_cpu else NCCL_BUSY,
         slowdown or exactly(1.0),
-        path == "nccl",
+        not on_cpu,
         images,
         forward_s=times["forward"],
         backward_s=times["backward"],
@@ -186,12 +188,16 @@ def here(
             f"one device: {len(parts)} accounted steps of {BASELINE} in {results.name}; links within a node: links.csv",
             "between nodes: 10 Gb/s Ethernet and 30 us are assumed, with 72 to 96 % of it usable",
             "spread of devices: that of one device's steps",
+            "busy (what an exchange takes of computing): links.csv"
+            if on_cpu
+            else "busy (what NCCL's kernels take of computing), 3 to 25 %, is assumed: links.csv has what it took of a "
+            "CPU that waited",
             f"beside neighbours computing takes {slowdown.value:.2f} times as long: make predict-check"
             if slowdown
             else "neighbours are taken not to slow each other; make predict-check measures whether they do",
         ),
         bytes_per_s_halves=halves.bytes_per_s if halves else None,
-        busy_halves=halves.busy if halves else None,
+        busy_halves=(halves.busy if on_cpu else NCCL_BUSY) if halves else None,
     )
 
 

@@ -17,7 +17,7 @@ from scripts.analysis.outlook import cures, outlook_rows, reaches, sentence
 from scripts.analysis.predict import Choices, ddp
 from scripts.analysis.published import published_rows
 from scripts.analysis.timeline import Gradient
-from scripts.report.predict import Options, main
+from scripts.report.predict import Options, given_of, main
 
 SET = sorted((ROOT / "results/published").glob("cpu2-*"))[0]
 GRADIENTS = tuple(
@@ -40,8 +40,8 @@ def results(tmp_path):
     return folder
 
 
-def link_file(path, rate=1e9):
-    row = {"path": "gloo", "ranks": 2}
+def link_file(path, rate=1e9, library="gloo"):
+    row = {"path": library, "ranks": 2}
     for name, value in (("latency_s", 1e-4), ("bytes_per_s", rate), ("busy", 0.8)):
         row |= {name: value, f"{name}_low": 0.9 * value, f"{name}_high": 1.1 * value}
     path.write_text(",".join(COLUMNS) + "\n" + ",".join(str(row[name]) for name in COLUMNS) + "\n")
@@ -68,6 +68,15 @@ def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_pat
 def test_presets_need_no_set(machine, tmp_path, capsys):
     assert main(Options(machine=machine, out=tmp_path)) == 0
     assert "NVIDIA" in capsys.readouterr().out and (tmp_path / f"predict_{machine}.csv").exists()
+
+
+@pytest.mark.parametrize(("library", "busy"), [("gloo", 0.8), ("nccl", 0.1)])
+def test_a_cpu_that_waits_for_gpus_takes_nothing_of_them(results, tmp_path, library, busy):
+    """Protects GPUs from the `busy` of links.csv, which with them is the CPU's waiting: it is assumed, and said."""
+    link = link_file(tmp_path / "links.csv", library=library)
+    given = given_of(Options(results=results, neighbours=tmp_path, link=link))
+    (said,) = [source for source in given.sources if source.startswith("busy")]
+    assert given.busy.value == pytest.approx(busy) and ("assumed" in said) is (library == "nccl")
 
 
 def test_a_set_without_steps_is_refused(results, tmp_path):
