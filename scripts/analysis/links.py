@@ -160,6 +160,8 @@ def read_links(path: Path) -> dict[str, Fit]:
             rows = list(csv.DictReader(file))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; run make bench-allreduce, or name one: LINK=") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is no table ({error}); run make bench-allreduce again") from None
     if not rows or (lacks := [name for name in COLUMNS if name not in rows[0]]):
         what = f"has no column {lacks[0]}" if rows else "has no rows"
         raise UserError(f"{path} {what}; run make bench-allreduce again")
@@ -167,6 +169,8 @@ def read_links(path: Path) -> dict[str, Fit]:
 
 
 def _read_row(row: dict, place: str) -> Fit:
+    if not (row["ranks"] or "").isdecimal() or int(row["ranks"]) < 2:
+        raise UserError(f"{place}: ranks is {row['ranks']!r}, not a number from 2 on; run make bench-allreduce again")
     known = {}
     for name in ("latency_s", "bytes_per_s", "busy"):
         try:

@@ -224,8 +224,16 @@ def read_gradients(path: Path) -> tuple[Gradient, ...]:
         found = tuple(Gradient(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; python -m scripts.probe.gradients makes it") from None
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise UserError(f"{path} holds no gradients ({error}); python -m scripts.probe.gradients makes it") from None
     if not found:
         raise UserError(f"{path} holds no gradients; python -m scripts.probe.gradients makes it")
+    for each in found:
+        if not (each.num_bytes > 0 and 0 <= each.ready <= 1 and each.out_bytes >= 0):
+            raise UserError(f"{path}: {each.name} has num_bytes {each.num_bytes}, out_bytes {each.out_bytes} and ready "
+                            f"{each.ready:g} (0 to 1: a share of the backward pass); python -m scripts.probe.gradients "
+                            "makes the file")  # fmt: skip
+    if not max(each.ready for each in found):
+        raise UserError(f"{path}: all gradients are ready at 0, before the backward pass; "
+                        "python -m scripts.probe.gradients makes the file")  # fmt: skip
     return found

@@ -184,19 +184,26 @@ def _gathered(computing: list[Number], gathers: list[Number], scatters: bool, ma
     return end + machine.busy * numpy.maximum(0.0, sent - exposed)
 
 
+def pipeline_shape(step: Step, machine: Machine, num_devices: int, choices: Choices) -> tuple[int, int]:
+    """Stages and micro-batches. Raises UserError where there are more stages than blocks, or stages do not divide the
+    devices."""
+    num_blocks = len({gradient.block for gradient in step.gradients})
+    stages = choices.num_stages or min(machine.devices_per_node, num_devices, num_blocks)
+    if stages > num_blocks:
+        raise UserError(f"{stages} stages, but the model has {num_blocks} blocks to cut between; use fewer stages")
+    if num_devices % stages:
+        raise UserError(f"{stages} stages do not divide {num_devices} devices; change one of them")
+    return stages, choices.microbatches or stages * -(-4 // stages)
+
+
 def pipeline_parallel(step: Step, machine: Machine, num_devices: int, choices: Choices) -> Number:
     """Stages of a pipeline on as many devices, and copies of it whose gradients are averaged at the end.
 
-    Raises UserError where there are more stages than blocks, or stages do not divide the devices.
+    Raises UserError as pipeline_shape does.
     """
+    stages, parts = pipeline_shape(step, machine, num_devices, choices)
     shares, sizes, outs = blocks(step.gradients)
-    stages = choices.num_stages or min(machine.devices_per_node, num_devices, len(shares))
-    if stages > len(shares):
-        raise UserError(f"{stages} stages, but the model has {len(shares)} blocks to cut between; use fewer stages")
-    if num_devices % stages:
-        raise UserError(f"{stages} stages do not divide {num_devices} devices; change one of them")
     step = machine.computing(step, num_devices)
-    parts = choices.microbatches or stages * -(-4 // stages)
     ends = [*balanced_cuts(tuple(shares), stages), len(shares)]
     cuts = list(zip([0, *ends[:-1]], ends, strict=True))
     largest = max(sum(shares[first:last]) for first, last in cuts)

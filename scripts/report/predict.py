@@ -26,7 +26,7 @@ from benchmarks.common.results import cell, write_whole
 from scripts.analysis.check import slowdown
 from scripts.analysis.links import Known, read_links
 from scripts.analysis.machines import Given, baseline_of, h100x8, here, read_gradients, v100x4
-from scripts.analysis.outlook import ENOUGH, check_stages, outlook_rows, sentence
+from scripts.analysis.outlook import ENOUGH, check_choices, outlook_rows, sentence
 from scripts.analysis.predict import Choices
 from scripts.analysis.published import PCIE_OVER_SXM, RESNET50
 from scripts.analysis.sets import load_set
@@ -75,7 +75,7 @@ class Options:
 def main(options: Options) -> int:
     given = given_of(options)
     choices = Choices(options.bucket_cap_mb, options.local_period, options.stages, options.microbatches)
-    check_stages(given, choices)
+    check_choices(given, choices)
     rows = outlook_rows(given, choices)
     print(given.name, *(f"  {source}" for source in given.sources), "", table(rows), sep="\n")
     out = options.out or (options.results if options.machine == "here" else Path("results/predict"))

@@ -114,6 +114,9 @@ def test_a_link_file_is_read_back(tmp_path):
         ({"busy_high": 2}, "busy from 0 to 1"),
         ({"busy_low": -0.1}, "busy from 0 to 1"),
         ({"busy_low": 0.6}, r"busy is 0.5, outside of its interval \[0.6, 0.5\]"),
+        ({"ranks": ""}, "line 2: ranks is ''"),
+        ({"ranks": "two"}, "ranks is 'two'"),
+        ({"ranks": 1}, "ranks is '1', not a number from 2 on"),
         ({"latency_s": 2e-4}, "latency_s is 0.0002, outside of its interval"),
     ],
 )
@@ -126,6 +129,9 @@ def test_an_impossible_link_is_refused(tmp_path, changes, says):
 
 def test_a_missing_link_file_says_what_makes_one(tmp_path):
     with pytest.raises(UserError, match="make bench-allreduce"):
+        read_links(tmp_path / "links.csv")
+    (tmp_path / "links.csv").write_bytes(b"path,ranks\n\xff,2\n")
+    with pytest.raises(UserError, match=r"is no table.*utf-8"):
         read_links(tmp_path / "links.csv")
     (tmp_path / "links.csv").write_text("path,ranks\ngloo,2\n")
     with pytest.raises(UserError, match="no column latency_s"):

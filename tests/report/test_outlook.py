@@ -12,7 +12,7 @@ from support import ROOT
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.links import COLUMNS, Known, exactly
-from scripts.analysis.machines import h100x8
+from scripts.analysis.machines import h100x8, read_gradients
 from scripts.analysis.outlook import cures, outlook_rows, reaches, sentence
 from scripts.analysis.predict import Choices, ddp
 from scripts.analysis.published import published_rows
@@ -91,8 +91,53 @@ def test_a_link_without_bandwidth_is_refused(results, tmp_path):
 
 
 def test_more_stages_than_blocks_are_refused(results, tmp_path):
-    with pytest.raises(UserError, match="stages is 8, but the model has 4 blocks"):
+    with pytest.raises(UserError, match=r"stages is 8; give 0 .* to 4, the model's blocks"):
         main(Options(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv"), stages=8))
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"stages": -2}, "--stages is -2; give 0 .* to 16"),
+        ({"local_period": -4}, "--local-period is -4; give 1 or more"),
+        ({"local_period": 0}, "--local-period is 0; give 1 or more"),
+        ({"microbatches": -1}, "--microbatches is -1; give 0 .* or more"),
+        ({"bucket_cap_mb": -1.0}, "--bucket-cap-mb is -1.0; give 0 .* MiB"),
+        ({"bucket_cap_mb": float("nan")}, "--bucket-cap-mb is nan"),
+    ],
+)
+def test_choices_out_of_range_are_refused(flags, says, tmp_path):
+    """Protects from endless recursion, and from an efficiency of 145 that -1 micro-batches had."""
+    with pytest.raises(UserError, match=says):
+        main(Options(machine="h100x8", out=tmp_path, **flags))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_node_of_six_leaves_out_what_its_pipeline_cannot():
+    """6 stages do not divide 8 devices: that point is left out with the reason, and the others are there."""
+    blocks = tuple(Gradient(f"{n}", f"layer{n}.0", 1_000_000, (8 - n) / 8, 1000) for n in range(7, -1, -1))
+    given = dataclasses.replace(plain(blocks), devices_per_node=6)
+    rows = [row for row in outlook_rows(given, Choices(), [2, 6, 8]) if row["strategy"] == "pipeline_parallel"]
+    assert ["6 stages do not divide 8" in row["why_not"] for row in rows] == [False, False, True] * 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"ready": 0.0}, "all gradients are ready at 0"),
+        ({"ready": "nan"}, "layer4.0.weight has .*ready nan"),
+        ({"ready": 1.5}, "ready 1.5"),
+        ({"num_bytes": 0}, "num_bytes 0"),
+        ({"num_bytes": ""}, "holds no gradients"),
+    ],
+)
+def test_impossible_gradients_are_refused(columns, says, tmp_path):
+    rows = [vars(gradient) | columns for gradient in GRADIENTS]
+    path = tmp_path / "gradients.csv"
+    path.write_text("\n".join(",".join(map(str, line)) for line in (rows[0], *(row.values() for row in rows))) + "\n")
+    with pytest.raises(UserError, match=says) as refused:
+        read_gradients(path)
+    assert str(path) in str(refused.value) and "scripts.probe.gradients" in str(refused.value)
 
 
 def test_efficiency_by_hand():
