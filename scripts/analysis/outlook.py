@@ -1,4 +1,4 @@
-"""How far a strategy scales: step, exposed communication, efficiency; where it ends, and what would help.
+"""How far a strategy scales: step, exposed communication, waits, efficiency; where it ends, and what would help.
 
     from scripts.analysis.outlook import outlook_rows, sentence
 
@@ -55,10 +55,11 @@ def _point(strategy: Strategy, mode: str, step: Step, machine: Machine, number: 
         except UserError as error:
             return {"images": images, "why_not": str(error)}
     seconds = strategy(share, machine, number, choices)
+    alike_s = strategy(dataclasses.replace(share, spread=0.0), machine, number, choices)
     one_s = step.seconds if mode == "weak" else step.seconds / number
-    found = {"step_ms": 1000 * seconds, "efficiency": one_s / seconds}
+    found = {"step_ms": 1000 * seconds, "efficiency": one_s / seconds, "waits_ms": 1000 * (seconds - alike_s)}
     if strategy is not pipeline_parallel:  # there bubbles and messages are one
-        found["exposed_ms"] = 1000 * (seconds - machine.computing(share, number).seconds)
+        found["exposed_ms"] = 1000 * (alike_s - machine.computing(share, number).seconds)
     row = {"images": images, "why_not": ""}
     for name, draws in found.items():
         known = estimate_of(draws)
@@ -114,7 +115,8 @@ def sentence(given: Given, rows: Sequence[dict], choices: Choices, devices: Sequ
     row = next(row for row in mine if row["devices"] > most)
     until = f"up to {most:,} devices [{low:,}, {high:,}]" if most > 1 else f"on one device only [{low:,}, {high:,}]"
     at = f"on {row['devices']:,} it is {100 * row['efficiency']:.0f} %"
-    at += f", with {row['exposed_ms']:.1f} of {row['step_ms']:.1f} ms exposed"
+    at += f": of {row['step_ms']:.1f} ms, {row['exposed_ms']:.1f} are exposed communication, and {row['waits_ms']:.1f} "
+    at += "waiting for the slowest device"
     better = [f"{words}: {number:,}" for words, number in cures(given, choices, devices) if number > most]
     cure = f"what would cure it, and up to how many: {', '.join(better)}" if better else "no cure tried moves that"
     return f"{who} is above {speed} {until}; {at}; {cure}."

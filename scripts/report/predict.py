@@ -1,4 +1,4 @@
-"""What 2 to 4,096 devices would give: step time, exposed communication and efficiency of each strategy, and a chart.
+"""What 2 to 4,096 devices would give: step, exposed communication, waits and efficiency of each strategy, and a chart.
 
     python -m scripts.report.predict --results results/latest            # make predict RESULTS=... LINK=...
     python -m scripts.report.predict --machine h100x8 --out results/predict     # make predict MACHINE=h100x8
@@ -45,7 +45,8 @@ from scripts.report.forecast import FORECAST
 
 COLUMNS = (
     "machine", "strategy", "mode", "devices", "images", "step_ms", "step_ms_low", "step_ms_high", "exposed_ms",
-    "exposed_ms_low", "exposed_ms_high", "efficiency", "efficiency_low", "efficiency_high", "why_not",
+    "exposed_ms_low", "exposed_ms_high", "waits_ms", "waits_ms_low", "waits_ms_high", "efficiency", "efficiency_low",
+    "efficiency_high", "why_not",
 )  # fmt: skip
 GPU_IMAGES = 256.0
 
@@ -113,17 +114,18 @@ def given_of(options: Options) -> Given:
 
 
 def table(rows: Sequence[dict]) -> str:
-    lines = [("mode", "devices", "images", "strategy", "step, ms", "95 %", "exposed, ms", "efficiency", "95 %", "")]
+    head = ("mode", "devices", "images", "strategy", "step, ms", "95 %", "exposed, ms", "waits, ms")
+    lines = [(*head, "efficiency", "95 %", "")]
     for row in sorted(rows, key=lambda each: (each["mode"] != "weak", each["devices"])):
         cells = (row["mode"], f"{row['devices']:,}", f"{row['images']:g}", row["strategy"])
         if row["why_not"]:
-            lines.append((*cells, "", "", "", "", "", row["why_not"]))
+            lines.append((*cells, "", "", "", "", "", "", row["why_not"]))
             continue
         bounds = [interval(row[f"{name}_low"], row[f"{name}_high"], style) for name, style in
                   (("step_ms", "{:.1f}".format), ("efficiency", "{:.2f}".format))]  # fmt: skip
-        exposed = f"{row['exposed_ms']:.1f}" if "exposed_ms" in row else ""
-        lines.append((*cells, f"{row['step_ms']:.1f}", bounds[0], exposed, f"{row['efficiency']:.2f}", bounds[1], ""))
-    return text_table(lines, left=(0, 3, 9))
+        late = (f"{row['exposed_ms']:.2f}" if "exposed_ms" in row else "", f"{row['waits_ms']:.2f}")
+        lines.append((*cells, f"{row['step_ms']:.1f}", bounds[0], *late, f"{row['efficiency']:.2f}", bounds[1], ""))
+    return text_table(lines, left=(0, 3, 10))
 
 
 def predict_chart(given: Given, rows: Sequence[dict]) -> Figure:

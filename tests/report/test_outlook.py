@@ -151,6 +151,14 @@ def test_efficiency_by_hand():
     assert strong["step_ms"] == pytest.approx(15, rel=2e-2) and strong["efficiency"] == pytest.approx(1 / 3, rel=2e-2)
 
 
+def test_waiting_for_the_slowest_is_not_communication():
+    """10 ms of computing, 10 of exchange; the later of 2 devices is 0.5642 of 1 ms behind the mean."""
+    given = dataclasses.replace(plain((Gradient("all", "layer1.0", 40_000_000, 1.0),)), spread=exactly(0.1))
+    row = next(row for row in outlook_rows(given, Choices(), [2]) if row["strategy"] == "ddp")
+    assert row["exposed_ms"] == pytest.approx(10, rel=1e-2) and row["waits_ms"] == pytest.approx(0.5642, rel=1e-3)
+    assert row["step_ms"] == pytest.approx(20.5642, rel=1e-2)
+
+
 def plain(gradients):
     """An H100 node's structure with numbers for a hand."""
     given = h100x8(gradients, exactly(6400.0), 64)
