@@ -185,15 +185,18 @@ def _gathered(computing: list[Number], gathers: list[Number], scatters: bool, ma
 
 
 def pipeline_shape(step: Step, machine: Machine, num_devices: int, choices: Choices) -> tuple[int, int]:
-    """Stages and micro-batches. Raises UserError where there are more stages than blocks, or stages do not divide the
-    devices."""
+    """Stages and micro-batches. Raises UserError where there are more stages than blocks, stages do not divide the
+    devices, or a micro-batch has less than an image."""
     num_blocks = len({gradient.block for gradient in step.gradients})
     stages = choices.num_stages or min(machine.devices_per_node, num_devices, num_blocks)
     if stages > num_blocks:
         raise UserError(f"{stages} stages, but the model has {num_blocks} blocks to cut between; use fewer stages")
     if num_devices % stages:
         raise UserError(f"{stages} stages do not divide {num_devices} devices; change one of them")
-    return stages, choices.microbatches or stages * -(-4 // stages)
+    parts = choices.microbatches or stages * -(-4 // stages)
+    if (images := step.images * stages) < parts:
+        raise UserError(f"{parts} micro-batches of {images:g} images in {stages} stages: fewer than one image each")
+    return stages, parts
 
 
 def pipeline_parallel(step: Step, machine: Machine, num_devices: int, choices: Choices) -> Number:

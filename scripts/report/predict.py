@@ -49,6 +49,7 @@ COLUMNS = (
     "efficiency_high", "why_not",
 )  # fmt: skip
 GPU_IMAGES = 256.0
+STRONG = "strong: computing shrinks in proportion to images; too good where these are few"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ def main(options: Options) -> int:
     choices = Choices(options.bucket_cap_mb, options.local_period, options.stages, options.microbatches)
     check_choices(given, choices)
     rows = outlook_rows(given, choices)
-    print(given.name, *(f"  {source}" for source in given.sources), "", table(rows), sep="\n")
+    print(given.name, *(f"  {source}" for source in given.sources), "", table(rows), STRONG, sep="\n")
     out = options.out or (options.results if options.machine == "here" else Path("results/predict"))
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
@@ -152,7 +153,7 @@ def predict_chart(given: Given, rows: Sequence[dict]) -> Figure:
     panels[0].set_ylabel("efficiency, % of one device's speed")
     draw_legend(legend, handles, names, columns)
     bands = "predicted, not measured; bands: 95 %, from the intervals of the inputs; dotted: 80 %."
-    footnote(figure, [bands, *given.sources])
+    footnote(figure, [bands, STRONG, *given.sources])
     return figure
 
 

@@ -164,6 +164,14 @@ def test_more_stages_than_blocks_are_refused():
         pipeline_parallel(step(gradient(1, 0.5, "b"), gradient(1, 1.0, "a")), PAIR, 3, Choices(num_stages=2))
 
 
+def test_a_micro_batch_has_an_image():
+    """8 images a device, 2 stages: 16 micro-batches are the most."""
+    pair = step(gradient(1, 0.5, "b"), gradient(1, 1.0, "a"))
+    assert pipeline_parallel(pair, PAIR, 2, Choices(microbatches=16)) > 0
+    with pytest.raises(UserError, match="17 micro-batches of 16 images in 2 stages: fewer than one image each"):
+        pipeline_parallel(pair, PAIR, 2, Choices(microbatches=17))
+
+
 def test_blocks_are_in_the_order_of_the_forward_pass():
     found = blocks([gradient(1, 0.1, "fc"), gradient(2, 0.4, "fc"), gradient(4, 1.0, "stem", 7)])
     assert found == (pytest.approx([0.6, 0.4]), [4 * MIB, 3 * MIB], [7, 0])
