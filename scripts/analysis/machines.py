@@ -78,6 +78,7 @@ NCCL_LATENCY = "latency of a message: NCCL's tuning.cc, from its fastest to its 
 PCIE_BYTES = Known(10 * GB, 6 * GB, 12 * GB)  # PCIe 3.0 x16 has 15.75 GB/s each way; 38 to 76 % taken as usable
 ETHERNET = Known(0.7 * GB, 0.6 * GB, 0.76 * GB)  # a quarter of 25 Gb/s: 0.78 GB/s; 77 to 97 % taken as usable
 NCCL_BUSY = Known(0.1, 0.03, 0.25)
+READINESS = "when gradients are ready: as in ResNet-50's backward pass on a CPU at batch 4 (gradients.csv)"
 ASSUMED = "busy (what NCCL's kernels take of computing) and spread (of devices, 1 % of a step) are assumed"
 
 
@@ -86,7 +87,7 @@ def h100x8(gradients: tuple[Gradient, ...], images_per_s: Known, images: float) 
         "8 x H100 a node, NVLink, 400 Gb/s a GPU between nodes",
         8,
         NVLINK,
-        Known(420 * GB, 370 * GB, 480 * GB),
+        Known(350 * GB, 300 * GB, 370 * GB),
         NETWORK,
         Known(46 * GB, 40 * GB, 49 * GB),
         NCCL_BUSY,
@@ -96,11 +97,13 @@ def h100x8(gradients: tuple[Gradient, ...], images_per_s: Known, images: float) 
         **one_gpu(images, images_per_s, 25.6e6, 3350 * GB),
         gradients=gradients,
         sources=(
-            "NVLink 4: 450 GB/s each way (NVIDIA, H100 data sheet, 2023); nccl-tests' busbw: 370 by a ring, 480 by "
-            "NVLink SHARP from 256 MB on (NVIDIA/nccl-tests, issue 212)",
+            "NVLink 4: 450 GB/s each way (NVIDIA, H100 data sheet, 2023); nccl-tests' busbw: 370 by a ring "
+            "(NVIDIA/nccl-tests, issue 212), which is taken as the most, and 300 is assumed as the least; the 480 of "
+            "NVLink SHARP need messages larger than 256 MB",
             "ConnectX-7, one a GPU: 50 GB/s (NVIDIA, DGX H100 data sheet, 2023), 80 to 98 % of it taken as usable",
             "images/s of one GPU: a forecast by its roof (make roof), until one is measured",
             NCCL_LATENCY,
+            READINESS,
             ASSUMED,
         ),
     )
@@ -125,6 +128,7 @@ def v100x4(gradients: tuple[Gradient, ...], images_per_s: Known, images: float) 
             "25 Gb/s of a node are 3.1 GB/s, a quarter of it a GPU; 77 to 97 % of it taken as usable",
             "images/s of one GPU: 1,200 with AMP (NVIDIA, DeepLearningExamples, SXM2), times 14 / 15.7 for PCIe",
             NCCL_LATENCY,
+            READINESS,
             ASSUMED,
         ),
     )

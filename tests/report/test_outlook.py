@@ -15,7 +15,7 @@ from scripts.analysis.links import COLUMNS, Known, exactly
 from scripts.analysis.machines import h100x8, read_gradients
 from scripts.analysis.outlook import cures, outlook_rows, reaches, sentence
 from scripts.analysis.predict import Choices, ddp
-from scripts.analysis.published import published_rows
+from scripts.analysis.published import RESNET50, published_rows
 from scripts.analysis.timeline import Gradient
 from scripts.report.predict import STRONG, Options, given_of, main
 
@@ -81,6 +81,17 @@ def test_a_cpu_that_waits_for_gpus_takes_nothing_of_them(results, tmp_path, libr
     given = given_of(Options(results=results, neighbours=tmp_path, link=link))
     (said,) = [source for source in given.sources if source.startswith("busy")]
     assert given.busy.value == pytest.approx(busy) and ("assumed" in said) is (library == "nccl")
+
+
+def test_presets_say_what_is_not_their_own():
+    """Protects from 480 GB/s, which no bucket's size has, and from gradients that seem to come from the GPU."""
+    with open(RESNET50, newline="") as file:
+        row = next(csv.DictReader(file))
+    assert (row["arch"], row["global_batch"]) == ("resnet50", "4") and "cores" in row["machine"]
+    for machine in ("h100x8", "v100x4"):
+        assert any("on a CPU at batch 4" in source for source in given_of(Options(machine=machine)).sources)
+    given = given_of(Options(machine="h100x8"))
+    assert given.bytes_per_s_within == Known(350e9, 300e9, 370e9) and "300 is assumed" in given.sources[0]
 
 
 def test_a_set_without_steps_is_refused(results, tmp_path):
