@@ -152,7 +152,10 @@ def predict_chart(given: Given, rows: Sequence[dict]) -> Figure:
         axes.set_title(f"{mode}: {given.images:g} images {shared}")
     panels[0].set_ylabel("efficiency, % of one device's speed")
     draw_legend(legend, handles, names, columns)
-    bands = "predicted, not measured; bands: 95 %, from the intervals of the inputs; dotted: 80 %."
+    bands = (
+        "predicted, not measured; bands: 95 %, from the intervals of the inputs: the model's own error is not in the "
+        "bands; dotted: 80 %"
+    )
     footnote(figure, [bands, STRONG, *given.sources])
     return figure
 

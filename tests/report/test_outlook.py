@@ -65,7 +65,7 @@ def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_pat
     assert "80 % of one device's speed" in said[-1] and "ddp" in said[-1]
     assert said[said.index("written:") - 2] == STRONG and "too good" in STRONG
     drawn = (results / "charts/predict.svg").read_text()
-    assert "computing shrinks in proportion" in drawn
+    assert "computing shrinks in proportion" in drawn and "own error is not in the bands" in drawn
 
 
 @pytest.mark.parametrize("machine", ["h100x8", "v100x4"])
