@@ -169,7 +169,7 @@ endif
 	@$(PYTHON) -m scripts.report.predict --machine $(or $(MACHINE),here) --results "$(or $(RESULTS),results/latest)" $(if $(LINK),--link "$(LINK)") $(ARGS)
 
 predict-check: setup data ## this machine's 2-rank steps, predicted from what exchanges nothing, beside measured ones; ARGS="--gbit 1"
-	@$(PYTHON) -m scripts.probe.predict_check $(ARGS)
+	@$(PYTHON) -m scripts.probe.predict_check $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 listing: setup ## what a rank pays to know 1.3 million files, by ImageFolder and by the index
 	@$(PYTHON) -m scripts.probe.listing $(if $(DATA),--data "$(DATA)")
