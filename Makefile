@@ -162,7 +162,7 @@ bench-loaders: setup data ## the loaders of this suite, bare loops and other pro
 bench-allreduce: setup ## all-reduces of 1 KB to 256 MB by each strategy's own path; its fit is the link model of predict
 	@$(PYTHON) -m scripts.probe.allreduce $(ARGS)
 
-predict: setup ## 2 to 4,096 devices, from RESULTS and LINK, or MACHINE=h100x8, v100x4; ARGS="--stages 4"
+predict: setup ## 2 to 4,096 devices, from RESULTS and LINK, or MACHINE=h100x8, v100x4; ARGS="--between-gbit 100"
 ifeq ($(or $(MACHINE),here),here)
 	@test -e "$(or $(RESULTS),results/latest)/gradients.csv" || $(PYTHON) -m scripts.probe.gradients --results "$(or $(RESULTS),results/latest)"
 endif
