@@ -15,9 +15,10 @@ from scripts.analysis.identity import FOLLOWS, MET, Identity, differing
 from scripts.analysis.recorded import read_identity
 from scripts.analysis.sets import Group
 
+LENGTH = "length"
 # What may differ between a proof and the runs that it speaks for, and what the cell calls it.
 MAY_DIFFER = {
-    **dict.fromkeys(("epochs", "steps", "warmup_steps", "windows", "window_steps", "account_steps"), "length"),
+    **dict.fromkeys(("epochs", "steps", "warmup_steps", "windows", "window_steps", "account_steps"), LENGTH),
     "threads_per_rank": "threads",
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }

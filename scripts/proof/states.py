@@ -124,9 +124,9 @@ def scale_of(extra: dict) -> float:
     return 2.0**16
 
 
-def disturbed(state: State, rounding: float) -> State:
+def disturbed(state: State, rounding: float, seed: int = 1) -> State:
     """A State whose weights have random relative errors of up to `rounding`, as if other kernels had rounded them."""
-    draw, changed = torch.Generator().manual_seed(1), {}
+    draw, changed = torch.Generator().manual_seed(seed), {}
     for name, tensor in state.items():
         error = torch.rand(tensor.shape, generator=draw) * 2 - 1 if tensor.is_floating_point() else torch.zeros(())
         changed[name] = tensor if name.startswith(MOMENTUM) else (tensor * (1 + rounding * error)).to(tensor.dtype)

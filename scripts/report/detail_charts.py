@@ -90,7 +90,8 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
         axes.annotate(words, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
     axes.set_xlim(0, room * longest)
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    axes.set_yticks(range(len(bars)), [wrap(bar.label, 20) if in_column() else bar.label for bar in bars])
+    lines = [[wrap(line, 20) if in_column() else line for line in bar.label.splitlines()] for bar in bars]
+    axes.set_yticks(range(len(bars)), ["\n".join(each) for each in lines])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("milliseconds, mean over accounted steps")
     shown = [phase for phase in PHASES if any(bar.means[f"{phase}_ms"] > 0 for bar in bars)]

@@ -17,7 +17,7 @@ from scripts.analysis.cautions import several_sittings
 from scripts.analysis.families import find_spread
 from scripts.analysis.identity import computes_in
 from scripts.analysis.images import images_of
-from scripts.analysis.proofs import BUT
+from scripts.analysis.proofs import BUT, LENGTH
 from scripts.analysis.sets import BASELINE, Group, ResultSet
 from scripts.analysis.words import count, count_of, digits, show
 from scripts.report.content import table_rows
@@ -148,13 +148,14 @@ def checklist(results: ResultSet) -> list[tuple[str, str]]:
 
 
 def _proofs(results: ResultSet) -> str:
-    """A proof with other settings is no proof at the runs' own, and says in what it differs."""
+    """A proof is shorter than the runs; one that differs in more from them says in what."""
     rows = {row["strategy"]: row["same update?"].partition(BUT) for row in table_rows(results) if row["images/s"]}
     yes = {label: but for label, (words, _, but) in rows.items() if words.startswith("yes")}
-    whole = [label for label, but in yes.items() if not but]
-    text = f"of {len(rows)} configurations {len(whole)} are proved, at their settings, to do one process's update"
-    text += f": {'; '.join(whole)}" if whole else ""
-    partly = [f"{label}, but for {but}" for label, but in yes.items() if but]
+    others = {label: [word for word in but.split(", ") if word not in ("", LENGTH)] for label, but in yes.items()}
+    whole = [label for label, words in others.items() if not words]
+    text = f"of {len(rows)} configurations {len(whole)} are proved, at their settings and over fewer steps, to do one "
+    text += "process's update" + (f": {'; '.join(whole)}" if whole else "")
+    partly = [f"{label}, but for {', '.join(words)}" for label, words in others.items() if words]
     return text + (f"; proved with other settings: {'; '.join(partly)}" if partly else "")
 
 

@@ -27,6 +27,7 @@ from scripts.report import content as report_content
 from scripts.report import detail_charts as report_charts
 from scripts.report import origin as report_origin
 from scripts.report import page as report
+from scripts.report.figures import column
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 CPU = {
@@ -436,6 +437,18 @@ def test_the_step_chart_stacks_to_the_step(tmp_path):
     axes = report_charts.step_chart([results]).axes[0]
     assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(100)
     assert [round(patch.get_width()) for patch in axes.patches] == [20, 1, 25, 40, 8, 5, 1]
+
+
+def test_the_step_chart_of_a_column_wraps_its_labels(tmp_path):
+    """Protects a paper's chart: long labels crushed it, and a line break came out as a question mark. Mutants: labels
+    as they are; labels wrapped whole."""
+    results = load_set(add_runs(tmp_path, "dataparallel", 100, parallel="no"))
+    label = dataclasses.replace(results.groups[0], label="dataparallel, precision bf16, memory_format channels_last")
+    results = dataclasses.replace(results, groups=[label])
+    with column():
+        (text,) = report_charts.step_chart([results]).axes[0].get_yticklabels()
+    *lines, last = text.get_text().splitlines()
+    assert last == "(not parallel)" and len(lines) > 1 and max(map(len, lines)) <= 20 and "?" not in text.get_text()
 
 
 def test_a_part_below_zero_is_told_below_the_step_chart(tmp_path):
