@@ -17,7 +17,7 @@ from scripts.analysis.outlook import cures, outlook_rows, reaches, sentence
 from scripts.analysis.predict import Choices, ddp
 from scripts.analysis.published import published_rows
 from scripts.analysis.timeline import Gradient
-from scripts.report.predict import Options, main
+from scripts.report.predict import Options, given_of, main
 
 SET = sorted((ROOT / "results/published").glob("cpu2-*"))[0]
 GRADIENTS = tuple(
@@ -62,6 +62,27 @@ def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_pat
     assert (results / "charts/predict.png").stat().st_size > 10_000
     said = capsys.readouterr().out.strip().splitlines()[-1]
     assert "80 % of one device's speed" in said and "ddp" in said
+
+
+def test_the_network_between_nodes_may_be_given(results, tmp_path):
+    """Protects the answer for a cluster whose network is known: its number moves the forecast, and is named."""
+    where = {"results": results, "neighbours": tmp_path, "link": link_file(tmp_path / "links.csv")}
+    assumed, given = (given_of(Options(**where, between_gbit=gbit)) for gbit in (0, 100))
+    for end in ("low", "value", "high"):
+        times = getattr(given.bytes_per_s_between, end) / getattr(assumed.bytes_per_s_between, end)
+        assert times == pytest.approx(10)
+    assert "100 Gb/s between nodes" in given.name and "100 Gb/s as given" in " ".join(given.sources)
+    assert "10 Gb/s between nodes" in assumed.name and "10 Gb/s are assumed" in " ".join(assumed.sources)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"between_gbit": -1.0}, "--between-gbit is -1"),
+    ({"between_gbit": float("nan")}, "--between-gbit is nan"),
+    ({"between_gbit": 25.0, "machine": "h100x8"}, "h100x8 has a network of its own"),
+])  # fmt: skip
+def test_a_network_that_means_nothing_is_refused(options, said):
+    with pytest.raises(UserError, match=said):
+        main(Options(**options))
 
 
 @pytest.mark.parametrize("machine", ["h100x8", "v100x4"])
