@@ -162,14 +162,14 @@ bench-loaders: setup data ## the loaders of this suite, bare loops and other pro
 bench-allreduce: setup ## all-reduces of 1 KB to 256 MB by each strategy's own path; its fit is the link model of predict
 	@$(PYTHON) -m scripts.probe.allreduce $(ARGS)
 
-predict: setup ## 2 to 4,096 devices, from RESULTS and LINK, or MACHINE=h100x8, v100x4; ARGS="--stages 4"
+predict: setup ## 2 to 4,096 devices, from RESULTS and LINK, or MACHINE=h100x8, v100x4; ARGS="--between-gbit 100"
 ifeq ($(or $(MACHINE),here),here)
 	@test -e "$(or $(RESULTS),results/latest)/gradients.csv" || $(PYTHON) -m scripts.probe.gradients --results "$(or $(RESULTS),results/latest)"
 endif
 	@$(PYTHON) -m scripts.report.predict --machine $(or $(MACHINE),here) --results "$(or $(RESULTS),results/latest)" $(if $(LINK),--link "$(LINK)") $(ARGS)
 
 predict-check: setup data ## this machine's 2-rank steps, predicted from what exchanges nothing, beside measured ones; ARGS="--gbit 1"
-	@$(PYTHON) -m scripts.probe.predict_check $(ARGS)
+	@$(PYTHON) -m scripts.probe.predict_check $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 listing: setup ## what a rank pays to know 1.3 million files, by ImageFolder and by the index
 	@$(PYTHON) -m scripts.probe.listing $(if $(DATA),--data "$(DATA)")

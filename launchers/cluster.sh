@@ -70,8 +70,9 @@ words_of_container() {
   INTERPRETER=("$PYTHON") CONTAINED=() HERE=("$PYTHON")
   [ -n "${CONTAINER:-}" ] || return 0
   local folder program mounts='' folders=("$PWD")
-  [ -z "${RESULTS:-}" ] || folders+=("$(realpath -m -- "$RESULTS")")
-  [ -z "${DATA:-}" ] || folders+=("$(realpath -m -- "$DATA")")
+  for folder in "${RESULTS:-}" "${DATA:-}" "${PACKED:-}"; do
+    [ -z "$folder" ] || folders+=("$(realpath -m -- "$folder")")
+  done
   if [[ $CONTAINER != *.sif && $(srun --help 2>/dev/null || true) == *--container-image* ]]; then
     for folder in "${folders[@]}"; do
       mounts+=${mounts:+,}$folder:$folder

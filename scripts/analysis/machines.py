@@ -146,11 +146,17 @@ def one_gpu(images: float, images_per_s: Known, num_parameters: float, bytes_per
 
 
 def here(
-    results: ResultSet, fits: dict[str, Fit], gradients: tuple[Gradient, ...], devices: int, slowdown: Known | None
+    results: ResultSet,
+    fits: dict[str, Fit],
+    gradients: tuple[Gradient, ...],
+    devices: int,
+    slowdown: Known | None,
+    between_gbit: float = 0.0,
 ) -> Given:
-    """This machine, by a set's accounted steps of its baseline and a links.csv; nodes like it are joined by 10 Gb/s.
+    """This machine, by a set's accounted steps of its baseline and a links.csv.
 
     slowdown: of computing beside a neighbour; None: nobody has measured it, and there is none.
+    between_gbit: Gb/s of a node like it to the others; 0: 10 are assumed.
 
     Raises UserError where the set has no accounted steps of its baseline, or the links none between ranks.
     """
@@ -171,13 +177,15 @@ def here(
     images = float(group.ok.global_batch.iloc[0])
     fit, halves = fits[path], fits.get(f"{path}, bf16")
     on_cpu = path == "gloo"  # a GPU's exchange was timed with the CPU waiting for it, which says nothing of the GPU
+    gbit = between_gbit or 10.0
+    of_a_device = gbit * GB / 8 / devices
     return Given(
-        f"{group.ok.device_name.iloc[0]}, {devices} devices a node ({path}), 10 Gb/s between nodes",
+        f"{group.ok.device_name.iloc[0]}, {devices} devices a node ({path}), {gbit:g} Gb/s between nodes",
         devices,
         fit.latency_s,
         fit.bytes_per_s,
         about(30e-6, 0.5),
-        Known(1.1 * GB / devices, 0.9 * GB / devices, 1.2 * GB / devices),
+        Known(0.88 * of_a_device, 0.72 * of_a_device, 0.96 * of_a_device),
         fit.busy if on_cpu else NCCL_BUSY,
         slowdown or exactly(1.0),
         not on_cpu,
@@ -190,7 +198,8 @@ def here(
         gradients=gradients,
         sources=(
             f"one device: {len(parts)} accounted steps of {BASELINE} in {results.name}; links within a node: links.csv",
-            "between nodes: 10 Gb/s Ethernet and 30 us are assumed, with 72 to 96 % of it usable",
+            f"between nodes: {gbit:g} Gb/s {'as given' if between_gbit else 'are assumed'}; that 72 to 96 % of it are "
+            "usable, and 30 us, are assumed",
             "spread of devices: that of one device's steps",
             "busy (what an exchange takes of computing): links.csv"
             if on_cpu

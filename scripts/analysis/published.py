@@ -106,7 +106,7 @@ def published_rows(path: Path = RESNET50) -> list[dict]:
         known = estimate_of(share if one.share else one.devices * share)
         row = {"what": one.what, "published": one.value, "source": one.source, "why": one.why}
         rows.append(row | {"predicted": known})
-    source = "README's chart of the fourteen systems, one run"
+    source = "README of github.com/tczhangzhi/pytorch-distributed, one run"
     why = (
         "loading, left out here, set both: DataParallel's process had two workers and 310 images/s, DDP's four had "
         "eight and 1,078: 155 and 135 a worker"

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import os
+import shutil
 import tarfile
 import threading
 import time
@@ -20,6 +21,8 @@ from benchmarks.common.crops import finish, random_numbers, random_view
 from benchmarks.common.data import build_loaders, image_folders
 from benchmarks.common.decode import DECODERS, MODULES, loads, read_by_nvimgcodec
 from benchmarks.common.devices import Worker
+from benchmarks.common.errors import UserError
+from benchmarks.common.listing import list_images
 from benchmarks.common.photographs import raw_reader
 from scripts.setup import pack
 
@@ -31,6 +34,8 @@ PEERS = {
     "litdata": "litdata",
 }
 DRAWN = 2000  # crops that a bare loop has beforehand
+MADE = 10  # times the images: ImageNet's 140 GB become 700, 350 and 31 GB, a tar, and LitData's chunks
+SAMPLE = 200  # images whose sizes tell the size of all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +47,10 @@ class Way:
 
 
 def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
-    """All ways that can run here, their files made in `temporary`; says what the others lack."""
+    """All ways that can run here, their files made in `temporary`; says what the others lack.
+
+    Raises UserError where these files would not fit.
+    """
     missing = absent()
     for name, why in missing.items():
         print(f"left out: {name}: {why}")
@@ -68,6 +76,8 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     if "litdata" not in missing:
         ways.append(Way("litdata, Pillow", litdata(temporary / "litdata")))
     ways = [way for way in ways if not words or any(word in way.name for word in words)]
+    if any(word in way.name for way in ways for word in ("packed", "webdataset", "litdata")):
+        refuse_without_room(config.data, temporary)
     for kind in packs:
         if any("packed" in way.name and kind in way.name for way in ways):
             pack.main(pack.Options(config.data, kind))
@@ -76,6 +86,19 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     if any("litdata" in way.name for way in ways):
         write_litdata(config, temporary / "litdata")
     return ways
+
+
+def refuse_without_room(data: str, folder: Path) -> None:
+    size, free = 0.0, shutil.disk_usage(folder).free
+    for listing in (list_images(Path(data) / part) for part in ("train", "val")):
+        some = range(0, len(listing), max(1, len(listing) // SAMPLE))
+        size += len(listing) * sum(os.path.getsize(listing.path(index)) for index in some) / len(some)
+    if MADE * size > free:
+        raise UserError(
+            f"all of {data} is packed and copied first, which takes about {MADE * size / 1e9:.3g} GB in "
+            f"{folder.parent}, and {free / 1e9:.3g} GB are free; give DATA a folder of some thousand images, or none, "
+            "or TMPDIR a larger disk"
+        )
 
 
 def absent() -> dict[str, str]:

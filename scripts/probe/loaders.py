@@ -35,6 +35,7 @@ from scripts.probe import loader_ways as ways
 from scripts.probe.measured import origin
 from scripts.report.figures import save_chart
 from scripts.report.loaders import loaders_chart
+from scripts.suite.preflight import check_data
 
 WARMUP_IMAGES = 64
 PLAIN = "torchvision, Pillow"
@@ -64,6 +65,7 @@ def main(options: Options) -> int:
         raise UserError(f"rounds is {options.rounds}, but an interval needs at least 2")
     if options.turns < 6:
         raise UserError(f"turns is {options.turns}, but the interval of a median needs at least 6")
+    check_data(options.data)
     with tempfile.TemporaryDirectory() as temporary:
         config = Config(data=options.data, image_size=options.image_size, global_batch=32)
         chosen = ways.installed(config, Path(temporary), options.only.split())

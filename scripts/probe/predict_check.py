@@ -12,6 +12,7 @@ looked at. Exit code 1: the median error is over 10 %, or one is over 20 %.
 import contextlib
 import dataclasses
 import json
+import os
 import random
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks import ddp, ddp_compressed
-from benchmarks.common import machine
+from benchmarks.common import gpus, machine
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from scripts.analysis.allreduce import sizes_to
@@ -30,6 +31,7 @@ from scripts.analysis.published import published_table
 from scripts.probe.crew import Crew
 from scripts.probe.measured import add_rows
 from scripts.probe.namespaces import joined
+from scripts.suite.preflight import check_data
 
 TURNS, EXCHANGE = "scripts.probe.turns", "scripts.probe.allreduce_rank"
 TOGETHER, SENDING = "together", "exchange"
@@ -39,7 +41,8 @@ SCRIPTS = (ddp, ddp_compressed)
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The configuration is CONFIG's, with other models and sizes; the batch of a rank is half of its batch."""
+    """The configuration is the file's, with other models and sizes; the batch of a rank is half of its batch. The
+    images are those of Make's variable DATA, where it is set."""
 
     out: Path = Path("results/predict-check")
     """Folder for what is measured and predicted, anew."""
@@ -70,6 +73,11 @@ class Crews:
 def main(options: Options) -> int:
     if options.rounds < 3:
         raise UserError(f"--rounds is {options.rounds}, but an interval needs 3 or more")
+    if gpus.usable_gpus():  # whatever NUM_GPUS says: ranks would take them, and those of `alone` all the same one
+        raise UserError(
+            "predict-check has inputs for CPUs and gloo only; CUDA_VISIBLE_DEVICES= make predict-check checks these"
+        )
+    check_data(load_config(given_flags(options)).data)
     cases = [(arch, size, script) for arch in options.archs for size in options.image_sizes for script in SCRIPTS]
     tables: dict[str, list[dict]] = {"alone": [], "exchange": [], "gradients": [], "measured": []}
     options.out.mkdir(parents=True, exist_ok=True)
@@ -97,6 +105,12 @@ def main(options: Options) -> int:
     return 0 if good else 1
 
 
+def given_flags(options: Options) -> list[str]:
+    """What the user gave: the configuration's file, and DATA."""
+    data = os.environ.get("DATA", "")
+    return ["--config", options.config, *(["--data", data] if data.strip() else [])]
+
+
 def start(stack: contextlib.ExitStack, options: Options, num_cases: int) -> Crews:
     """Everybody, there and waiting for a first line, each with the threads of one of the suite's own two ranks."""
     threads = machine.threads_per_rank(RANKS)
@@ -118,11 +132,11 @@ def start(stack: contextlib.ExitStack, options: Options, num_cases: int) -> Crew
 def sit(crews: Crews, case: dict, options: Options, rng: random.Random, bar: tqdm) -> dict[str, list[dict]]:
     """All rounds of one case: rows of alone, exchange, gradients and measured."""
     arch, size, module = case.values()
-    batch = load_config(["--config", options.config]).global_batch
+    batch = load_config(given_flags(options)).global_batch
     windows = 2 * options.rounds + 1
     flags = f"--arch {arch} --image-size {size} --loader folder --epochs 1 --account-steps 0 --lr 0".split()
     flags += f"--warmup-steps {WARMUP_STEPS} --windows {windows} --window-steps {options.window_steps}".split()
-    flags += ["--config", options.config, "--steps", str(WARMUP_STEPS + (windows + 1) * options.window_steps)]
+    flags += [*given_flags(options), "--steps", str(WARMUP_STEPS + (windows + 1) * options.window_steps)]
 
     def begin(crew: Crew, images: int, profile: bool = False) -> None:
         own = [*flags, "--global-batch", str(images)]

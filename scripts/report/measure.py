@@ -40,7 +40,9 @@ def missing_parts(results: Path) -> list[tuple[list, dict[str, str]]]:
     python, parts = sys.executable, []
     told = {"PYTHON": os.environ.get("PYTHON") or python, "RESULTS": str(results)}
     as_measured = told | settings_of(results)
-    if not (results / "loader.csv").exists():
+    runs = read_table(results, "runs")
+    read_nothing = {*runs[runs.status == "ok"].loader} == {"synthetic"}
+    if not (read_nothing or (results / "loader.csv").exists()):
         parts.append(([python, "-m", "scripts.probe.loader", "--results", results], as_measured))
     parts.append(([python, "-m", "scripts.proof.verify", "--missing"], told | {"CONFIG": "", "ARGS": ""}))
     ranks = ranks_to_scale_to(results)

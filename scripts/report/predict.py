@@ -11,6 +11,7 @@ predict.csv and a chart; the last line says how many devices are too many, and w
 import csv
 import dataclasses
 import io
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,6 +65,8 @@ class Options:
     """What make predict-check measured: how much ranks side by side slow each other."""
     out: Path | None = None
     """Folder for predict.csv and the chart; default: the set, or results/predict."""
+    between_gbit: float = 0.0
+    """Gb/s between nodes of this machine's kind; 0: 10 are assumed. Presets have their own."""
     bucket_cap_mb: float = 0.0
     """DDP's buckets, MiB; 0: PyTorch's own."""
     local_period: int = 4
@@ -97,13 +100,17 @@ def main(options: Options) -> int:
 
 
 def given_of(options: Options) -> Given:
+    if not 0 <= options.between_gbit < math.inf:
+        raise UserError(f"--between-gbit is {options.between_gbit:g}, but must be Gb/s, or 0 for the 10 assumed")
+    if options.between_gbit and options.machine != "here":
+        raise UserError(f"--between-gbit is for nodes like this machine; {options.machine} has a network of its own")
     if options.machine == "here":
         results, fits = load_set(options.results), read_links(options.link)
         gradients = read_gradients(options.results / "gradients.csv")
         devices = max(here_is.num_gpus(), *(fit.ranks for fit in fits.values()))
         group = baseline_of(results)
         model = (group.settings.get("arch"), group.settings.get("image_size")) if group else ("", 0)
-        return here(results, fits, gradients, devices, slowdown(options.neighbours, *model))
+        return here(results, fits, gradients, devices, slowdown(options.neighbours, *model), options.between_gbit)
     gradients = read_gradients(RESNET50)
     if options.machine == "v100x4":
         rate = 1200 * PCIE_OVER_SXM

@@ -51,14 +51,14 @@ def of_measured(measured: Path) -> dict[str, str]:
         **of_predictions(measured),
     }
     commands = {
-        "overhead": "python -m scripts.probe.overhead",
+        "overhead": ".venv/bin/python -m scripts.probe.overhead",
         "planted": "make test-all",
         "faults": "make test-faults",
-        "yardstick": "python -m scripts.probe.yardstick",
+        "yardstick": ".venv/bin/python -m scripts.probe.yardstick",
         "loaders": "make bench-loaders",
         "predictions": "make predict-check",
         "allreduce": "make bench-allreduce",
-        "published": "python -m scripts.probe.gradients",
+        "published": ".venv/bin/python -m scripts.probe.gradients",
     }
     return {name: text or f"(not measured yet: `{commands[name.split('.')[0]]}`)" for name, text in made.items()}
 

@@ -5,10 +5,13 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pandas
 import pytest
 
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
 from scripts.probe import loader_ways
 from scripts.probe.loader_costs import cpu_us
 from scripts.probe.loaders import PLAIN, Options, main, table
@@ -38,6 +41,23 @@ def test_what_is_left_out_says_why(monkeypatch):
         "nvidia.dali": "not installed; pip install nvidia-dali-cuda130",
         "litdata": "not installed; pip install litdata",
     }
+
+
+def test_images_that_would_fill_the_disk_are_refused_first(monkeypatch, tiny_data, tmp_path):
+    """Protects from a night of copying into a /tmp that is too small, and from advice about PACKED, which is ours."""
+    monkeypatch.setenv("PACKED", "")  # which `installed` sets
+    monkeypatch.setattr(loader_ways, "absent", dict)
+    size = sum(path.stat().st_size for path in tiny_data.rglob("*.JPEG"))
+    room = [9 * size, 11 * size]
+    monkeypatch.setattr(loader_ways.shutil, "disk_usage", lambda _: SimpleNamespace(free=room[0]))
+    config = Config(data=str(tiny_data), image_size=32)
+    for words in ("packed 256", "webdataset", "litdata"):
+        with pytest.raises(UserError, match="GB are free; give DATA a folder of some thousand images") as told:
+            loader_ways.installed(config, tmp_path, [words])
+        assert "PACKED" not in str(told.value) and not [*tmp_path.iterdir()]
+    assert loader_ways.installed(config, tmp_path, ["torchvision"])  # which is copied nowhere
+    del room[0]
+    loader_ways.refuse_without_room(config.data, tmp_path)
 
 
 def test_cpu_time_has_that_of_threads_that_ended():

@@ -8,7 +8,8 @@ import sys
 
 import pandas
 import pytest
-from support import ROOT, environment
+from fake_gpus import see_gpus
+from support import PATTERNS, ROOT, environment
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.check import ALONE, SIDE
@@ -20,15 +21,37 @@ def test_an_interval_needs_rounds():
         main(Options(rounds=2))
 
 
+def file_at(folder):
+    """Where no folder can be made, so that a check which lets everything through fails at once."""
+    (folder / "a file").touch()
+    return folder / "a file"
+
+
+@pytest.mark.parametrize("told", ["", "0"])
+def test_gpus_are_refused(monkeypatch, tmp_path, told):
+    """Protects from processes 'by themselves' that share a GPU, and from gloo's links beside NCCL's steps: ranks take
+    the GPUs that they see, whatever NUM_GPUS says."""
+    see_gpus(monkeypatch, 2)
+    monkeypatch.setenv("NUM_GPUS", told)
+    with pytest.raises(UserError, match="CPUs and gloo only; CUDA_VISIBLE_DEVICES= make predict-check"):
+        main(Options(out=file_at(tmp_path)))
+
+
+def test_data_are_those_of_the_variable(monkeypatch, tmp_path):
+    """Protects DATA=: without images there it is refused before anything is started."""
+    monkeypatch.setenv("DATA", str(tmp_path / "no images"))
+    with pytest.raises(UserError, match="no images"):
+        main(Options(out=file_at(tmp_path)))
+
+
 @pytest.fixture(scope="module")
 def sitting(tmp_path_factory, tiny_data, tiny_config):
     """(what it printed, its folder) of one small case of each strategy."""
     out = tmp_path_factory.mktemp("a check")
-    config = out / "config.yaml"
-    config.write_text(tiny_config.read_text() + f'data: "{tiny_data}"\n')
     words = "--archs resnet18 --image-sizes 32 --rounds 3 --window-steps 2".split()
-    command = [sys.executable, "-m", "scripts.probe.predict_check", "--out", str(out), "--config", str(config), *words]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    command = [sys.executable, "-m", "scripts.probe.predict_check", "--out", str(out)]
+    command += ["--config", str(tiny_config), *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment(DATA=tiny_data), capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr
     return done.stdout, out
 
@@ -37,7 +60,9 @@ def sitting(tmp_path_factory, tiny_data, tiny_config):
 def test_every_kind_has_its_turns(sitting):
     """Protects the fairness of the sitting: each kind once a round, steps of a half batch where nobody is heard."""
     said, out = sitting
-    alone, exchange, measured = (pandas.read_csv(out / f"{name}.csv") for name in ("alone", "exchange", "measured"))
+    names = ("alone", "exchange", "measured", "gradients")
+    alone, exchange, measured, gradients = (pandas.read_csv(out / f"{name}.csv") for name in names)
+    assert {*gradients[gradients.name == "fc.bias"].num_bytes} == {4 * len(PATTERNS)}  # ranks have DATA's classes
     for _, part in alone.groupby("strategy"):
         kinds = part.groupby(["what", "round"]).size()
         assert [*kinds[ALONE]] == [2, 2, 2] and [*kinds[SIDE]] == [4, 4, 4]

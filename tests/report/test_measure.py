@@ -64,6 +64,19 @@ def test_only_what_is_missing_is_measured(a_set, monkeypatch):
     assert measure.missing_parts(a_set) == [proof]
 
 
+def test_no_loader_is_measured_of_runs_that_read_nothing(a_set, monkeypatch):
+    """Protects make report of a set of synthetic images from ending with the loader probe's refusal."""
+    for name, value in (("NUM_GPUS", "0"), ("NPROC", "1")):
+        monkeypatch.setenv(name, value)
+    row = {"strategy": "single", "repeat": 1, "status": "ok", "loader": "synthetic"}
+    append_rows(a_set, "runs", [row | {"run_id": "single-2"}])
+    assert len(measure.missing_parts(a_set)) == 2  # the other run's loader is not synthetic
+    (a_set / "runs.csv").unlink()
+    append_rows(a_set, "runs", [row | {"run_id": "single-1"}])
+    (proof,) = measure.missing_parts(a_set)
+    assert "scripts.proof.verify" in proof[0]
+
+
 def test_nothing_is_measured_beside_a_published_set(tmp_path, monkeypatch):
     """Protects published numbers from those of another machine."""
     results = tmp_path / "published" / "a set"

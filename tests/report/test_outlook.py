@@ -68,6 +68,27 @@ def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_pat
     assert "computing shrinks in proportion" in drawn and "own error is not in the bands" in drawn
 
 
+def test_the_network_between_nodes_may_be_given(results, tmp_path):
+    """Protects the answer for a cluster whose network is known: its number moves the forecast, and is named."""
+    where = {"results": results, "neighbours": tmp_path, "link": link_file(tmp_path / "links.csv")}
+    assumed, given = (given_of(Options(**where, between_gbit=gbit)) for gbit in (0, 100))
+    for end in ("low", "value", "high"):
+        times = getattr(given.bytes_per_s_between, end) / getattr(assumed.bytes_per_s_between, end)
+        assert times == pytest.approx(10)
+    assert "100 Gb/s between nodes" in given.name and "100 Gb/s as given" in " ".join(given.sources)
+    assert "10 Gb/s between nodes" in assumed.name and "10 Gb/s are assumed" in " ".join(assumed.sources)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"between_gbit": -1.0}, "--between-gbit is -1"),
+    ({"between_gbit": float("nan")}, "--between-gbit is nan"),
+    ({"between_gbit": 25.0, "machine": "h100x8"}, "h100x8 has a network of its own"),
+])  # fmt: skip
+def test_a_network_that_means_nothing_is_refused(options, said):
+    with pytest.raises(UserError, match=said):
+        main(Options(**options))
+
+
 @pytest.mark.parametrize("machine", ["h100x8", "v100x4"])
 def test_presets_need_no_set(machine, tmp_path, capsys):
     assert main(Options(machine=machine, out=tmp_path)) == 0

@@ -23,6 +23,7 @@ from scripts.analysis.sweep import sweep_points, write_sweep_csv
 from scripts.gpu_check import run as gpu_check
 from scripts.probe import overhead, peers, predict_check
 from scripts.probe.measured import add_rows
+from scripts.report import predict
 from scripts.report.detail_charts import step_chart
 from scripts.report.readme import (
     MEASURED,
@@ -210,7 +211,7 @@ def test_every_link_to_a_set_is_to_one_that_is_shown(path):
     assert linked <= {*shown(PUBLISHED).values(), MEASURED.name}
 
 
-TOOLS = (overhead, peers, predict_check, compare, room, gpu_check)
+TOOLS = (overhead, peers, predict, predict_check, compare, room, gpu_check)
 OPTIONS = {field.name for tool in TOOLS for field in dataclasses.fields(tool.Options)}
 
 

@@ -130,11 +130,11 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
 def test_apptainer_runs_the_scripts_of_every_node(launched, bin_path, tmp_path, tiny_data, program):
     """Protects CONTAINER=: the image's interpreter, with the folders that a run needs, and the GPUs."""
     put(bin_path, **{program: ""})
-    image = {"CONTAINER": "/images/torch.sif"}
+    image = {"CONTAINER": "/images/torch.sif", "PACKED": tmp_path / "packed images"}
     words = launched("single", **image)["words"]
     assert words[:2] == [str(bin_path / program), "exec"] and "--nv" not in words
     mounted = [words[at + 1] for at, word in enumerate(words) if word == "--bind"]
-    assert mounted == [str(ROOT), str(tmp_path / "a set"), str(tiny_data)]
+    assert mounted == [str(ROOT), str(tmp_path / "a set"), str(tiny_data), str(image["PACKED"])]
     assert words[words.index("/images/torch.sif") :][:4] == ["/images/torch.sif", "python3", "-m", "benchmarks.single"]
     run = launched("ddp", NUM_GPUS=2, GPUS_PER_NODE=2, **image)
     assert run["words"][0] == "srun" and "--nv" in run["words"] and run["asked"]["container"] == image["CONTAINER"]
@@ -148,10 +148,10 @@ def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, 
     """Protects clusters with pyxis, where one process needs a step of its own, too."""
     put(bin_path, srun="echo '  --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'")
     for name, tasks in (("ddp", "2"), ("slurm", "4"), ("single", "1")):
-        words = launched(name, CONTAINER="nvcr.io#nvidia/pytorch:25.01-py3")["words"]
+        words = launched(name, CONTAINER="nvcr.io#nvidia/pytorch:25.01-py3", PACKED="/packed images")["words"]
         assert words[0] == "srun" and after(words, "--ntasks") == tasks
         assert after(words, "--container-image") == "nvcr.io#nvidia/pytorch:25.01-py3"
-        mounts = ",".join(f"{path}:{path}" for path in (ROOT, tmp_path / "a set", tiny_data))
+        mounts = ",".join(f"{path}:{path}" for path in (ROOT, tmp_path / "a set", tiny_data, "/packed images"))
         assert after(words, "--container-mounts") == mounts and after(words, "--container-workdir") == str(ROOT)
         assert "python3" in words and "apptainer" not in words
     assert after(words, "--relative") == "0"  # the first node
