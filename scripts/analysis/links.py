@@ -33,9 +33,14 @@ class Known:
     high: float
 
     def draws(self, rng: numpy.random.Generator) -> numpy.ndarray:
-        """float64 [1 + NUM_DRAWS]: the number itself, then lognormal draws that have its interval."""
-        sd = math.log(self.high / self.low) / SIGMAS if self.low > 0 else 0.0
-        return self.value * numpy.exp(sd * numpy.concatenate([[0.0], rng.standard_normal(NUM_DRAWS)]))
+        """float64 [1 + NUM_DRAWS]: the number itself, then draws that have its interval, half of them below the number:
+        lognormal with a width to each side, or straight, and not below 0, where the interval reaches 0."""
+        sigmas = numpy.concatenate([[0.0], rng.standard_normal(NUM_DRAWS)]) * 2 / SIGMAS  # 1: at an end
+        if self.low <= 0:
+            away = numpy.where(sigmas < 0, self.value - self.low, self.high - self.value)
+            return numpy.maximum(0.0, self.value + sigmas * away)
+        widths = numpy.where(sigmas < 0, math.log(self.value / self.low), math.log(self.high / self.value))
+        return self.value * numpy.exp(sigmas * widths)
 
 
 def exactly(value: float) -> Known:
@@ -95,8 +100,8 @@ def bandwidths(num_bytes: float, seconds: float, num_ranks: int) -> tuple[float,
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """A measured link. busy: the share of its core that a rank's exchange takes while it lasts; 0 where the CPU has
-    nothing to do with computing."""
+    """A measured link. busy: the share of its core that a rank's exchange takes while it lasts. With GPUs the core only
+    waits for them, so that it says nothing of computing."""
 
     path: str
     ranks: int
@@ -116,8 +121,9 @@ def fit_link(path: str, ranks: int, sizes: Sequence[int], seconds: numpy.ndarray
     rng = numpy.random.default_rng(0)
     picks = [numpy.arange(len(seconds)), *rng.integers(len(seconds), size=(NUM_RESAMPLES, len(seconds)))]
     found = numpy.array([fit_numbers(ranks, numpy.asarray(sizes, float), seconds[pick], cpu_s[pick]) for pick in picks])
-    ends = numpy.percentile(found[1:], CONFIDENCE, axis=0)
-    return Fit(path, ranks, *(Known(*map(float, values)) for values in numpy.vstack([found[:1], ends]).T))
+    low, high = numpy.percentile(found[1:], CONFIDENCE, axis=0)
+    ends = numpy.vstack([found[0], numpy.minimum(low, found[0]), numpy.maximum(high, found[0])])
+    return Fit(path, ranks, *(Known(*map(float, values)) for values in ends.T))
 
 
 def fit_numbers(
@@ -154,6 +160,8 @@ def read_links(path: Path) -> dict[str, Fit]:
             rows = list(csv.DictReader(file))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; run make bench-allreduce, or name one: LINK=") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is no table ({error}); run make bench-allreduce again") from None
     if not rows or (lacks := [name for name in COLUMNS if name not in rows[0]]):
         what = f"has no column {lacks[0]}" if rows else "has no rows"
         raise UserError(f"{path} {what}; run make bench-allreduce again")
@@ -161,6 +169,8 @@ def read_links(path: Path) -> dict[str, Fit]:
 
 
 def _read_row(row: dict, place: str) -> Fit:
+    if not (row["ranks"] or "").isdecimal() or int(row["ranks"]) < 2:
+        raise UserError(f"{place}: ranks is {row['ranks']!r}, not a number from 2 on; run make bench-allreduce again")
     known = {}
     for name in ("latency_s", "bytes_per_s", "busy"):
         try:
@@ -172,6 +182,10 @@ def _read_row(row: dict, place: str) -> Fit:
     if min(dataclasses.astuple(known["bytes_per_s"])) <= 0:
         raise UserError(f"{place}: bytes_per_s is {row['bytes_per_s']} [{row['bytes_per_s_low']}, ...], but a link "
                         "carries more than 0; run make bench-allreduce again")  # fmt: skip
-    if min(dataclasses.astuple(known["latency_s"])) < 0 or not 0 <= known["busy"].value <= 1:
+    if known["latency_s"].low < 0 or known["busy"].low < 0 or known["busy"].high > 1:
         raise UserError(f"{place}: latency_s must be 0 or more, and busy from 0 to 1; run make bench-allreduce again")
+    for name, number in known.items():
+        if not number.low <= number.value <= number.high:
+            raise UserError(f"{place}: {name} is {number.value:g}, outside of its interval [{number.low:g}, "
+                            f"{number.high:g}]; run make bench-allreduce again")  # fmt: skip
     return Fit(row["path"], int(row["ranks"]), **known)

@@ -77,6 +77,8 @@ NVLINK, PCIE, NETWORK = Known(1.9e-6, 0.6e-6, 3.4e-6), Known(2.5e-6, 1.0e-6, 5.7
 NCCL_LATENCY = "latency of a message: NCCL's tuning.cc, from its fastest to its safest protocol"
 PCIE_BYTES = Known(10 * GB, 6 * GB, 12 * GB)  # PCIe 3.0 x16 has 15.75 GB/s each way; 38 to 76 % taken as usable
 ETHERNET = Known(0.7 * GB, 0.6 * GB, 0.76 * GB)  # a quarter of 25 Gb/s: 0.78 GB/s; 77 to 97 % taken as usable
+NCCL_BUSY = Known(0.1, 0.03, 0.25)
+READINESS = "when gradients are ready: as in ResNet-50's backward pass on a CPU at batch 4 (gradients.csv)"
 ASSUMED = "busy (what NCCL's kernels take of computing) and spread (of devices, 1 % of a step) are assumed"
 
 
@@ -85,21 +87,23 @@ def h100x8(gradients: tuple[Gradient, ...], images_per_s: Known, images: float) 
         "8 x H100 a node, NVLink, 400 Gb/s a GPU between nodes",
         8,
         NVLINK,
-        Known(420 * GB, 370 * GB, 480 * GB),
+        Known(350 * GB, 300 * GB, 370 * GB),
         NETWORK,
         Known(46 * GB, 40 * GB, 49 * GB),
-        Known(0.1, 0.03, 0.25),
+        NCCL_BUSY,
         exactly(1.0),
         True,
         images,
         **one_gpu(images, images_per_s, 25.6e6, 3350 * GB),
         gradients=gradients,
         sources=(
-            "NVLink 4: 450 GB/s each way (NVIDIA, H100 data sheet, 2023); nccl-tests' busbw: 370 by a ring, 480 by "
-            "NVLink SHARP from 256 MB on (NVIDIA/nccl-tests, issue 212)",
+            "NVLink 4: 450 GB/s each way (NVIDIA, H100 data sheet, 2023); nccl-tests' busbw: 370 by a ring "
+            "(NVIDIA/nccl-tests, issue 212), which is taken as the most, and 300 is assumed as the least; the 480 of "
+            "NVLink SHARP need messages larger than 256 MB",
             "ConnectX-7, one a GPU: 50 GB/s (NVIDIA, DGX H100 data sheet, 2023), 80 to 98 % of it taken as usable",
             "images/s of one GPU: a forecast by its roof (make roof), until one is measured",
             NCCL_LATENCY,
+            READINESS,
             ASSUMED,
         ),
     )
@@ -124,6 +128,7 @@ def v100x4(gradients: tuple[Gradient, ...], images_per_s: Known, images: float) 
             "25 Gb/s of a node are 3.1 GB/s, a quarter of it a GPU; 77 to 97 % of it taken as usable",
             "images/s of one GPU: 1,200 with AMP (NVIDIA, DeepLearningExamples, SXM2), times 14 / 15.7 for PCIe",
             NCCL_LATENCY,
+            READINESS,
             ASSUMED,
         ),
     )
@@ -171,6 +176,7 @@ def here(
     within_runs = total_ms.groupby(parts.run_id).std(ddof=1) / total_ms.groupby(parts.run_id).mean()
     images = float(group.ok.global_batch.iloc[0])
     fit, halves = fits[path], fits.get(f"{path}, bf16")
+    on_cpu = path == "gloo"  # a GPU's exchange was timed with the CPU waiting for it, which says nothing of the GPU
     gbit = between_gbit or 10.0
     of_a_device = gbit * GB / 8 / devices
     return Given(
@@ -180,9 +186,9 @@ def here(
         fit.bytes_per_s,
         about(30e-6, 0.5),
         Known(0.88 * of_a_device, 0.72 * of_a_device, 0.96 * of_a_device),
-        fit.busy,
+        fit.busy if on_cpu else NCCL_BUSY,
         slowdown or exactly(1.0),
-        path == "nccl",
+        not on_cpu,
         images,
         forward_s=times["forward"],
         backward_s=times["backward"],
@@ -195,12 +201,16 @@ def here(
             f"between nodes: {gbit:g} Gb/s {'as given' if between_gbit else 'are assumed'}; that 72 to 96 % of it are "
             "usable, and 30 us, are assumed",
             "spread of devices: that of one device's steps",
+            "busy (what an exchange takes of computing): links.csv"
+            if on_cpu
+            else "busy (what NCCL's kernels take of computing), 3 to 25 %, is assumed: links.csv has what it took of a "
+            "CPU that waited",
             f"beside neighbours computing takes {slowdown.value:.2f} times as long: make predict-check"
             if slowdown
             else "neighbours are taken not to slow each other; make predict-check measures whether they do",
         ),
         bytes_per_s_halves=halves.bytes_per_s if halves else None,
-        busy_halves=halves.busy if halves else None,
+        busy_halves=(halves.busy if on_cpu else NCCL_BUSY) if halves else None,
     )
 
 
@@ -215,7 +225,7 @@ def known_mean(parts, column: str) -> Known:
     mean = mean_of([values.to_numpy(float) for _, values in parts.groupby("run_id")[column]])
     if mean.low is None:
         return exactly(mean.value / 1000)
-    return Known(mean.value / 1000, max(mean.low, 1e-3 * mean.value) / 1000, mean.high / 1000)
+    return Known(mean.value / 1000, max(mean.low, 0.0) / 1000, mean.high / 1000)
 
 
 def read_gradients(path: Path) -> tuple[Gradient, ...]:
@@ -227,8 +237,16 @@ def read_gradients(path: Path) -> tuple[Gradient, ...]:
         found = tuple(Gradient(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; python -m scripts.probe.gradients makes it") from None
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise UserError(f"{path} holds no gradients ({error}); python -m scripts.probe.gradients makes it") from None
     if not found:
         raise UserError(f"{path} holds no gradients; python -m scripts.probe.gradients makes it")
+    for each in found:
+        if not (each.num_bytes > 0 and 0 <= each.ready <= 1 and each.out_bytes >= 0):
+            raise UserError(f"{path}: {each.name} has num_bytes {each.num_bytes}, out_bytes {each.out_bytes} and ready "
+                            f"{each.ready:g} (0 to 1: a share of the backward pass); python -m scripts.probe.gradients "
+                            "makes the file")  # fmt: skip
+    if not max(each.ready for each in found):
+        raise UserError(f"{path}: all gradients are ready at 0, before the backward pass; "
+                        "python -m scripts.probe.gradients makes the file")  # fmt: skip
     return found

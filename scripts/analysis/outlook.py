@@ -1,4 +1,4 @@
-"""How far a strategy scales: step, exposed communication, efficiency; where it ends, and what would help.
+"""How far a strategy scales: step, exposed communication, waits, efficiency; where it ends, and what would help.
 
     from scripts.analysis.outlook import outlook_rows, sentence
 
@@ -7,6 +7,7 @@ device over that of one device by itself. Needs no torch.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 
 from benchmarks.common.errors import UserError
@@ -22,16 +23,17 @@ from scripts.analysis.predict import (
     ddp_compressed,
     local_sgd,
     pipeline_parallel,
+    pipeline_shape,
 )
 
 DEVICES = tuple(2**power for power in range(1, 13))
 ENOUGH = 0.8
+MOST_MIB = 2**20
 LONGER = 8  # steps between two averages, as a cure
 
 
 def outlook_rows(given: Given, choices: Choices, devices: Sequence[int] = DEVICES) -> list[dict]:
-    """A row a strategy, mode and number of devices; why_not where it cannot be. Raises UserError where stages are more
-    than the model has blocks."""
+    """A row a strategy, mode and number of devices; why_not where it cannot be."""
     step, machine = given.drawn()
     rows = []
     for strategy in STRATEGIES:
@@ -46,15 +48,18 @@ def _point(strategy: Strategy, mode: str, step: Step, machine: Machine, number: 
     images = step.images if mode == "weak" else step.images / number
     if images < 1:
         return {"images": images, "why_not": "fewer images than devices"}
-    stages = choices.num_stages
-    if strategy is pipeline_parallel and stages and number % stages:
-        return {"images": images, "why_not": f"{stages} stages do not divide {number} devices"}
     share = step.on(images)
+    if strategy is pipeline_parallel:
+        try:
+            pipeline_shape(share, machine, number, choices)
+        except UserError as error:
+            return {"images": images, "why_not": str(error)}
     seconds = strategy(share, machine, number, choices)
+    alike_s = strategy(dataclasses.replace(share, spread=0.0), machine, number, choices)
     one_s = step.seconds if mode == "weak" else step.seconds / number
-    found = {"step_ms": 1000 * seconds, "efficiency": one_s / seconds}
+    found = {"step_ms": 1000 * seconds, "efficiency": one_s / seconds, "waits_ms": 1000 * (seconds - alike_s)}
     if strategy is not pipeline_parallel:  # there bubbles and messages are one
-        found["exposed_ms"] = 1000 * (seconds - machine.computing(share, number).seconds)
+        found["exposed_ms"] = 1000 * (alike_s - machine.computing(share, number).seconds)
     row = {"images": images, "why_not": ""}
     for name, draws in found.items():
         known = estimate_of(draws)
@@ -110,16 +115,22 @@ def sentence(given: Given, rows: Sequence[dict], choices: Choices, devices: Sequ
     row = next(row for row in mine if row["devices"] > most)
     until = f"up to {most:,} devices [{low:,}, {high:,}]" if most > 1 else f"on one device only [{low:,}, {high:,}]"
     at = f"on {row['devices']:,} it is {100 * row['efficiency']:.0f} %"
-    at += f", with {row['exposed_ms']:.1f} of {row['step_ms']:.1f} ms exposed"
+    at += f": of {row['step_ms']:.1f} ms, {row['exposed_ms']:.1f} are exposed communication, and {row['waits_ms']:.1f} "
+    at += "waiting for the slowest device"
     better = [f"{words}: {number:,}" for words, number in cures(given, choices, devices) if number > most]
     cure = f"what would cure it, and up to how many: {', '.join(better)}" if better else "no cure tried moves that"
     return f"{who} is above {speed} {until}; {at}; {cure}."
 
 
-def check_stages(given: Given, choices: Choices) -> None:
-    """Raises UserError where a pipeline would have more stages than the model has blocks."""
+def check_choices(given: Given, choices: Choices) -> None:
+    """Raises UserError for what no run could choose, such as more stages than the model has blocks."""
     num_blocks = len({gradient.block for gradient in given.gradients})
-    if choices.num_stages > num_blocks:
-        raise UserError(
-            f"--stages is {choices.num_stages}, but the model has {num_blocks} blocks to cut between; use fewer stages"
-        )
+    ranges = (
+        ("--stages", choices.num_stages, 0, num_blocks, f"0 (a node's devices) to {num_blocks}, the model's blocks"),
+        ("--local-period", choices.local_period, 1, math.inf, "1 or more steps"),
+        ("--microbatches", choices.microbatches, 0, math.inf, "0 (the least multiple of the stages from 4 on) or more"),
+        ("--bucket-cap-mb", choices.bucket_cap_mb, 0, MOST_MIB, f"0 (PyTorch's own) to {MOST_MIB:,} MiB"),
+    )
+    for flag, value, least, most, allowed in ranges:
+        if not least <= value <= most:
+            raise UserError(f"{flag} is {value}; give {allowed}")

@@ -51,8 +51,8 @@ class Step:
 class Machine:
     """Nodes of some devices. between: one device's share of its node's network. busy: the share of computing that an
     exchange takes away while both are under way. slowdown: of computing, by neighbours that compute. halves: the link
-    within a node, and busy, for 2-byte values where these are summed at another speed. trees: the library has them, as
-    NCCL has."""
+    within a node, and busy, for 2-byte values where these are summed at another speed. trees: the library has them, and
+    rings in each node and between nodes, as NCCL has."""
 
     devices_per_node: int
     within: Link
@@ -64,15 +64,28 @@ class Machine:
 
     def all_reduce(self, num_bytes: Number, num_devices: int) -> Number:
         """Seconds: the fastest of the ways that the library has, as NCCL chooses by size."""
-        if num_devices <= self.devices_per_node:
-            ways = [ring(num_bytes, num_devices, self.within)]
-            ways += [tree(num_bytes, num_devices, self.within)] if self.trees else []
-            return _least(ways)
-        local, nodes = self.devices_per_node, math.ceil(num_devices / self.devices_per_node)
-        ways = [ring(num_bytes, num_devices, self._flat())]
-        if self.trees:
-            ways += [hierarchical(num_bytes, local, nodes, self.within, self.between, way) for way in (ring, tree)]
+        ways = self._rings(num_bytes, num_devices)
+        if self.trees and num_devices <= self.devices_per_node:
+            ways.append(tree(num_bytes, num_devices, self.within))
+        elif self.trees:
+            ways.append(self._by_nodes(num_bytes, num_devices, tree))
         return _least(ways)
+
+    def gather(self, num_bytes: Number, num_devices: int) -> Number:
+        """Seconds of an all-gather, or of a reduce-scatter: half of an all-reduce in rings. NCCL has no tree for either
+        (nccl/src/graph/tuning.cc, ncclTopoTuneModel), and its PAT of 2.23 only for nodes of one device."""
+        return _least(self._rings(num_bytes, num_devices)) / 2
+
+    def _rings(self, num_bytes: Number, num_devices: int) -> list[Number]:
+        """Seconds of an all-reduce in one ring, and in rings within nodes and between them."""
+        if num_devices <= self.devices_per_node:
+            return [ring(num_bytes, num_devices, self.within)]
+        flat = ring(num_bytes, num_devices, self._flat())
+        return [flat, self._by_nodes(num_bytes, num_devices, ring)] if self.trees else [flat]
+
+    def _by_nodes(self, num_bytes: Number, num_devices: int, across: Callable) -> Number:
+        local, nodes = self.devices_per_node, math.ceil(num_devices / self.devices_per_node)
+        return hierarchical(num_bytes, local, nodes, self.within, self.between, across)
 
     def _flat(self) -> Link:
         """The slowest link of one ring over all devices, which leaves each node by one device only."""
@@ -140,10 +153,11 @@ def local_sgd(step: Step, machine: Machine, num_devices: int, choices: Choices) 
 
 
 def fsdp(step: Step, machine: Machine, num_devices: int, choices: Choices) -> Number:
-    """Blocks are gathered one ahead, before forward and again before backward; gradients are scattered after theirs."""
+    """Blocks are gathered one ahead, before forward and again before backward; gradients are scattered after theirs.
+    In rings both."""
     step = machine.computing(step, num_devices)
     shares, sizes, _ = blocks(step.gradients)
-    half = [machine.all_reduce(size, num_devices) / 2 for size in sizes]  # a gather, or a scatter
+    half = [machine.gather(size, num_devices) for size in sizes]  # or a scatter
     waits = step.spread * slowest_of(num_devices)
     passes = ((step.forward, [*range(len(sizes))], False), (step.backward, [*reversed(range(len(sizes)))], True))
     seconds = step.seconds - step.forward - step.backward + waits
@@ -170,19 +184,29 @@ def _gathered(computing: list[Number], gathers: list[Number], scatters: bool, ma
     return end + machine.busy * numpy.maximum(0.0, sent - exposed)
 
 
+def pipeline_shape(step: Step, machine: Machine, num_devices: int, choices: Choices) -> tuple[int, int]:
+    """Stages and micro-batches. Raises UserError where there are more stages than blocks, stages do not divide the
+    devices, or a micro-batch has less than an image."""
+    num_blocks = len({gradient.block for gradient in step.gradients})
+    stages = choices.num_stages or min(machine.devices_per_node, num_devices, num_blocks)
+    if stages > num_blocks:
+        raise UserError(f"{stages} stages, but the model has {num_blocks} blocks to cut between; use fewer stages")
+    if num_devices % stages:
+        raise UserError(f"{stages} stages do not divide {num_devices} devices; change one of them")
+    parts = choices.microbatches or stages * -(-4 // stages)
+    if (images := step.images * stages) < parts:
+        raise UserError(f"{parts} micro-batches of {images:g} images in {stages} stages: fewer than one image each")
+    return stages, parts
+
+
 def pipeline_parallel(step: Step, machine: Machine, num_devices: int, choices: Choices) -> Number:
     """Stages of a pipeline on as many devices, and copies of it whose gradients are averaged at the end.
 
-    Raises UserError where there are more stages than blocks, or stages do not divide the devices.
+    Raises UserError as pipeline_shape does.
     """
+    stages, parts = pipeline_shape(step, machine, num_devices, choices)
     shares, sizes, outs = blocks(step.gradients)
-    stages = choices.num_stages or min(machine.devices_per_node, num_devices, len(shares))
-    if stages > len(shares):
-        raise UserError(f"{stages} stages, but the model has {len(shares)} blocks to cut between; use fewer stages")
-    if num_devices % stages:
-        raise UserError(f"{stages} stages do not divide {num_devices} devices; change one of them")
     step = machine.computing(step, num_devices)
-    parts = choices.microbatches or stages * -(-4 // stages)
     ends = [*balanced_cuts(tuple(shares), stages), len(shares)]
     cuts = list(zip([0, *ends[:-1]], ends, strict=True))
     largest = max(sum(shares[first:last]) for first, last in cuts)

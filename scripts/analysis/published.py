@@ -68,13 +68,14 @@ def figures(gradients: tuple[Gradient, ...]) -> list[Published]:
     dlperf = gpus(8, NVLINK, nvlink2, infiniband, 128, exactly(348.62), 25.6e6, 900 * GB, gradients)
     return [
         Published("8 x A100, AMP, over one", 6.72, nvidia, a100, 8,
-                  "as many bytes of gradients cost the same machine 10 ms a step in TF32 (7.72x) and 20 ms here: what "
-                  "is lost goes with images/s, as loading 16,621 JPEGs/s does, which this model leaves out"),
+                  "as many bytes of gradients cost the same machine 10 ms a step in TF32 (7.72x), 20 ms here; perhaps: "
+                  "what is lost goes with images/s, as loading 16,621 JPEGs/s does, which this model leaves out"),
         Published("8 x V100, AMP, over one", 6.93, nvidia, v100, 8,
-                  "as many bytes cost it 9 ms a step in fp32 (7.76x, 112 images) and 33 ms here: this, too, goes with "
-                  "images/s"),
+                  "as many bytes cost it 9 ms a step in fp32 (7.76x, 112 images) and 33 ms here; perhaps: this, too, "
+                  "goes with images/s"),
         Published("512 x P100, Horovod, ResNet-101", 0.90, "horovod/docs/benchmarks.rst", uber, 512,
-                  "the source says no more of its network than 25 Gb/s and RoCE; Horovod's negotiation is left out",
+                  "its one-device speed is a sixteenth of a run on 16, which exchanged gradients already; the source "
+                  "says no more of its network than 25 Gb/s and RoCE; Horovod's negotiation is left out",
                   True, Choices(bucket_cap_mb=64)),
         Published("32 x V100, fp32", 0.898, "DLPerf, PyTorch examples, 48 loader workers", dlperf, 32,
                   "8 GPUs of one node were at 94 % already, which NVLink does not explain, and with 8 workers at 44 %: "

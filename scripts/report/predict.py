@@ -1,4 +1,4 @@
-"""What 2 to 4,096 devices would give: step time, exposed communication and efficiency of each strategy, and a chart.
+"""What 2 to 4,096 devices would give: step, exposed communication, waits and efficiency of each strategy, and a chart.
 
     python -m scripts.report.predict --results results/latest            # make predict RESULTS=... LINK=...
     python -m scripts.report.predict --machine h100x8 --out results/predict     # make predict MACHINE=h100x8
@@ -27,7 +27,7 @@ from benchmarks.common.results import cell, write_whole
 from scripts.analysis.check import slowdown
 from scripts.analysis.links import Known, read_links
 from scripts.analysis.machines import Given, baseline_of, h100x8, here, read_gradients, v100x4
-from scripts.analysis.outlook import ENOUGH, check_stages, outlook_rows, sentence
+from scripts.analysis.outlook import ENOUGH, check_choices, outlook_rows, sentence
 from scripts.analysis.predict import Choices
 from scripts.analysis.published import PCIE_OVER_SXM, RESNET50
 from scripts.analysis.sets import load_set
@@ -46,9 +46,11 @@ from scripts.report.forecast import FORECAST
 
 COLUMNS = (
     "machine", "strategy", "mode", "devices", "images", "step_ms", "step_ms_low", "step_ms_high", "exposed_ms",
-    "exposed_ms_low", "exposed_ms_high", "efficiency", "efficiency_low", "efficiency_high", "why_not",
+    "exposed_ms_low", "exposed_ms_high", "waits_ms", "waits_ms_low", "waits_ms_high", "efficiency", "efficiency_low",
+    "efficiency_high", "why_not",
 )  # fmt: skip
 GPU_IMAGES = 256.0
+STRONG = "strong: computing shrinks in proportion to images; too good where these are few"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +80,9 @@ class Options:
 def main(options: Options) -> int:
     given = given_of(options)
     choices = Choices(options.bucket_cap_mb, options.local_period, options.stages, options.microbatches)
-    check_stages(given, choices)
+    check_choices(given, choices)
     rows = outlook_rows(given, choices)
-    print(given.name, *(f"  {source}" for source in given.sources), "", table(rows), sep="\n")
+    print(given.name, *(f"  {source}" for source in given.sources), "", table(rows), STRONG, sep="\n")
     out = options.out or (options.results if options.machine == "here" else Path("results/predict"))
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
@@ -120,17 +122,18 @@ def given_of(options: Options) -> Given:
 
 
 def table(rows: Sequence[dict]) -> str:
-    lines = [("mode", "devices", "images", "strategy", "step, ms", "95 %", "exposed, ms", "efficiency", "95 %", "")]
+    head = ("mode", "devices", "images", "strategy", "step, ms", "95 %", "exposed, ms", "waits, ms")
+    lines = [(*head, "efficiency", "95 %", "")]
     for row in sorted(rows, key=lambda each: (each["mode"] != "weak", each["devices"])):
         cells = (row["mode"], f"{row['devices']:,}", f"{row['images']:g}", row["strategy"])
         if row["why_not"]:
-            lines.append((*cells, "", "", "", "", "", row["why_not"]))
+            lines.append((*cells, "", "", "", "", "", "", row["why_not"]))
             continue
         bounds = [interval(row[f"{name}_low"], row[f"{name}_high"], style) for name, style in
                   (("step_ms", "{:.1f}".format), ("efficiency", "{:.2f}".format))]  # fmt: skip
-        exposed = f"{row['exposed_ms']:.1f}" if "exposed_ms" in row else ""
-        lines.append((*cells, f"{row['step_ms']:.1f}", bounds[0], exposed, f"{row['efficiency']:.2f}", bounds[1], ""))
-    return text_table(lines, left=(0, 3, 9))
+        late = (f"{row['exposed_ms']:.2f}" if "exposed_ms" in row else "", f"{row['waits_ms']:.2f}")
+        lines.append((*cells, f"{row['step_ms']:.1f}", bounds[0], *late, f"{row['efficiency']:.2f}", bounds[1], ""))
+    return text_table(lines, left=(0, 3, 10))
 
 
 def predict_chart(given: Given, rows: Sequence[dict]) -> Figure:
@@ -156,8 +159,11 @@ def predict_chart(given: Given, rows: Sequence[dict]) -> Figure:
         axes.set_title(f"{mode}: {given.images:g} images {shared}")
     panels[0].set_ylabel("efficiency, % of one device's speed")
     draw_legend(legend, handles, names, columns)
-    bands = "predicted, not measured; bands: 95 %, from the intervals of the inputs; dotted: 80 %."
-    footnote(figure, [bands, *given.sources])
+    bands = (
+        "predicted, not measured; bands: 95 %, from the intervals of the inputs: the model's own error is not in the "
+        "bands; dotted: 80 %"
+    )
+    footnote(figure, [bands, STRONG, *given.sources])
     return figure
 
 

@@ -12,7 +12,16 @@ from scripts.analysis.published import published_rows
 from scripts.report.markdown import markdown_table, origin, read_cells
 
 CASE = ("arch", "image_size", "strategy")
-NUMBERS = ("predicted_ms", "measured_ms", "measured_low", "measured_high", "error", "off")
+NUMBERS = (
+    "predicted_ms",
+    "predicted_low",
+    "predicted_high",
+    "measured_ms",
+    "measured_low",
+    "measured_high",
+    "error",
+    "off",
+)
 RATIOS = tuple(f"over_bare_{name}{end}" for name in ("all", "from_1_mb") for end in ("", "_low", "_high"))
 LINK = ("latency_s", "bytes_per_s", "busy")
 

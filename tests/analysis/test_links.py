@@ -71,10 +71,20 @@ def test_one_round_has_no_interval():
         fit_link("gloo", 2, [1024], numpy.ones((1, 1)), numpy.ones((1, 1)))
 
 
-def test_draws_have_the_interval_that_they_are_drawn_from():
-    draws = Known(1.0, 0.8, 1.25).draws(numpy.random.default_rng(0))
+@pytest.mark.parametrize(
+    "given", [Known(1.0, 0.8, 1.25), Known(4.0, 2.7, 14.0), Known(1.0, 1.0, 3.0), Known(0.3, 0.0, 1.0)], ids=str
+)
+def test_draws_have_the_interval_that_they_are_drawn_from(given):
+    """Also where the number is not in the middle of it, or it reaches 0; half of the draws are below the number."""
+    draws = numpy.concatenate([given.draws(numpy.random.default_rng(seed)) for seed in range(20)])
     known = estimate_of(draws)
-    assert known.value == 1 and (known.low, known.high) == pytest.approx((0.8, 1.25), rel=0.05)
+    assert known.value == given.value and draws.min() >= 0
+    assert (known.low, known.high) == pytest.approx((given.low, given.high), rel=0.05, abs=0.02)
+    assert numpy.median(draws) == pytest.approx(given.value, rel=0.05)
+
+
+def test_an_exact_number_is_drawn_as_it_is():
+    assert (exactly(0.0).draws(numpy.random.default_rng(0)) == 0).all()
     assert (exactly(3.0).draws(numpy.random.default_rng(0)) == 3).all()
 
 
@@ -101,7 +111,13 @@ def test_a_link_file_is_read_back(tmp_path):
         ({"bytes_per_s_low": -1}, "bytes_per_s"),
         ({"bytes_per_s": "fast"}, "bytes_per_s is no number"),
         ({"latency_s": "nan"}, "latency_s is no number"),
-        ({"busy": 2}, "busy from 0 to 1"),
+        ({"busy_high": 2}, "busy from 0 to 1"),
+        ({"busy_low": -0.1}, "busy from 0 to 1"),
+        ({"busy_low": 0.6}, r"busy is 0.5, outside of its interval \[0.6, 0.5\]"),
+        ({"ranks": ""}, "line 2: ranks is ''"),
+        ({"ranks": "two"}, "ranks is 'two'"),
+        ({"ranks": 1}, "ranks is '1', not a number from 2 on"),
+        ({"latency_s": 2e-4}, "latency_s is 0.0002, outside of its interval"),
     ],
 )
 def test_an_impossible_link_is_refused(tmp_path, changes, says):
@@ -113,6 +129,9 @@ def test_an_impossible_link_is_refused(tmp_path, changes, says):
 
 def test_a_missing_link_file_says_what_makes_one(tmp_path):
     with pytest.raises(UserError, match="make bench-allreduce"):
+        read_links(tmp_path / "links.csv")
+    (tmp_path / "links.csv").write_bytes(b"path,ranks\n\xff,2\n")
+    with pytest.raises(UserError, match=r"is no table.*utf-8"):
         read_links(tmp_path / "links.csv")
     (tmp_path / "links.csv").write_text("path,ranks\ngloo,2\n")
     with pytest.raises(UserError, match="no column latency_s"):

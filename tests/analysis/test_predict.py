@@ -132,6 +132,19 @@ def test_fsdp_by_hand():
     assert fsdp(pair, busy, 2, PLAIN) == pytest.approx(3.75 + 6 * 0.25)
 
 
+def test_gathers_go_in_rings():
+    """Protects FSDP from half of a tree, which nobody has: 8 devices, 1 s a message and no time for bytes. Half of a
+    ring has 7 messages in one node, 1 + 3 by rings in and between 4 nodes of 2; an all-reduce by trees 6, and 2 + 4."""
+    slow = Link(1.0, 1e30)
+    node = Machine(devices_per_node=8, within=slow, between=slow)
+    assert node.gather(MIB, 8) == pytest.approx(7) and node.all_reduce(MIB, 8) == pytest.approx(6)
+    nodes = dataclasses.replace(node, devices_per_node=2)
+    assert nodes.gather(MIB, 8) == pytest.approx(1 + 3) and nodes.all_reduce(MIB, 8) == pytest.approx(2 + 4)
+    assert dataclasses.replace(nodes, trees=False).gather(MIB, 8) == pytest.approx(7)
+    # FSDP: forward 7 s for the only block and 1 s of computing, backward 7 + 2 + 7
+    assert fsdp(ONE, node, 8, PLAIN) == pytest.approx(0.75 + 8 + 16)
+
+
 def test_a_pipeline_by_hand():
     """2 stages of half the work, 4 micro-batches: 5 slots of 3 / 4 s, each with a message there and back.
 
@@ -149,6 +162,14 @@ def test_more_stages_than_blocks_are_refused():
         pipeline_parallel(step(gradient(1, 0.5, "b"), gradient(1, 1.0, "a")), PAIR, 3, Choices(num_stages=3))
     with pytest.raises(UserError, match="2 stages do not divide 3 devices"):
         pipeline_parallel(step(gradient(1, 0.5, "b"), gradient(1, 1.0, "a")), PAIR, 3, Choices(num_stages=2))
+
+
+def test_a_micro_batch_has_an_image():
+    """8 images a device, 2 stages: 16 micro-batches are the most."""
+    pair = step(gradient(1, 0.5, "b"), gradient(1, 1.0, "a"))
+    assert pipeline_parallel(pair, PAIR, 2, Choices(microbatches=16)) > 0
+    with pytest.raises(UserError, match="17 micro-batches of 16 images in 2 stages: fewer than one image each"):
+        pipeline_parallel(pair, PAIR, 2, Choices(microbatches=17))
 
 
 def test_blocks_are_in_the_order_of_the_forward_pass():

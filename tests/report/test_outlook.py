@@ -12,12 +12,12 @@ from support import ROOT
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.links import COLUMNS, Known, exactly
-from scripts.analysis.machines import h100x8
+from scripts.analysis.machines import h100x8, read_gradients
 from scripts.analysis.outlook import cures, outlook_rows, reaches, sentence
 from scripts.analysis.predict import Choices, ddp
-from scripts.analysis.published import published_rows
+from scripts.analysis.published import RESNET50, published_rows
 from scripts.analysis.timeline import Gradient
-from scripts.report.predict import Options, given_of, main
+from scripts.report.predict import STRONG, Options, given_of, main
 
 SET = sorted((ROOT / "results/published").glob("cpu2-*"))[0]
 GRADIENTS = tuple(
@@ -40,8 +40,8 @@ def results(tmp_path):
     return folder
 
 
-def link_file(path, rate=1e9):
-    row = {"path": "gloo", "ranks": 2}
+def link_file(path, rate=1e9, library="gloo"):
+    row = {"path": library, "ranks": 2}
     for name, value in (("latency_s", 1e-4), ("bytes_per_s", rate), ("busy", 0.8)):
         row |= {name: value, f"{name}_low": 0.9 * value, f"{name}_high": 1.1 * value}
     path.write_text(",".join(COLUMNS) + "\n" + ",".join(str(row[name]) for name in COLUMNS) + "\n")
@@ -56,12 +56,16 @@ def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_pat
     assert len(rows) == 5 * 2 * 12 and {row["devices"] for row in rows} == {str(2**n) for n in range(1, 13)}
     for row in rows:
         if row["why_not"]:
-            assert row["mode"] == "strong" and int(row["devices"]) > 32 and not row["step_ms"]
+            most = 16 if row["strategy"] == "pipeline_parallel" else 32  # 2 stages work on 4 micro-batches
+            assert row["mode"] == "strong" and int(row["devices"]) > most and not row["step_ms"]
         else:
             assert float(row["efficiency_low"]) <= float(row["efficiency"]) <= float(row["efficiency_high"]) <= 1.001
     assert (results / "charts/predict.png").stat().st_size > 10_000
-    said = capsys.readouterr().out.strip().splitlines()[-1]
-    assert "80 % of one device's speed" in said and "ddp" in said
+    said = capsys.readouterr().out.strip().splitlines()
+    assert "80 % of one device's speed" in said[-1] and "ddp" in said[-1]
+    assert said[said.index("written:") - 2] == STRONG and "too good" in STRONG
+    drawn = (results / "charts/predict.svg").read_text()
+    assert "computing shrinks in proportion" in drawn and "own error is not in the bands" in drawn
 
 
 def test_the_network_between_nodes_may_be_given(results, tmp_path):
@@ -91,6 +95,26 @@ def test_presets_need_no_set(machine, tmp_path, capsys):
     assert "NVIDIA" in capsys.readouterr().out and (tmp_path / f"predict_{machine}.csv").exists()
 
 
+@pytest.mark.parametrize(("library", "busy"), [("gloo", 0.8), ("nccl", 0.1)])
+def test_a_cpu_that_waits_for_gpus_takes_nothing_of_them(results, tmp_path, library, busy):
+    """Protects GPUs from the `busy` of links.csv, which with them is the CPU's waiting: it is assumed, and said."""
+    link = link_file(tmp_path / "links.csv", library=library)
+    given = given_of(Options(results=results, neighbours=tmp_path, link=link))
+    (said,) = [source for source in given.sources if source.startswith("busy")]
+    assert given.busy.value == pytest.approx(busy) and ("assumed" in said) is (library == "nccl")
+
+
+def test_presets_say_what_is_not_their_own():
+    """Protects from 480 GB/s, which no bucket's size has, and from gradients that seem to come from the GPU."""
+    with open(RESNET50, newline="") as file:
+        row = next(csv.DictReader(file))
+    assert (row["arch"], row["global_batch"]) == ("resnet50", "4") and "cores" in row["machine"]
+    for machine in ("h100x8", "v100x4"):
+        assert any("on a CPU at batch 4" in source for source in given_of(Options(machine=machine)).sources)
+    given = given_of(Options(machine="h100x8"))
+    assert given.bytes_per_s_within == Known(350e9, 300e9, 370e9) and "300 is assumed" in given.sources[0]
+
+
 def test_a_set_without_steps_is_refused(results, tmp_path):
     (results / "steps.csv").unlink()
     with pytest.raises(UserError, match=r"steps\.csv.*make bench-single"):
@@ -103,8 +127,53 @@ def test_a_link_without_bandwidth_is_refused(results, tmp_path):
 
 
 def test_more_stages_than_blocks_are_refused(results, tmp_path):
-    with pytest.raises(UserError, match="stages is 8, but the model has 4 blocks"):
+    with pytest.raises(UserError, match=r"stages is 8; give 0 .* to 4, the model's blocks"):
         main(Options(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv"), stages=8))
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"stages": -2}, "--stages is -2; give 0 .* to 16"),
+        ({"local_period": -4}, "--local-period is -4; give 1 or more"),
+        ({"local_period": 0}, "--local-period is 0; give 1 or more"),
+        ({"microbatches": -1}, "--microbatches is -1; give 0 .* or more"),
+        ({"bucket_cap_mb": -1.0}, "--bucket-cap-mb is -1.0; give 0 .* MiB"),
+        ({"bucket_cap_mb": float("nan")}, "--bucket-cap-mb is nan"),
+    ],
+)
+def test_choices_out_of_range_are_refused(flags, says, tmp_path):
+    """Protects from endless recursion, and from an efficiency of 145 that -1 micro-batches had."""
+    with pytest.raises(UserError, match=says):
+        main(Options(machine="h100x8", out=tmp_path, **flags))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_node_of_six_leaves_out_what_its_pipeline_cannot():
+    """6 stages do not divide 8 devices: that point is left out with the reason, and the others are there."""
+    blocks = tuple(Gradient(f"{n}", f"layer{n}.0", 1_000_000, (8 - n) / 8, 1000) for n in range(7, -1, -1))
+    given = dataclasses.replace(plain(blocks), devices_per_node=6)
+    rows = [row for row in outlook_rows(given, Choices(), [2, 6, 8]) if row["strategy"] == "pipeline_parallel"]
+    assert ["6 stages do not divide 8" in row["why_not"] for row in rows] == [False, False, True] * 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"ready": 0.0}, "all gradients are ready at 0"),
+        ({"ready": "nan"}, "layer4.0.weight has .*ready nan"),
+        ({"ready": 1.5}, "ready 1.5"),
+        ({"num_bytes": 0}, "num_bytes 0"),
+        ({"num_bytes": ""}, "holds no gradients"),
+    ],
+)
+def test_impossible_gradients_are_refused(columns, says, tmp_path):
+    rows = [vars(gradient) | columns for gradient in GRADIENTS]
+    path = tmp_path / "gradients.csv"
+    path.write_text("\n".join(",".join(map(str, line)) for line in (rows[0], *(row.values() for row in rows))) + "\n")
+    with pytest.raises(UserError, match=says) as refused:
+        read_gradients(path)
+    assert str(path) in str(refused.value) and "scripts.probe.gradients" in str(refused.value)
 
 
 def test_efficiency_by_hand():
@@ -116,6 +185,14 @@ def test_efficiency_by_hand():
     assert weak["efficiency"] == pytest.approx(0.5, rel=1e-2) and weak["exposed_ms"] == pytest.approx(10, rel=1e-2)
     # half the images: 5 ms of computing, but for the update, and the same exchange: 15 ms where 5 would be ideal
     assert strong["step_ms"] == pytest.approx(15, rel=2e-2) and strong["efficiency"] == pytest.approx(1 / 3, rel=2e-2)
+
+
+def test_waiting_for_the_slowest_is_not_communication():
+    """10 ms of computing, 10 of exchange; the later of 2 devices is 0.5642 of 1 ms behind the mean."""
+    given = dataclasses.replace(plain((Gradient("all", "layer1.0", 40_000_000, 1.0),)), spread=exactly(0.1))
+    row = next(row for row in outlook_rows(given, Choices(), [2]) if row["strategy"] == "ddp")
+    assert row["exposed_ms"] == pytest.approx(10, rel=1e-2) and row["waits_ms"] == pytest.approx(0.5642, rel=1e-3)
+    assert row["step_ms"] == pytest.approx(20.5642, rel=1e-2)
 
 
 def plain(gradients):
