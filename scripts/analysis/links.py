@@ -129,13 +129,15 @@ def fit_link(path: str, ranks: int, sizes: Sequence[int], seconds: numpy.ndarray
 def fit_numbers(
     ranks: int, sizes: numpy.ndarray, seconds: numpy.ndarray, cpu_s: numpy.ndarray
 ) -> tuple[float, float, float]:
-    """latency_s, bytes_per_s and busy of fit_link, without intervals."""
+    """latency_s, bytes_per_s and busy of fit_link, without intervals. Where sizes are too small to tell, a hundredth of
+    the largest one's time is its bytes', so that no bandwidth is without end."""
     mean_s = seconds.mean(axis=0)
     (start_s, s_per_byte), _ = nnls(numpy.column_stack([1 / mean_s, sizes / mean_s]), numpy.ones(len(sizes)))
+    s_per_byte = max(s_per_byte, 0.01 * mean_s[sizes.argmax()] / sizes.max())
     messages = 2 * (ranks - 1)
     large = sizes >= sizes.max() / 64  # in small ones the CPU waits for the message to come round
     busy = min(1.0, float(cpu_s[:, large].sum() / seconds[:, large].sum()))
-    return start_s / messages, messages / (ranks * s_per_byte) if s_per_byte else numpy.inf, busy
+    return start_s / messages, messages / (ranks * s_per_byte), busy
 
 
 COLUMNS = (

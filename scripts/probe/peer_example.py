@@ -36,7 +36,7 @@ class Meter:
 
 def accuracy(output, target, k):
     """Top-k accuracy of a batch, per cent, as a number on the host."""
-    found = output.topk(k, dim=1).indices.eq(target.view(-1, 1)).any(dim=1)
+    found = output.topk(min(k, output.shape[1]), dim=1).indices.eq(target.view(-1, 1)).any(dim=1)
     return 100 * found.float().mean().item()
 
 

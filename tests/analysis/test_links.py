@@ -66,6 +66,14 @@ def test_a_fit_finds_the_link_that_was_planted(ranks):
     assert fit.busy.value == pytest.approx(0.4)
 
 
+def test_sizes_too_small_to_tell_leave_a_link_that_can_be_read():
+    """Protects a short bench-allreduce: times that fall with size had a bandwidth without end, which predict refused.
+    Mutant: s_per_byte without its least."""
+    seconds = numpy.array([[1e-3, 9e-4, 8e-4], [1e-3, 1e-3, 9e-4]])
+    fit = fit_link("gloo", 2, [1024, 4096, 16384], seconds, seconds)
+    assert numpy.isfinite([fit.bytes_per_s.low, fit.bytes_per_s.value, fit.bytes_per_s.high]).all()
+
+
 def test_one_round_has_no_interval():
     with pytest.raises(UserError, match="2 or more"):
         fit_link("gloo", 2, [1024], numpy.ones((1, 1)), numpy.ones((1, 1)))
