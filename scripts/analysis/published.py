@@ -10,6 +10,7 @@ from scripts.analysis.links import Known, about, estimate_of, exactly
 from scripts.analysis.machines import (
     ETHERNET,
     GB,
+    NCCL_BUSY,
     NETWORK,
     NVLINK,
     PCIE,
@@ -44,9 +45,8 @@ class Published:
 def gpus(count, latency, within, between, images, per_s, parameters, memory, gradients, trees=True) -> Given:
     """`count` GPUs a node. within, between, memory: bytes/s of one; per_s: images/s of one by itself."""
     own = one_gpu(images, per_s, parameters, memory)
-    busy, alike = Known(0.1, 0.03, 0.25), exactly(1.0)
     own |= {"gradients": gradients, "sources": ()}
-    return Given("", count, latency, within, NETWORK, between, busy, alike, trees, images, **own)
+    return Given("", count, latency, within, NETWORK, between, NCCL_BUSY, exactly(1.0), trees, images, **own)
 
 
 def figures(gradients: tuple[Gradient, ...]) -> list[Published]:

@@ -148,13 +148,13 @@ def checklist(results: ResultSet) -> list[tuple[str, str]]:
 
 
 def _proofs(results: ResultSet) -> str:
-    """A proof is shorter than the runs; one that differs in more from them says in what."""
+    """A proof has a length of its own; one that differs in more from its runs says in what."""
     rows = {row["strategy"]: row["same update?"].partition(BUT) for row in table_rows(results) if row["images/s"]}
     yes = {label: but for label, (words, _, but) in rows.items() if words.startswith("yes")}
     others = {label: [word for word in but.split(", ") if word not in ("", LENGTH)] for label, but in yes.items()}
     whole = [label for label, words in others.items() if not words]
-    text = f"of {len(rows)} configurations {len(whole)} are proved, at their settings and over fewer steps, to do one "
-    text += "process's update" + (f": {'; '.join(whole)}" if whole else "")
+    text = f"of {len(rows)} configurations {len(whole)} are proved, at their settings but for the number of steps, to "
+    text += "do one process's update" + (f": {'; '.join(whole)}" if whole else "")
     partly = [f"{label}, but for {', '.join(words)}" for label, words in others.items() if words]
     return text + (f"; proved with other settings: {'; '.join(partly)}" if partly else "")
 

@@ -137,7 +137,7 @@ def table(rows: Sequence[dict]) -> str:
 
 
 def predict_chart(given: Given, rows: Sequence[dict]) -> Figure:
-    """Efficiency over devices, weak and strong, a line a strategy with its interval as a band; dashed: 80 %."""
+    """Efficiency over devices, weak and strong, a line a strategy with its interval as a band; dotted: 80 %."""
     names = [*dict.fromkeys(row["strategy"] for row in rows)]
     columns, legend_rows = legend_shape(names)
     title = "Predicted efficiency over devices"

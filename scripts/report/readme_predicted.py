@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pandas
 
-from scripts.analysis.check import verdict
+from scripts.analysis.check import CASE, verdict
 from scripts.analysis.published import published_rows
 from scripts.report.markdown import markdown_table, origin, read_cells
 
-CASE = ("arch", "image_size", "strategy")
 NUMBERS = (
     "predicted_ms",
     "predicted_low",
@@ -48,7 +47,7 @@ def _cases(rows: pandas.DataFrame) -> str:
     """A row a case, with a column a network: predicted, measured with its interval, and the error."""
     networks = [*dict.fromkeys(rows.network)]
     lines = []
-    for case, part in rows.groupby([*CASE], sort=False):
+    for case, part in rows.groupby(CASE, sort=False):
         found = {
             row.network: f"{row.predicted_ms:.0f}; {row.measured_ms:.0f} [{row.measured_low:.0f}, "
             f"{row.measured_high:.0f}]; {round(100 * row.error):+d} %, {round(100 * row.off):+d} %"

@@ -103,7 +103,7 @@ def test_a_proof_with_other_settings_says_so(folder, tmp_path):
 
     change(own, "equivalence", other)
     said = dict(checklist(load_set(own)))["Equivalence"]
-    assert said.startswith("of 2 configurations 1 are proved, at their settings and over fewer steps,")
+    assert said.startswith("of 2 configurations 1 are proved, at their settings but for the number of steps,")
     assert said.endswith(": single; proved with other settings: ddp, but for threads")
 
 
