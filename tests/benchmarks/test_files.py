@@ -48,8 +48,8 @@ def test_a_lock_is_not_opened_through_a_link(tmp_path):
 
 
 def test_a_lock_has_one_holder_and_a_deadline(tmp_path):
-    with locked(tmp_path / "lock"):
-        with pytest.raises(TimeoutError, match="has held the lock for more than 0.1 s"), locked(tmp_path / "lock", 0.1):
-            pass
-    with locked(tmp_path / "lock", 0) as descriptor:
+    late = pytest.raises(TimeoutError, match="has held the lock for more than")
+    with locked(tmp_path / "lock"), late, locked(tmp_path / "lock", limit_s=0.1):
+        pass
+    with locked(tmp_path / "lock", limit_s=0) as descriptor:
         assert fcntl.fcntl(descriptor, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
