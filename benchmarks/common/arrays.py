@@ -6,11 +6,13 @@ processes share the pages of one map, nothing is unpickled, and a file that was 
 
 import json
 import math
-import os
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy
+
+from benchmarks.common.files import replace_whole
 
 DTYPES = {"I64": numpy.dtype("<i8"), "I32": numpy.dtype("<i4"), "U32": numpy.dtype("<u4"), "U8": numpy.dtype("u1")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -53,17 +55,13 @@ def checksum(metadata: dict[str, str], arrays: Arrays) -> str:
 def write_arrays(path: Path, metadata: dict[str, str], arrays: Arrays) -> None:
     """A new file, in place of an old one, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(header(metadata, {name: (array.dtype, array.shape) for name, array in arrays.items()}))
-            for array in arrays.values():
-                file.write(numpy.ascontiguousarray(array).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+
+    def write(file: BinaryIO) -> None:
+        file.write(header(metadata, {name: (array.dtype, array.shape) for name, array in arrays.items()}))
+        for array in arrays.values():
+            file.write(numpy.ascontiguousarray(array).data)
+
+    replace_whole(path, write)
 
 
 def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import pwd
 import secrets
 import stat
 import time
@@ -21,6 +22,14 @@ from benchmarks.common.errors import UserError
 
 LOCK_LIMIT_S = 60.0
 POLL_S = 0.05
+
+
+def home() -> Path | None:
+    """The user's home folder; None where neither HOME nor the system's list of users names one."""
+    try:
+        return Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return None
 
 
 def read_regular(path: str | Path, limit_bytes: int) -> bytes:
@@ -39,6 +48,11 @@ def read_regular(path: str | Path, limit_bytes: int) -> bytes:
     if len(content) > limit_bytes:
         raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", str(path))
     return content
+
+
+def no_follow(path: str, flags: int) -> int:
+    """An opener for `open`, which then refuses to write through a symbolic link."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def open_lock(path: Path) -> int:
@@ -64,27 +78,36 @@ def locked(path: Path, limit_s: float = LOCK_LIMIT_S) -> Iterator[int]:
 
     Raises TimeoutError where another process holds the lock for longer than `limit_s`, and what open_lock raises.
     """
-    descriptor, deadline = open_lock(path), time.monotonic() + limit_s
+    descriptor = open_lock(path)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    why = f"another process has held the lock for more than {limit_s:g} s"
-                    raise TimeoutError(errno.ETIMEDOUT, why, str(path)) from None
-            time.sleep(POLL_S)
+        wait_for_lock(descriptor, path, limit_s)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def wait_for_lock(descriptor: int, path: Path, limit_s: float) -> None:
+    """Lock an open file for this process alone, until `descriptor` is closed. path: its name, for the message.
+
+    Raises TimeoutError where another process holds the lock for longer than `limit_s`.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                why = f"another process has held the lock for more than {limit_s:g} s"
+                raise TimeoutError(errno.ETIMEDOUT, why, str(path)) from None
+        time.sleep(POLL_S)
+
+
+def replace_whole(path: Path, write: Callable[[BinaryIO], object], durable: bool = True) -> None:
     """Make `path` hold what `write` writes: a reader, also one after a power cut, finds the old or the new content.
 
     The content goes to a new file `.<name>.<16 hex digits>` beside `path`, which is renamed. It is on the disk when
     this returns. The mode is what the umask says. A failure removes the new file; only a killed process leaves it.
+    durable: False for what nobody needs after a power cut, which may then leave an empty file.
     Raises OSError, and what `write` raises.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -93,13 +116,15 @@ def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         with os.fdopen(descriptor, "wb") as file:
             write(file)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

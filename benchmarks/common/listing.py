@@ -19,10 +19,12 @@ from tqdm import tqdm
 
 from benchmarks.common.arrays import Arrays, Damaged, checksum, map_arrays, write_arrays
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import home
 
 # torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 VERSION = "2"
+HOMELESS = Path("/nonexistent")  # what Debian calls the home of users who have none
 LISTED_AT_ONCE = 16  # folders: what a network file system takes to answer overlaps
 WORTH_AN_INDEX = 10_000  # images; fewer are listed in a blink
 SETTLED_NS = 2_000_000_000  # a folder changed that recently may change again with the same time
@@ -95,8 +97,11 @@ def list_images(folder: Path) -> Listing:
 
 
 def cached(path: Path, kind: str) -> Path:
-    """The file of the cache folder (XDG_CACHE_HOME, or ~/.cache) that holds what is known about `path`."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """The file of the cache folder (XDG_CACHE_HOME, or ~/.cache) that holds what is known about `path`.
+
+    A user without a home has no cache: nothing below HOMELESS can be read or written.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or (home() or HOMELESS) / ".cache"
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
     return Path(cache) / "imagenet-parallel-benchmarks" / f"{name}.{kind}"
 

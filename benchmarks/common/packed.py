@@ -7,7 +7,6 @@ torch.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import zlib
@@ -20,12 +19,14 @@ from tqdm import tqdm
 from benchmarks.common.arrays import Damaged, checksum, map_arrays
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import wait_for_lock
 from benchmarks.common.fingerprint import known_fingerprint
 from benchmarks.common.listing import cached
 from benchmarks.common.results import write_whole
 
 WHAT, VERSION = "imagenet-parallel-benchmarks pack", "2"
 CHECKED_AT_ONCE = 1000  # images
+CHECK_LIMIT_S = 3600.0  # for which a rank waits for another one's check: reading 700 GB takes about so long
 
 
 class Pack:
@@ -140,8 +141,8 @@ def check_once(pack: Pack) -> None:
     """Check all images unless that was noted. One rank of a machine does, the others wait for it. Raises Damaged."""
     with pack.path.open("rb") as file:
         if not was_checked(pack.path):
-            with contextlib.suppress(OSError):  # a file system that has no locks: then each rank checks
-                fcntl.flock(file, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # no locks on this file system, or none in time: then each rank checks
+                wait_for_lock(file.fileno(), pack.path, CHECK_LIMIT_S)
         if not was_checked(pack.path):
             pack.check(f"checking {pack.path.name}")
             note_checked(pack.path)

@@ -6,16 +6,14 @@ missing value is an empty cell, never 0. Needs no torch; only `read_table` needs
 
 import contextlib
 import csv
-import fcntl
 import io
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import LOCK_LIMIT_S, locked, replace_whole
 from benchmarks.common.settings import settings_hash
 
 SCHEMA = 2
@@ -71,34 +69,62 @@ TEXT_COLUMNS = frozenset(
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def append_rows(results: Path, table: str, rows: Iterable[dict]) -> None:
-    """Add rows to `results/<table>.csv`, whole or not at all.
+def append_rows(results: Path, table: str, rows: Iterable[dict], *, anew: bool = False, once: bool = False) -> None:
+    """Add rows to `results/<table>.csv` as append_csv does, which has the keywords.
 
-    The file is rewritten beside itself and renamed, so that a kill or a full disk leaves the earlier rows.
-    A last line that something else left half written is dropped. A file of an older schema gets the columns that it
-    lacks, empty in its rows. Raises KeyError for an unknown column and UserError where the folder cannot be written
-    or the file is not one of ours.
+    A file of an older schema gets the columns that it lacks, empty in its rows.
     """
     columns = TABLES[table]
-    path = results / f"{table}.csv"
-    with _writing(results):
-        old = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
-        lines = old.split("\n")[:-1]
+    needed = "run_id" if "run_id" in columns else columns[0]
+    append_csv(results / f"{table}.csv", columns, rows, needed=[needed], anew=anew, once=once)
+
+
+def append_csv(
+    path: Path,
+    columns: Sequence[str],
+    rows: Iterable[dict],
+    *,
+    needed: Sequence[str],
+    anew: bool = False,
+    once: bool = False,
+) -> None:
+    """Add rows to a CSV file, whole or not at all; they are on the disk when this returns.
+
+    columns: of a new file; an old one gets those that it lacks, empty in its rows. needed: columns without which an
+    old file is not one of ours. anew: the rows replace those of an old file. once: a row whose first cell begins a
+    line already is left out. One process writes at a time, beside the old file, and renames: a kill, a full disk or
+    a power cut leaves the earlier rows. A last line that something else left half written is dropped.
+    Raises KeyError for an unknown column, and UserError where the folder cannot be written, the file is not one of
+    ours, or another process is writing in the folder for too long.
+    """
+    with writing(path.parent):
+        there = not anew and path.exists()
+        lines = _whole_lines(path.read_text(encoding="utf-8-sig", errors="surrogateescape")) if there else []
         header = _cells(lines[0]) if lines else list(columns)
-        if ("run_id" if "run_id" in columns else columns[0]) not in header:
-            raise UserError(f"{path} does not start with a line of column names; move it away")
+        if not {*needed} <= {*header}:
+            names = ", ".join(needed)
+            raise UserError(f"{path} does not start with a line of column names with {names}; move it away")
         out = io.StringIO()
         lacking = [name for name in columns if name not in header]
         out.writelines(line + "\n" for line in (_widened(lines, header, lacking) if lacking else lines))
-        writer = csv.DictWriter(out, header + lacking, restval="", extrasaction="ignore", lineterminator="\n")
+        writer = csv.DictWriter(out, header + lacking, restval="", lineterminator="\n")
         if not lines:
             writer.writeheader()
+        known = {line.partition(",")[0] for line in lines[1:]} if once else set()
         for row in rows:
             unknown = set(row) - set(columns)
             if unknown:
-                raise KeyError(f"{table}.csv has no column {sorted(unknown)}")
-            writer.writerow({name: cell(value) for name, value in row.items()})
+                raise KeyError(f"{path.name} has no column {sorted(unknown)}")
+            cells = {name: cell(value) for name, value in row.items()}
+            if cells.get(header[0]) not in known:
+                writer.writerow(cells)
         write_whole(path, out.getvalue())
+
+
+def _whole_lines(text: str) -> list[str]:
+    """The lines of a table, without a last one that was cut off."""
+    *lines, last = text.split("\n")
+    return [*lines, last] if last and lines and len(_cells(last)) == len(_cells(lines[0])) else lines
 
 
 def _widened(lines: list[str], header: list[str], lacking: list[str]) -> Iterator[str]:
@@ -110,11 +136,9 @@ def _widened(lines: list[str], header: list[str], lacking: list[str]) -> Iterato
 
 def add_settings(results: Path, asked: dict, met: dict | None = None) -> str:
     """Add what a run is to settings.csv, unless it is there; returns its hash, for the column of runs.csv."""
-    name, path = settings_hash(asked, met), results / "settings.csv"
-    known = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    if not any(line.startswith(f"{name},") for line in known):
-        halves = {"asked": json_cell(asked), "met": json_cell(met) if met else None}
-        append_rows(results, "settings", [{"settings": name, "asked_hash": settings_hash(asked), **halves}])
+    name = settings_hash(asked, met)
+    halves = {"asked": json_cell(asked), "met": json_cell(met) if met else None}
+    append_rows(results, "settings", [{"settings": name, "asked_hash": settings_hash(asked), **halves}], once=True)
     return name
 
 
@@ -147,18 +171,8 @@ def _is_formula(text: str) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to a temporary file beside `path` and rename it: a reader sees the old or the new file."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Make `path` hold `text`: a reader, also one after a power cut, sees the old or the new file. Raises OSError."""
+    replace_whole(path, lambda file: file.write(text.encode("utf-8", "surrogateescape")))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -167,14 +181,22 @@ def write_json(path: Path, value: object) -> None:
 
 
 @contextlib.contextmanager
-def _writing(results: Path) -> Iterator[None]:
-    """One writer at a time in a set; a full disk or a read-only folder becomes a UserError."""
+def writing(folder: Path) -> Iterator[None]:
+    """One writer at a time of the tables in a folder; for whoever reads one, changes it and writes it again.
+
+    Raises UserError for a full disk, a folder that cannot be written, and a writer that does not end.
+    """
+    lock = folder / ".writing"
     try:
-        with open(results / ".writing", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(lock, LOCK_LIMIT_S):
             yield
+    except TimeoutError as error:
+        raise UserError(
+            f"cannot write results in {folder}: {error.strerror}, {lock}; end that process (fuser {lock} names it), "
+            "and run this again; earlier rows are kept"
+        ) from None
     except OSError as error:
-        raise UserError(f"cannot write results in {results}: {error.strerror}; earlier rows are kept") from None
+        raise UserError(f"cannot write results in {folder}: {error.strerror}; earlier rows are kept") from None
 
 
 def read_table(results: Path, table: str):

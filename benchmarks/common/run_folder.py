@@ -23,6 +23,7 @@ import yaml
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import replace_whole
 from benchmarks.common.results import write_json, write_whole
 from benchmarks.common.settings import SCHEMA
 
@@ -87,7 +88,8 @@ class RunFolder:
         write_json(self.path / "settings.json", self.settings() | {"met": met})
 
     def write_progress(self, steps_done: int, num_steps: int) -> None:
-        (self.path / "progress").write_text(f"{steps_done} {num_steps}")
+        line = f"{steps_done} {num_steps}".encode()
+        replace_whole(self.path / "progress", lambda file: file.write(line), durable=False)
 
     def progress(self) -> tuple[int, int] | None:
         """(steps done, steps in all)."""

@@ -10,7 +10,7 @@ import io
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import cell, write_whole
+from benchmarks.common.results import cell, write_whole, writing
 from scripts.analysis.families import against
 from scripts.analysis.identity import without_what_follows
 from scripts.analysis.sets import Group, ResultSet
@@ -59,19 +59,23 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: dict[st
     """The points as lines of sweep.csv, beside those of other sweeps."""
     path = results.path / "sweep.csv"
     rows = []
-    if path.exists():
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
-            rows = [row for row in csv.DictReader(file) if (row.get("strategy"), row.get("key")) != (strategy, key)]
     for value, group in points.items():
         estimate = group.throughput
         numbers = (estimate.value, estimate.low, estimate.high, estimate.num_runs)
         cells = [cell(number(value) if number(value) is not None else value), *map(cell, numbers)]
         rows.append(dict(zip(COLUMNS, [cell(strategy), key, *cells], strict=True)))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(path, out.getvalue())
+    with writing(results.path):
+        others = []
+        if path.exists():
+            with open(path, newline="", encoding="utf-8", errors="replace") as file:
+                others = [
+                    each for each in csv.DictReader(file) if (each.get("strategy"), each.get("key")) != (strategy, key)
+                ]
+        out = io.StringIO()
+        writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(others + rows)
+        write_whole(path, out.getvalue())
     return path
 
 

@@ -25,6 +25,7 @@ from benchmarks.common import machine
 from benchmarks.common.compiling import no_compiler
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
+from benchmarks.common.results import write_whole
 from scripts.analysis.sets import BASELINE
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
 from scripts.gpu_check.checks import checks
@@ -156,7 +157,7 @@ def claim_mode(results: Path, on_gpu: bool) -> None:
     path, mode = results / "checks/mode.txt", "GPU" if on_gpu else "dry run"
     if path.exists() and path.read_text().strip() != mode:
         raise UserError(f"{results} holds a {path.read_text().strip()} check, and this is a {mode}; choose RESULTS=")
-    path.write_text(mode + "\n")
+    write_whole(path, mode + "\n")
 
 
 def gpu_gone() -> str:

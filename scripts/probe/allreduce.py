@@ -24,6 +24,7 @@ from tqdm import tqdm
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.results import write_whole
 from scripts.analysis.allreduce import FROM, SMALLEST, bandwidth_rows, links, over_bare, said, sizes_to, table
 from scripts.analysis.links import row_of
 from scripts.analysis.words import interval
@@ -95,8 +96,9 @@ def told(rows: pandas.DataFrame, about: str, out: Path, output: Path | None = No
         add_rows(output, kept)
     out.mkdir(parents=True, exist_ok=True)
     for name, some in (("allreduce", rows), ("bandwidths", pandas.DataFrame(found))):
-        some.assign(machine=about).to_csv(out / f"{name}.csv", index=False)
-    pandas.DataFrame(map(row_of, fits)).assign(machine=about).to_csv(out / "links.csv", index=False)
+        write_whole(out / f"{name}.csv", some.assign(machine=about).to_csv(index=False))
+    fitted = pandas.DataFrame(map(row_of, fits)).assign(machine=about)
+    write_whole(out / "links.csv", fitted.to_csv(index=False))
     charts = save_chart(allreduce_chart(found, fits, about), out, "allreduce")
     tables = (out / f"{name}.csv" for name in ("allreduce", "bandwidths", "links"))
     print("\nwritten:", *(f"  {path}" for path in (*tables, *charts)), sep="\n")

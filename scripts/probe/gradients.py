@@ -8,7 +8,6 @@ pass. Every other flag is a configuration field; a set's own are taken with --re
 
 import dataclasses
 import math
-import os
 import sys
 from pathlib import Path
 
@@ -65,10 +64,7 @@ def main(options: Options, config: Config) -> None:
     shape = {name: getattr(config, name) for name in ("arch", "image_size", "global_batch")}
     shape |= {"num_classes": num_classes, "forward_s": found.forward_s, "backward_s": found.backward_s}
     rows = [shape | dataclasses.asdict(gradient) for gradient in found.gradients]
-    temporary = out.with_name(f".{out.name}")
-    temporary.unlink(missing_ok=True)
-    add_rows(temporary, rows)
-    os.replace(temporary, out)
+    add_rows(out, rows, anew=True)
     print(f"written: {out} ({len(rows)} gradients, backward {1000 * found.backward_s:.1f} ms)")
 
 

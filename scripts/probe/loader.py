@@ -51,8 +51,7 @@ def main(config: Config, results: Path | None) -> None:
         )
     print(verdict(table))
     if results:
-        (results / "loader.csv").unlink(missing_ok=True)
-        append_rows(results, "loader", rows)
+        append_rows(results, "loader", rows, anew=True)
 
 
 def check_alike(config: Config, results: Path) -> None:

@@ -28,6 +28,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.devices import device_name
 from benchmarks.common.errors import UserError
 from benchmarks.common.machine import num_cores
+from benchmarks.common.results import write_whole
 from scripts.analysis.stats import ratio, run_interval
 from scripts.analysis.words import count
 from scripts.probe import loader_costs
@@ -94,8 +95,8 @@ def main(options: Options) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     about = origin() | {"machine": machine}
     rates = rates.assign(image_size=options.image_size, **about)
-    rates.to_csv(options.out / "loaders.csv", index=False)
-    costs.assign(**about).to_csv(options.out / "costs.csv", index=False)
+    write_whole(options.out / "loaders.csv", rates.to_csv(index=False))
+    write_whole(options.out / "costs.csv", costs.assign(**about).to_csv(index=False))
     if len(costs) and len(rates):
         print("\nwritten:", *save_chart(loaders_chart(rates, costs), options.out, "loaders"), sep="\n  ")
     return int(bool(failed))

@@ -6,37 +6,30 @@ What was measured last lies in results/measured/, which git ignores. What a READ
 results/published/measured/; `make readme` reads it.
 """
 
-import csv
 import datetime
-import io
 import os
 import subprocess
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import cell, write_whole
+from benchmarks.common.files import make_folder
+from benchmarks.common.results import append_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "results" / "measured"
 
 
-def add_rows(path: Path, rows: list[dict]) -> None:
+def add_rows(path: Path, rows: list[dict], anew: bool = False) -> None:
     """Add `rows`, which have the same columns, to the CSV file `path`: whole or not at all, with commit, date, machine.
 
-    Raises UserError where the file has other columns or cannot be written.
+    anew: they replace those that are there. Raises UserError where the file lacks columns or cannot be written.
     """
     columns = [*rows[0], *(of_all := origin())]
     try:
-        old = path.read_text() if path.exists() else ",".join(columns) + "\n"
-        if old.splitlines()[:1] != [",".join(columns)]:
-            raise UserError(f"{path} has other columns than {', '.join(columns)}; move it away")
-        out = io.StringIO()
-        writer = csv.DictWriter(out, columns, lineterminator="\n")
-        writer.writerows({name: cell(value) for name, value in (row | of_all).items()} for row in rows)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, old + out.getvalue())
+        make_folder(path.parent)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
+    append_csv(path, columns, [row | of_all for row in rows], needed=columns, anew=anew)
 
 
 def origin() -> dict[str, str]:

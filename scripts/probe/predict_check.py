@@ -25,6 +25,7 @@ from benchmarks import ddp, ddp_compressed
 from benchmarks.common import gpus, machine
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
+from benchmarks.common.results import write_whole
 from scripts.analysis.allreduce import sizes_to
 from scripts.analysis.check import ALONE, CASE, FLOAT, HALVES, RANKS, SIDE, compare, predict_cases, table, verdict
 from scripts.analysis.published import published_table
@@ -90,11 +91,11 @@ def main(options: Options) -> int:
                 bar.set_postfix_str(" ".join(map(str, case.values())))
                 for name, rows in sit(crews, case, options, rng, bar).items():
                     tables[name] += [case | row for row in rows]
-                    pandas.DataFrame(tables[name]).to_csv(options.out / f"{name}.csv", index=False)
+                    write_whole(options.out / f"{name}.csv", pandas.DataFrame(tables[name]).to_csv(index=False))
     predictions = predict_cases(options.out)
-    predictions.to_csv(options.out / "predictions.csv", index=False)
+    write_whole(options.out / "predictions.csv", predictions.to_csv(index=False))
     compared = compare(predictions, pandas.read_csv(options.out / "measured.csv"))
-    compared.to_csv(options.out / "compared.csv", index=False)
+    write_whole(options.out / "compared.csv", compared.to_csv(index=False))
     if options.output:
         network = {"network": f"{options.gbit:g} Gb/s" if options.gbit else "loopback"}
         add_rows(options.output, [network | row for row in compared.to_dict("records")])

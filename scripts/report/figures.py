@@ -4,8 +4,6 @@ Colours are Okabe and Ito's; what a colour says, a hatch, a marker or a line sty
 """
 
 import contextlib
-import os
-import tempfile
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import replace_whole
 from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.stats import strategy_throughput
 from scripts.analysis.words import clean, count, digits, show
@@ -149,17 +148,9 @@ def save_chart(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def _save(figure: Figure, path: Path, metadata: dict, room: dict) -> Path:
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
-            figure.savefig(temporary, format=path.suffix[1:], metadata=metadata, **room)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
+        replace_whole(path, lambda file: figure.savefig(file, format=path.suffix[1:], metadata=metadata, **room))
     return path
 
 

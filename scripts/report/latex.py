@@ -16,6 +16,7 @@ import jinja2
 from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import replace_whole
 from scripts.analysis.words import clean, digits
 
 PROGRAM = "pdflatex"
@@ -132,6 +133,5 @@ def compile_pdf(source: Path) -> Path | None:
                 first = next((line for line in lines if line.startswith("!")), "no error was told")
                 raise UserError(f"{PROGRAM} cannot make a PDF of {source}: {first.lstrip('! ')}; {REMEDY}")
         made = Path(folder) / f"{source.stem}.pdf"
-        shutil.copyfile(made, target.with_suffix(".pdf.new"))
-        os.replace(target.with_suffix(".pdf.new"), target)
+        replace_whole(target, lambda file: file.write(made.read_bytes()))
     return target

@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import home
 from benchmarks.common.results import TABLES, write_json, write_whole
 from scripts.analysis.manifest import write_manifest
 from scripts.analysis.recorded import read_halves
@@ -117,7 +118,8 @@ def _private(results: ResultSet, name: str) -> dict[str, str]:
     given = [results.environment.get("variables", {}), *_asked(results)]
     paths = {text for half in given for text in half.values() if isinstance(text, str) and text.startswith("/")}
     stands = {path: Path(path).name for path in paths if path.rstrip("/")}
-    stands |= {f"{readme.ROOT}/": "", f"{readme.ROOT}": ".", str(Path.home()): "~"}
+    stands |= {f"{readme.ROOT}/": "", f"{readme.ROOT}": "."}
+    stands |= {str(home()): "~"} if home() not in (None, Path("/")) else {}  # containers have HOME=/
     stands |= {str(path): f"results/{name}" for path in (results.path, results.path.resolve()) if path.is_absolute()}
     return dict(sorted(stands.items(), key=lambda pair: -len(pair[0])))
 

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import replace_whole
 from benchmarks.common.gpus import BUILDS, fitting_build, look
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ def main(venv: Path) -> None:
     record = venv / RECORD
     record.unlink(missing_ok=True)
     installer = install(venv / "bin/python", words)
-    record.write_text(" ".join(words) + "\n")
+    replace_whole(record, lambda file: file.write(f"{' '.join(words)}\n".encode()))
     print(f"setup: {installer} had the packages in place after {time.monotonic() - started_s:.0f} s", flush=True)
 
 

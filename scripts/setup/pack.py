@@ -10,7 +10,6 @@ it was stopped or killed, it goes on; a packed file that is whole already is che
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ from tqdm import tqdm
 from benchmarks.common.arrays import ALIGNED, Damaged, checksum, header
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import locked, no_follow, sync_folder
 from benchmarks.common.fingerprint import known_fingerprint
 from benchmarks.common.listing import Listing, is_current, list_images
 from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path
@@ -116,12 +116,14 @@ def refuse_without_room(folder: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Raises UserError where another process packs the same."""
-    with path.with_suffix(".lock").open("w") as file:
+    """Raises UserError where another process packs the same, or the folder cannot be written."""
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            held.enter_context(locked(path.with_suffix(".lock"), limit_s=0))
+        except TimeoutError:
             raise UserError(f"another process is writing {path}; wait for it") from None
+        except OSError as error:
+            raise UserError(f"cannot write to {path.parent}: {error.strerror}; give another folder by PACKED") from None
         yield
 
 
@@ -142,7 +144,11 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_
         print(f"going on after {sum(len(chunk.sizes) for chunk in done)} images")
     try:
         write_whole(journal, "\n".join([plan, *map(note, done)]) + "\n")  # without a note that was cut off
-        with part.open("r+b" if done else "wb") as file, journal.open("a") as notes:
+        with (
+            open(part, "r+b" if done else "wb", opener=no_follow) as file,
+            open(journal, "a", opener=no_follow) as notes,
+        ):
+            sync_folder(part.parent)  # the journal must not outlive the file that it tells of
             file.truncate(written)
             file.seek(0, os.SEEK_END)
             num_done = sum(len(chunk.sizes) for chunk in done)
@@ -154,6 +160,7 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_
         raise UserError(f"the disk of {path.parent} is full; make room, and make pack goes on") from None
     check_written(part, journal)
     os.replace(part, path)
+    sync_folder(path.parent)
     journal.unlink()
     note_checked(path)
     bad = [index for index, size in enumerate(size for chunk in done for size in chunk.sizes) if not size]

@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.common import machine
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import make_folder, sync_folder
 from benchmarks.common.precision import met_precision
 from scripts.setup.check_data import check_image_folder
 
@@ -144,7 +145,9 @@ def _new_set(prefix: str) -> Path:
     base = f"results/{prefix}{datetime.now():%Y%m%d-%H%M%S}"
     for path in map(Path, (base, *(f"{base}-{n}" for n in range(2, 1000)))):
         try:
-            path.mkdir(parents=True)
+            make_folder(path.parent)
+            path.mkdir()
+            sync_folder(path.parent)
             return path
         except FileExistsError:
             continue
@@ -154,7 +157,7 @@ def _new_set(prefix: str) -> Path:
 def check_results(results: Path) -> None:
     """Create the result folder; refuse one that cannot be written."""
     try:
-        (results / "logs").mkdir(parents=True, exist_ok=True)
+        make_folder(results / "logs")
         probe = results / f".probe-{os.getpid()}"
         probe.touch()
         probe.unlink()

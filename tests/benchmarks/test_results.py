@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import ROOT
 
-from benchmarks.common import results as tables
+from benchmarks.common import files
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import TABLES, TEXT_COLUMNS, add_settings, append_rows, cell, plain, read_table
 from benchmarks.common.settings import settings_hash
@@ -167,7 +167,7 @@ def test_a_write_that_fails_leaves_the_rows_before_it(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tables.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(UserError, match="No space left on device; earlier rows are kept"):
         append_rows(tmp_path, "windows", [{"run_id": "a", "window": 1}])
     assert (tmp_path / "windows.csv").read_bytes() == before
