@@ -5,11 +5,15 @@
 
 import fcntl
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import locked, open_lock, read_regular
+from benchmarks.common.files import home, locked, open_lock, read_regular, replace_whole
 
 
 def test_a_regular_file_is_read_also_through_a_link(tmp_path):
@@ -53,3 +57,54 @@ def test_a_lock_has_one_holder_and_a_deadline(tmp_path):
         pass
     with locked(tmp_path / "lock", limit_s=0) as descriptor:
         assert fcntl.fcntl(descriptor, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o002, 0o664), (0o022, 0o644)])
+def test_the_umask_says_who_may_read_a_new_file(tmp_path, umask, mode):
+    """Protects a user who keeps files private, and a group that shares them; an old file's mode does not stay."""
+    path = tmp_path / "table.csv"
+    path.touch(0o640)
+    before = os.umask(umask)
+    try:
+        replace_whole(path, lambda file: file.write(b"new"))
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError):
+        replace_whole(path, lambda file: file.write(b"half") / 0)
+    assert [*tmp_path.iterdir()] == [path] and path.read_text() == "old"
+
+
+HOMELESS = """
+from pathlib import Path
+from benchmarks.common.files import home
+from benchmarks.common.fingerprint import known_fingerprint
+from benchmarks.common.listing import cached, list_images
+from benchmarks.common.packed import note_checked, was_checked
+data = Path("data/imagenet-mini")
+note_checked(data)
+print(home(), len(list_images(data / "val")), known_fingerprint(data), was_checked(data))
+"""
+
+
+@pytest.mark.parametrize("variables", [{}, {"HOME": ""}])
+def test_a_user_without_a_name_and_a_home_can_list_images(tiny_data, tmp_path, variables):
+    """Protects containers, where the user is often a number that nobody has named. There is no cache, and no error."""
+    other = ["unshare", "--user", "--map-user=12345", "--map-group=12345"]
+    if subprocess.run([*other, "true"], capture_output=True).returncode:
+        pytest.skip("this kernel lets nobody be another user")
+    code = HOMELESS.replace("data/imagenet-mini", str(tiny_data))
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run([*other, sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == "" and done.stdout.split()[:2] == ["None", "23"]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_home_is_what_the_user_says(monkeypatch):
+    monkeypatch.setenv("HOME", "/somewhere else")
+    assert home() == Path("/somewhere else")

@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/benchmarks/test_results.py
 """
 
+import contextlib
 import csv
 import json
 import os
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 from support import ROOT
 
 from benchmarks.common import files
+from benchmarks.common import results as tables
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import locked
 from benchmarks.common.results import TABLES, TEXT_COLUMNS, add_settings, append_rows, cell, plain, read_table
 from benchmarks.common.settings import settings_hash
 
@@ -182,6 +185,71 @@ def test_writers_at_once_lose_no_row(tmp_path):
     assert {name: list(rows["window"]) for name, rows in frame.groupby("run_id")} == {
         name: sorted(2 * list(range(40))) for name in "abc"
     }
+
+
+MEASURER = """
+import sys
+from pathlib import Path
+from benchmarks.common.results import add_settings
+from scripts.probe import measured
+measured.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
+for n in range(100):
+    measured.add_rows(Path(sys.argv[1]) / "measured" / "some.csv", [{"writer": sys.argv[2], "n": n}])
+    if n < 20:
+        add_settings(Path(sys.argv[1]), {"n": n})
+"""
+
+
+def test_two_programs_that_measure_at_once_lose_no_row_and_double_none(tmp_path):
+    """Protects figures that belong to no set, of which two writers once kept 105 of 200; and the table of settings."""
+    writers = [subprocess.Popen([sys.executable, "-c", MEASURER, tmp_path, name], cwd=ROOT) for name in "ab"]
+    assert [writer.wait(120) for writer in writers] == [0, 0]
+    with open(tmp_path / "measured" / "some.csv", newline="") as file:
+        rows = [(row["writer"], int(row["n"])) for row in csv.DictReader(file)]
+    assert sorted(rows) == [(name, n) for name in "ab" for n in range(100)]
+    assert len(read_table(tmp_path, "settings")) == 20
+
+
+def test_a_writer_that_hangs_costs_the_others_a_while_and_not_for_ever(tmp_path, monkeypatch):
+    """Protects a run's limit of time: whoever waits for the lock gives up, and says which process to end."""
+    append_rows(tmp_path, "windows", [{"run_id": "a"}])
+    monkeypatch.setattr(tables, "LOCK_LIMIT_S", 0.1)
+    why = r"held the lock for more than 0.1 s, .*/\.writing; end that process .* earlier rows are kept"
+    with locked(tmp_path / ".writing"), pytest.raises(UserError, match=why):
+        append_rows(tmp_path, "windows", [{"run_id": "b"}])
+    append_rows(tmp_path, "windows", [{"run_id": "c"}])
+    assert list(read_table(tmp_path, "windows").run_id) == ["a", "c"]
+
+
+@pytest.mark.parametrize("name", [".writing", "windows.csv"])
+def test_no_file_outside_is_written_through_a_link(tmp_path, name):
+    """Protects a user's file to which somebody has laid a link in a set that others may write."""
+    precious, results = tmp_path / "precious", tmp_path / "results"
+    precious.write_text("run_id\nkept\n")
+    results.mkdir()
+    (results / name).symlink_to(precious)
+    with contextlib.suppress(UserError):
+        append_rows(results, "windows", [{"run_id": "a"}])
+    assert precious.read_text() == "run_id\nkept\n"
+
+
+def test_a_whole_last_row_without_a_line_end_is_kept_and_a_mark_of_byte_order_is_not(tmp_path):
+    """Protects a table that an editor has saved: the next row takes no row away, and no column comes twice."""
+    append_rows(tmp_path, "windows", [{"run_id": "a", "window": 0}, {"run_id": "b", "window": 1}])
+    path = tmp_path / "windows.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().rstrip(b"\n"))
+    append_rows(tmp_path, "windows", [{"run_id": "c", "window": 2}])
+    assert list(read_table(tmp_path, "windows").run_id) == ["a", "b", "c"]
+    assert path.read_text().startswith("run_id,window,")
+
+
+def test_rows_that_replace_others_leave_the_others_where_they_fail(tmp_path):
+    append_rows(tmp_path, "windows", [{"run_id": "a"}])
+    with pytest.raises(KeyError):
+        append_rows(tmp_path, "windows", [{"run": "b"}], anew=True)
+    assert list(read_table(tmp_path, "windows").run_id) == ["a"]
+    append_rows(tmp_path, "windows", [{"run_id": "b"}], anew=True)
+    assert list(read_table(tmp_path, "windows").run_id) == ["b"]
 
 
 def test_a_killed_writer_leaves_whole_rows(tmp_path, capsys):

@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/setup/test_pack.py
 """
 
+import contextlib
 import json
 import os
 import random
@@ -135,6 +136,19 @@ def test_one_flipped_byte_anywhere_is_refused_or_changes_nothing(own_data):
         path.write_bytes(spoiled)
         with pytest.raises(UserError, match="cannot be used"):
             open_pack(Config(data=str(own_data), loader="packed"), "train")
+
+
+@pytest.mark.parametrize("ending", ["lock", "part", "journal"])
+def test_nothing_is_written_through_a_link(own_data, ending):
+    """Protects a user's file to which somebody has laid a link in the packed folder that others may write."""
+    precious = own_data / "precious"
+    precious.write_text("kept")
+    path = own_data / "packed" / "full" / "train.safetensors"
+    path.parent.mkdir(parents=True)
+    path.with_suffix(f".{ending}").symlink_to(precious)
+    with contextlib.suppress(UserError):
+        make(own_data)
+    assert precious.read_text() == "kept"
 
 
 def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):

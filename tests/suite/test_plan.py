@@ -4,14 +4,17 @@
 """
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 from support import NUM_TRAIN, ROOT, SYNTHETIC_YAML, draw_images, environment, finish
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import locked
 from benchmarks.common.results import append_rows, read_table
 from scripts.proof import wanted
 from scripts.setup import pack
@@ -286,6 +289,38 @@ def test_a_run_folder_without_settings_costs_no_row(tmp_path, text, word):
     assert done.stderr.startswith("warning: ") and word in done.stderr.splitlines()[0]
     (row,) = read_table(tmp_path, "runs").to_dict("records")
     assert (row["run_id"], row["status"], row["settings"]) == (run_dir.name, "failed", "")
+
+
+IMPATIENT_ATTEMPT = """
+import runpy, sys
+from benchmarks.common import results
+results.LOCK_LIMIT_S = 0.5
+sys.argv = ["attempt", *sys.argv[1:]]
+runpy.run_module("scripts.suite.attempt", run_name="__main__")
+"""
+WRITES_A_ROW = """
+import os
+from pathlib import Path
+from benchmarks.common.results import append_rows
+append_rows(Path(os.environ["RUN_DIR"]).parent.parent, "windows", [{"run_id": "a"}])
+"""
+
+
+def test_a_run_ends_at_its_limit_though_another_process_keeps_the_tables_locked(tmp_path):
+    """Protects TIMEOUT: neither the run nor its attempt waits for ever, and the printed line says what became of it."""
+    run_dir = tmp_path / "logs" / "single-1-120000"
+    run_dir.mkdir(parents=True)
+    (run_dir / "settings.json").write_text('{"schema": 1, "asked": {"limit_s": 0.5, "timeout_s": 60}}')
+    attempt = [sys.executable, "-c", IMPATIENT_ATTEMPT, "--strategy", "single", "--results", tmp_path]
+    command = [*attempt, "--run-id", run_dir.name, "--", sys.executable, "-c", WRITES_A_ROW]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with locked(tmp_path / ".writing"), subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) as process:
+        try:
+            out, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert re.search("single +#1 +timeout", out) and process.returncode > 0
+    assert f"has held the lock for more than 0.5 s, {tmp_path}/.writing" in errors and "Traceback" not in errors
 
 
 # --- the source ---------------------------------------------------------------------------------------------------
