@@ -75,8 +75,8 @@ def append_rows(results: Path, table: str, rows: Iterable[dict], *, anew: bool =
     A file of an older schema gets the columns that it lacks, empty in its rows.
     """
     columns = TABLES[table]
-    needed = "run_id" if "run_id" in columns else columns[0]
-    append_csv(results / f"{table}.csv", columns, rows, needed=[needed], anew=anew, once=once)
+    key = "run_id" if "run_id" in columns else columns[0]
+    append_csv(results / f"{table}.csv", columns, rows, key=key, anew=anew, once=once)
 
 
 def append_csv(
@@ -84,26 +84,27 @@ def append_csv(
     columns: Sequence[str],
     rows: Iterable[dict],
     *,
-    needed: Sequence[str],
+    key: str = "",
     anew: bool = False,
     once: bool = False,
 ) -> None:
     """Add rows to a CSV file, whole or not at all; they are on the disk when this returns.
 
-    columns: of a new file; an old one gets those that it lacks, empty in its rows. needed: columns without which an
-    old file is not one of ours. anew: the rows replace those of an old file. once: a row whose first cell begins a
-    line already is left out. One process writes at a time, beside the old file, and renames: a kill, a full disk or
-    a power cut leaves the earlier rows. A last line that something else left half written is dropped.
-    Raises KeyError for an unknown column, and UserError where the folder cannot be written, the file is not one of
-    ours, or another process is writing in the folder for too long.
+    columns: of a new file. key: a file with this column gets the other columns that it lacks, empty in its rows; '':
+    a file must have just these columns. anew: the rows replace those of an old file. once: a row whose first cell
+    begins a line already is left out. One process writes at a time, beside the old file, and renames: a kill, a full
+    disk or a power cut leaves the earlier rows. A last line that something else left half written is dropped.
+    Raises KeyError for an unknown column, and UserError where the folder cannot be written, the file has other
+    columns, or another process is writing in the folder for too long.
     """
     with writing(path.parent):
         there = not anew and path.exists()
         lines = _whole_lines(path.read_text(encoding="utf-8-sig", errors="surrogateescape")) if there else []
         header = _cells(lines[0]) if lines else list(columns)
-        if not {*needed} <= {*header}:
-            names = ", ".join(needed)
-            raise UserError(f"{path} does not start with a line of column names with {names}; move it away")
+        if key and key not in header:
+            raise UserError(f"{path} does not start with a line of column names; move it away")
+        if not key and header != list(columns):
+            raise UserError(f"{path} has other columns than {', '.join(columns)}; move it away")
         out = io.StringIO()
         lacking = [name for name in columns if name not in header]
         out.writelines(line + "\n" for line in (_widened(lines, header, lacking) if lacking else lines))

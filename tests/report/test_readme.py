@@ -166,7 +166,7 @@ def test_measured_rows_are_added_and_never_mixed(tmp_path, monkeypatch):
         monkeypatch.setattr(overhead, "compare_loops", lambda pairs, flags, ratios=ratios: ratios)
         assert overhead.main(overhead.Options(output=path)) == 0
     assert of_measured(path.parent)["overhead.loop"] == "0.500 [0.500, 0.500], 0.750 [0.750, 0.750]"
-    with pytest.raises(UserError, match="column names with what, commit, date, machine; move it away"):
+    with pytest.raises(UserError, match="has other columns than what, commit, date, machine; move it away"):
         add_rows(path, [{"what": "loop"}])
     path.write_text("what\nloop\n")
     with pytest.raises(UserError, match=r"overhead\.csv lacks the columns quantity, ratio"):
