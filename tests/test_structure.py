@@ -6,6 +6,7 @@
 import ast
 import graphlib
 import json
+import re
 import subprocess
 import sys
 
@@ -185,3 +186,13 @@ def test_every_script_has_a_help():
             assert first_line in text and f"-m {module}" in text and "--global-batch" in text
         else:
             assert "--help" in text and (text.count("--") >= 2 or "positional arguments" in text), module
+
+
+def test_locks_and_replaced_files_have_one_place():
+    """Protects from a lock opened through a link or waited for without end, and from a file replaced without a sync."""
+    found = {}
+    for path in [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/**/*.py")]:
+        for word in re.findall(r"\bfcntl\.flock|\bmkstemp\b|\.chmod\(|\.to_csv\([^)]*/", path.read_text()):
+            found.setdefault(str(path.relative_to(ROOT)), set()).add(word)
+    found.pop("scripts/suite/schedule.py", None)  # does not wait for .suite
+    assert found == {"benchmarks/common/files.py": {"fcntl.flock"}}

@@ -17,7 +17,7 @@ from support import ROOT, environment, recorded
 from benchmarks.common.results import WARM_UP, append_rows, read_table
 from scripts.analysis import manifest
 from scripts.analysis.sets import load_set
-from scripts.report.publish import Options, _place, put, without_paths
+from scripts.report.publish import Options, _place, _private, put, without_paths
 from scripts.report.publishable import RULE, missing_files, problems
 from scripts.report.readme import PUBLISHED, shown
 
@@ -163,6 +163,13 @@ def test_paths_of_the_machine_are_left_out():
     )
     wanted = '{"data":"photos","x":"configs/a.yaml"} /usr/lib/libc.so x.log images/s </td>'
     assert without_paths(text, private) == wanted
+
+
+@pytest.mark.parametrize(("home", "text"), [("/", "images/s"), ("/home/ann", "~/x, images/s")])
+def test_the_home_of_a_container_hides_no_slash(home, text, good, monkeypatch):
+    """Protects reports that a container publishes, where HOME is / and every / once became ~."""
+    monkeypatch.setenv("HOME", home)
+    assert without_paths(text.replace("~", home), _private(load_set(good), "a set")) == text
 
 
 def test_a_failed_move_leaves_the_old_set(tmp_path):
