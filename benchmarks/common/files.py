@@ -1,4 +1,7 @@
-"""Open files that others may have put there: lock files without following links, and data without waiting for it.
+"""Files that others may have put there, and files that must last.
+
+Lock files are opened without following links, and data without waiting for it. What is written is whole or not there,
+and it is on the disk when the call returns.
 
 Needs no torch.
 """
@@ -7,10 +10,12 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from benchmarks.common.errors import UserError
 
@@ -73,3 +78,49 @@ def locked(path: Path, limit_s: float = LOCK_LIMIT_S) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Make `path` hold what `write` writes: a reader, also one after a power cut, finds the old or the new content.
+
+    The content goes to a new file `.<name>.<16 hex digits>` beside `path`, which is renamed. It is on the disk when
+    this returns. The mode is what the umask says. A failure removes the new file; only a killed process leaves it.
+    Raises OSError, and what `write` raises.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Return once the names in `folder` are on the disk, where its file system can say so. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync no folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` and the folders above it where they are missing; their names are on the disk when this returns.
+
+    Raises OSError.
+    """
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
