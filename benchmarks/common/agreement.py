@@ -1,14 +1,21 @@
-"""What the ranks agree on between windows, by nothing but a script's own sum over them.
+"""What the ranks agree on: by a script's own sum over them, and, once they were asked to stop, by their run's folder.
 
-    with stop_requests(config) as requests:      # signals that wait for a checkpoint
-        signum = agree(losses, requests, steps_done, worker.device, reduce)
+    with stop_request(config, worker) as stop:      # a signal waits for a checkpoint
+        stop.steps_begun += 1                       # before each step
+        if stop.signum and stop.is_due(): ...       # all ranks stop before this step
+        signum = agree(losses, stop.signum, steps_done, worker.device, reduce)
 
-Each of these is a collective: every rank calls it, with the same number of losses or values.
+`agree` and what follows it are collectives: every rank calls them, with the same number of losses or values.
 """
 
 import contextlib
 import hashlib
+import math
 import signal
+import socket
+import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -17,42 +24,109 @@ from benchmarks.common.config import Config
 from benchmarks.common.devices import Reduce, Worker
 from benchmarks.common.errors import Diverged
 from benchmarks.common.host_batches import STOP_SIGNALS
+from benchmarks.common.run_folder import RunFolder
 
+POSTS_S, POLL_S = 5.0, 0.02  # for the signal, and then the news of it, to reach every rank
 EXACT_HEX_DIGITS = 13  # 52 bits, which a float64 holds exactly
 
 
+class StopRequest:
+    """Whether this rank was asked to stop, and before which step all ranks do so.
+
+    Ranks hear of a signal at different steps, some while they wait in a collective, where Python runs no handler. So a
+    thread hears it, and posts in the run's folder how many steps its rank has begun. Each rank waits before its next
+    step until all have posted; the last step is the largest of these numbers, which every rank can still reach. Where
+    not all have posted in time, they stop where `agree` finds them next. Whoever says first which of the two it
+    is decides for all. Nothing of this costs a run that is not asked to stop anything.
+    """
+
+    def __init__(self, worker: Worker, folder: RunFolder | None, posts_s: float):
+        self.worker, self.folder, self.posts_s = worker, folder, posts_s
+        self.signum = 0
+        """The first signal that asked."""
+        self.steps_begun = 0
+        """By this rank, counted by the engine before it looks at `signum`."""
+        self.last_step: float | None = None
+
+    def hear(self, sent: socket.socket) -> None:
+        """Read the numbers of signals until the other end is closed."""
+        while numbers := sent.recv(64):
+            asked = [number for number in numbers if number in STOP_SIGNALS]
+            if asked and not self.signum:
+                self.ask(asked[0])
+
+    def ask(self, signum: int) -> None:
+        """The signal has come. It is set before the steps are read: a step that begins after that sees it."""
+        self.signum = signum
+        if self.folder and self.worker.world_size > 1:
+            try:
+                self.folder.post_stop(self.worker.rank, self.steps_begun)
+            except OSError as error:
+                print(f"warning: the ranks cannot agree on a step to stop at: {error}", file=sys.stderr)
+
+    def is_due(self) -> bool:
+        """Whether the run stops before the step that was begun last. Only a rank that was asked to stop may call it."""
+        if self.last_step is None:
+            self.last_step = self._agreed_step()
+        return self.steps_begun > self.last_step
+
+    def _agreed_step(self) -> float:
+        """The number of steps after which all ranks stop; infinity where `agree` has to find the place."""
+        if self.worker.world_size == 1:
+            return self.steps_begun - 1
+        began_s = time.monotonic()
+        while self.folder and time.monotonic() < began_s + 2 * self.posts_s:
+            if (decided := self.folder.decided_stop()) is not None:
+                return decided if decided >= 0 else math.inf
+            posted = self.folder.stops(self.worker.world_size)
+            if len(posted) == self.worker.world_size:
+                self.folder.decide_stop(max(posted))
+            elif time.monotonic() > began_s + self.posts_s:
+                self.folder.decide_stop(-1)
+            else:
+                time.sleep(POLL_S)
+        return math.inf
+
+
 @contextlib.contextmanager
-def stop_requests(config: Config) -> Iterator[list[int]]:
-    """Signals that arrived, where there is a checkpoint to write before obeying them; else they kill at once.
+def stop_request(config: Config, worker: Worker) -> Iterator[StopRequest]:
+    """Signals that arrive, where there is a checkpoint to write before obeying them; else they kill at once.
 
     SIGTERM is what schedulers and launchers send, SIGINT what torch.multiprocessing sends to ranks whose parent has
     gone; SIGUSR1 is what launchers/slurm.sh asks Slurm to send first.
     """
-    requests: list[int] = []
+    stop = StopRequest(worker, RunFolder.current(), min(POSTS_S, config.timeout_s / 4))
     with contextlib.ExitStack() as undo:
-        for signum in STOP_SIGNALS if config.checkpoint_dir else ():
-            before = signal.signal(signum, lambda number, frame: requests.append(number))
-            undo.callback(signal.signal, signum, before or signal.SIG_DFL)
-        yield requests
+        if config.checkpoint_dir:
+            heard, told = socket.socketpair()
+            told.setblocking(False)
+            undo.callback(told.close)
+            undo.callback(told.shutdown, socket.SHUT_RDWR)  # also where a loader's worker holds the other copy
+            undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False))
+            threading.Thread(target=stop.hear, args=[heard], daemon=True).start()
+            for signum in STOP_SIGNALS:
+                before = signal.signal(signum, lambda number, frame: None)
+                undo.callback(signal.signal, signum, before or signal.SIG_DFL)
+        yield stop
 
 
 def agree(
-    losses: Sequence[torch.Tensor | None], requests: list[int], steps_done: int, device: torch.device, reduce: Reduce
+    losses: Sequence[torch.Tensor | None], signum: int, steps_done: int, device: torch.device, reduce: Reduce
 ) -> int:
     """One sum over the ranks tells all of them whether any has lost its loss or was asked to stop.
 
-    losses: of the last steps, scalars on the device, or None on ranks without one. requests: signals that this rank
-    was sent. Returns the signal to obey, or 0. Raises Diverged on every rank, with the first bad step.
+    losses: of the last steps, scalars on the device, or None on ranks without one. signum: that this rank was
+    sent, or 0. Returns the signal to obey, or 0. Raises Diverged on every rank, with the first bad step.
     """
     news = torch.zeros(len(losses) + 1, dtype=torch.float64, device=device)
     if losses and losses[0] is not None:
         news[:-1] = ~torch.stack(losses).isfinite()
-    news[-1] = bool(requests)
+    news[-1] = bool(signum)
     *bad, stop = reduce(news).tolist()
     if any(bad):
         first = steps_done - len(bad) + next(n for n, value in enumerate(bad) if value)
         raise Diverged(f"the loss was not finite at step {first} (counted from 0); lower --lr or check the data")
-    return (requests or [signal.SIGTERM])[0] if stop else 0
+    return (signum or signal.SIGTERM) if stop else 0
 
 
 def gather(values: Sequence[float], worker: Worker, reduce: Reduce) -> torch.Tensor:

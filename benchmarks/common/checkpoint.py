@@ -1,18 +1,44 @@
 """Checkpoints: whole or not at all, written by one rank, read by all, never onto somebody else's device.
 
 torch.load("last.pt", weights_only=True)["model"]    # plain tensors under torchvision's names
+
+Each run has a folder of its own, which the plan names DIR/<strategy>-<round>.
 """
 
-import contextlib
-import os
-from collections.abc import Callable
+import math
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 
-from benchmarks.common.config import Config
+from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.devices import Worker
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import make_folder, replace_whole
+from benchmarks.common.model import draw_model
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.settings import NOT_COUNTED
+
+CHECKPOINT = re.compile(r"(last|previous|best|epoch\d+-step\d+)\.pt")
+# What a killed run leaves: files of replace_whole, and of check_writable.
+LEFT_OVER = re.compile(rf"\.{CHECKPOINT.pattern}\.[0-9a-f]{{16}}|\.probe\.\w+")
+# Besides NOT_COUNTED: a training that goes on may have others of these. Every other field must be what it was.
+MAY_DIFFER = {
+    "epochs": "a longer or a shorter training",
+    "global_batch": "compared by `about`",
+    "batch_per_device": "the global batch that it makes is compared",
+    **dict.fromkeys(("warmup_steps", "windows", "window_steps", "account_steps"), "what is timed"),
+    **dict.fromkeys(("workers", "prefetch"), "who reads the images, and when"),
+    "skip_bad_files": "the way on after a file that cannot be read",
+    # A checkpoint goes from one strategy to another, so that options of one strategy may differ, too.
+    **dict.fromkeys(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view"), "of DDP"),
+    **dict.fromkeys(("comm_hook", "powersgd_rank", "shard_ranks", "local_period", "local_group"), "of one strategy"),
+    **dict.fromkeys(("compression", "opt_level", "cut", "split_size", "copy_stream"), "of one strategy"),
+    **dict.fromkeys(("microbatches", "pipeline_schedule"), "of one strategy"),
+}
 
 State = Callable[[], dict]
 """What training goes on from, whole: `model` under torchvision's names, `optimizer`, and what else a script needs."""
@@ -49,42 +75,56 @@ class Checkpointer:
             return
         whole = {
             "about": about(self.config, self.num_classes),
+            "settings": trained_with(self.config),
             **state,
             **at,
             "random": torch.get_rng_state(),
             "extra": {key: value.state_dict() for key, value in self.extra.items()},
         }
-        folder = Path(self.config.checkpoint_dir)
-        save_checkpoint(folder, name, whole)
-        if self.config.checkpoint_keep and name == "last.pt":
-            kept = folder / f"epoch{at['epoch']}-step{at['step']}.pt"
-            kept.unlink(missing_ok=True)
-            os.link(folder / name, kept)
+        keep = self.config.checkpoint_keep and name == "last.pt"
+        kept = f"epoch{at['epoch']}-step{at['step']}.pt" if keep else ""
+        save_checkpoint(Path(self.config.checkpoint_dir), name, whole, kept)
 
-    def resume(self) -> dict | None:
-        """Restore everything, if --resume asks for it and finds a checkpoint; returns the checkpoint.
+    def resume(self, optimizer: torch.optim.Optimizer, num_steps: int) -> tuple[dict | None, dict]:
+        """Restore everything, if --resume asks for it and finds a checkpoint; returns the checkpoint, and columns of
+        the row: the reason, where settings of its training are others now. num_steps: of an epoch.
 
-        Raises UserError for a checkpoint of another training, or of a strategy whose state this one cannot take up.
+        Raises UserError for a folder that cannot be written or holds another run's checkpoints, and for a checkpoint of
+        another training, with impossible content, or of a strategy whose state this one cannot take up.
         """
+        if self.config.checkpoint_dir:
+            check_unused(self.config)
+            if self.worker.reports:
+                check_writable(Path(self.config.checkpoint_dir))
         saved = load_checkpoint(self.config, self.num_classes)
         if saved is None:
-            return None
+            return None, {}
+        path = source_of(self.config)
+        changed = compare_settings(path, saved, self.config)
+        with torch.device("meta"):
+            model = draw_model(self.config, self.num_classes)
+        if problem := next(problems(saved, model, num_steps, self.config), ""):
+            raise UserError(f"{path}: {problem}; {remedy_for(self.config)}")
         for key in self.extra:
             if key not in saved["extra"]:
                 raise UserError(f"the checkpoint holds no {key}: another strategy wrote it; start without --resume")
+        asked = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
         try:
             self.load(saved)
-        except (KeyError, ValueError) as error:  # how torch says that an optimizer's state is another one's
-            why = str(error).splitlines()[0][:120]
+            for key, value in self.extra.items():
+                value.load_state_dict(saved["extra"][key])
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            # how torch says that an optimizer's state is another one's
+            why = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
             raise UserError(
                 f"the checkpoint's state does not fit ({why}); resume it with the strategy that wrote it, or start "
                 "without --resume"
             ) from None
-        for key, value in self.extra.items():
-            value.load_state_dict(saved["extra"][key])
+        for group, values in zip(optimizer.param_groups, asked, strict=True):
+            group.update(values)  # momentum and weight decay are this run's
         self.share()  # a no-op where every rank has read the same file
         torch.set_rng_state(saved["random"])
-        return saved
+        return saved, {"reason": f"resumed with other settings: {changed}"} if changed else {}
 
 
 def whole_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict:
@@ -98,29 +138,65 @@ def load_whole_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, s
     optimizer.load_state_dict(saved["optimizer"])
 
 
-def save_checkpoint(folder: Path, name: str, state: dict) -> None:
-    """Write `state` (tensors, numbers, text) to folder/name by way of a temporary file.
+def check_unused(config: Config) -> None:
+    """Raises UserError where the folder holds checkpoints and the run is not asked to go on from them."""
+    folder = Path(config.checkpoint_dir)
+    if not config.resume and holds_checkpoints(folder):
+        raise UserError(
+            f"{folder} holds checkpoints of an earlier run; add --resume to go on from them, or choose another "
+            "--checkpoint-dir"
+        )
 
-    The last.pt before it stays as previous.pt. Raises UserError where the folder cannot be written.
+
+def holds_checkpoints(folder: Path) -> bool:
+    return folder.is_dir() and any(CHECKPOINT.fullmatch(path.name) for path in folder.iterdir())
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder, put a file there for a moment, and remove what killed runs have left half written.
+
+    Raises UserError where one of these fails, so that it is known before the first epoch and not after it.
     """
-    path, temporary = folder / name, folder / f".{name}.writing"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            torch.save(_on_cpu(state), file)  # so that a machine without this device can read it
-            file.flush()
-            os.fsync(file.fileno())
+        make_folder(folder)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe.") as probe:
+            probe.write(b"checkpoints will lie here\n")
+            probe.flush()
+        for path in folder.iterdir():
+            if LEFT_OVER.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        why = error.strerror or error
+        raise UserError(f"cannot write checkpoints in {folder}: {why}; choose another --checkpoint-dir") from None
+
+
+def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> None:
+    """Write `state` (tensors, numbers, text) to folder/name, whole, and on the disk when this returns.
+
+    The last.pt before it stays as previous.pt. kept: a name for one more copy. Raises UserError where the folder cannot
+    be written.
+    """
+    path = folder / name
+
+    def write(file) -> None:
+        torch.save(_on_cpu(state), file)  # so that a machine without this device can read it
         if name == "last.pt" and path.exists():
-            # A link, not a rename: at every moment there is a whole last.pt.
-            (folder / ".previous.pt").unlink(missing_ok=True)
-            os.link(path, folder / ".previous.pt")
-            os.replace(folder / ".previous.pt", folder / "previous.pt")
-        os.replace(temporary, path)
+            copy_whole(path, folder / "previous.pt")  # only now that the new one has found its place on the disk
+
+    try:
+        make_folder(folder)
+        replace_whole(path, write)
+        if kept:
+            copy_whole(path, folder / kept)
     except (OSError, RuntimeError) as error:  # torch hides a full disk behind a RuntimeError
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         why = error.__context__ if isinstance(error.__context__, OSError) else error
         raise UserError(f"cannot write the checkpoint {path}: {why}; the one before is kept") from None
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """A copy and no link, which some file systems do not have. Raises OSError."""
+    with open(source, "rb") as content:
+        replace_whole(target, lambda file: shutil.copyfileobj(content, file, 2**20))
 
 
 def _on_cpu(value):
@@ -132,6 +208,19 @@ def _on_cpu(value):
     return [_on_cpu(item) for item in value] if isinstance(value, list) else value
 
 
+def source_of(config: Config) -> Path:
+    """The file that --resume reads: in the run's folder, or where this one has no checkpoints in the folder above,
+    which suites gave to all their runs before each had its own."""
+    folder, name = Path(config.checkpoint_dir), f"{config.resume_from}.pt"
+    older = RunFolder.current() and not holds_checkpoints(folder) and (folder.parent / name).exists()
+    return folder.parent / name if older else folder / name
+
+
+def remedy_for(config: Config) -> str:
+    other = "previous" if config.resume_from == "last" else "last"
+    return f"use --resume-from {other} for the one before, or start without --resume"
+
+
 def load_checkpoint(config: Config, num_classes: int) -> dict | None:
     """The state that --resume asks for, on the CPU; None where there is nothing to resume.
 
@@ -139,14 +228,14 @@ def load_checkpoint(config: Config, num_classes: int) -> dict | None:
     """
     if not config.resume:
         return None
-    path = Path(config.checkpoint_dir) / f"{config.resume_from}.pt"
     if not config.checkpoint_dir:
         raise UserError("resume needs --checkpoint-dir, the folder with last.pt")
+    path, remedy = source_of(config), remedy_for(config)
     if not path.exists():
         print(f"nothing to resume: {path} does not exist yet; starting from the beginning", flush=True)
         return None
-    other = "previous" if config.resume_from == "last" else "last"
-    remedy = f"use --resume-from {other} for the one before, or start without --resume"
+    if not path.is_file():
+        raise UserError(f"{path} is not a regular file; {remedy}")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler answers garbage with whatever comes up
@@ -162,7 +251,7 @@ def load_checkpoint(config: Config, num_classes: int) -> dict | None:
 
 
 def about(config: Config, num_classes: int) -> dict:
-    """What must agree between a checkpoint and the run that resumes it."""
+    """What must agree between a checkpoint and the run that resumes it, whatever --resume-anyway says."""
     return {
         "arch": config.arch,
         "norm": config.norm,
@@ -170,3 +259,101 @@ def about(config: Config, num_classes: int) -> dict:
         "global_batch": config.global_batch,
         "seed": config.seed,
     }
+
+
+def trained_with(config: Config) -> dict:
+    """The settings of a training that a run which resumes it must have, too; the fingerprint of the images is '' for
+    synthetic ones, and in a run that no launcher started."""
+    folder, fingerprint = RunFolder.current(), ""
+    if folder and folder.has_settings():
+        fingerprint = folder.settings()["asked"].get("fingerprint", "")
+    fields = {name: value for name, value in vars(config).items() if name not in MAY_DIFFER | NOT_COUNTED}
+    return fields | {"fingerprint": fingerprint}
+
+
+def compare_settings(path: Path, saved: dict, config: Config) -> str:
+    """Which settings the training had otherwise, in words; '' where none, or where the checkpoint does not say.
+
+    Raises UserError where there are some, unless --resume-anyway says to go on with the new ones.
+    """
+    before, now = saved.get("settings"), trained_with(config)
+    if not isinstance(before, dict):
+        print(f"warning: {path} does not say what it was trained with; lr, data and others were not compared")
+        return ""
+    defaults = {name: field.default for name, field in FIELDS.items()}  # of fields that are newer than the checkpoint
+    before = defaults | before
+    names = [name for name in now if name != "fingerprint" or (before.get(name) and now[name])]
+    changed = [f"{name} {now[name]}, not {before.get(name)}" for name in names if before.get(name) != now[name]]
+    if changed and not config.resume_anyway:
+        raise UserError(
+            f"{path} is of a training with other settings (this run has {'; '.join(changed)}); set these as they were, "
+            "or add --resume-anyway to go on with the new ones"
+        )
+    return "; ".join(changed)
+
+
+def problems(saved: dict, model: torch.nn.Module, num_steps: int, config: Config) -> Iterator[str]:
+    """What a checkpoint holds that no training writes. model: the one that it is of, on the meta device. num_steps: of
+    an epoch."""
+    yield from _wrong_numbers(saved, num_steps)
+    yield from _wrong_weights(saved["model"], model.state_dict(), config)
+    yield from _wrong_optimizer(saved.get("optimizer"), [*model.parameters()])
+    for name, tensor in _tensors(saved):
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            yield f"{name} holds values that are not finite"
+
+
+def _wrong_numbers(saved: dict, num_steps: int) -> Iterator[str]:
+    for name, most in (("epoch", math.inf), ("step", num_steps), ("best_acc1", 100.0)):
+        value = saved.get(name)
+        kinds = (int, float) if name == "best_acc1" else (int,)
+        if type(value) not in kinds or not 0 <= value <= most:
+            limit = "" if most == math.inf else f" to {most:g}"
+            yield f"its {name} is {value!r:.60}, and must be a number from 0{limit}"
+    for name, like in (("train_sums", torch.zeros(4, dtype=torch.float64)), ("random", torch.get_rng_state())):
+        value = saved.get(name)
+        if not isinstance(value, torch.Tensor) or (value.dtype, value.shape) != (like.dtype, like.shape):
+            yield f"its {name} must be {like.dtype} of shape {tuple(like.shape)}"
+    if not isinstance(saved.get("extra"), dict):
+        yield "its extra must be a dictionary"
+
+
+def _wrong_weights(weights: object, wanted: Mapping[str, torch.Tensor], config: Config) -> Iterator[str]:
+    if not isinstance(weights, dict):
+        yield f"its model is a {type(weights).__name__}, and must be a dictionary of tensors"
+        return
+    for name in [*wanted, *weights]:
+        if name not in weights:
+            yield f"the weights of {name} are missing"
+        elif name not in wanted:
+            yield f"the weights {name!r:.60} are none of {config.arch}'s"
+    half = {torch.float16} if config.opt_level in ("O2", "O3") else set()  # Apex keeps the weights themselves in it
+    for name, like in wanted.items():
+        found = weights.get(name)
+        if not isinstance(found, torch.Tensor) or found.shape != like.shape or found.dtype not in {like.dtype} | half:
+            what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+            yield f"{name} is {what}, and must be {like.dtype} {tuple(like.shape)}"
+
+
+def _wrong_optimizer(optimizer: object, parameters: list[torch.Tensor]) -> Iterator[str]:
+    whole = isinstance(optimizer, dict) and isinstance(optimizer.get("state"), dict)
+    if not whole or not isinstance(optimizer.get("param_groups"), list):
+        yield "its optimizer must be a dictionary with state and param_groups"
+        return
+    for number, values in optimizer["state"].items():
+        if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(values, dict):
+            yield f"its optimizer's state {number!r:.60} is of no parameter"
+            continue
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) and value.dim() and value.shape != parameters[number].shape:
+                shape = tuple(parameters[number].shape)
+                yield f"the {name} of parameter {number} is {tuple(value.shape)}, and must be {shape}"
+
+
+def _tensors(value: object, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor in nested dictionaries, lists and tuples, with its place."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, inner in items:
+        yield from _tensors(inner, f"{name}/{key}".lstrip("/"))

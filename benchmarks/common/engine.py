@@ -6,7 +6,6 @@ that looks at them, or talks to the other ranks, happens in `_pulse`, between tw
 
 import dataclasses
 import functools
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -15,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks.common.account import Exchange, WithoutExchange, take_apart
-from benchmarks.common.agreement import agree, count_devices, gather, stop_requests
+from benchmarks.common.agreement import agree, count_devices, gather, stop_request
 from benchmarks.common.checkpoint import Checkpointer, Load, State, load_whole_state, whole_state
 from benchmarks.common.clock import Clock, Window, check_windows_fit, first_timed
 from benchmarks.common.config import Config
@@ -73,7 +72,7 @@ def fit(
         step, predict = first_timed(step, worker.device, columns), predict or model.forward
     run = _Run(config, worker, model, optimizer, train, val, step, reduce, predict or model, share, checkpoints, clock)
     first_epoch, first_step = run.resume()
-    with stop_requests(config) as run.stop_requests:
+    with stop_request(config, worker) as run.stop:
         for epoch in range(first_epoch, config.epochs):
             run.train_epoch(epoch, first_step if epoch == first_epoch else 0)
             run.evaluate(epoch)
@@ -113,14 +112,16 @@ class _Run:
         self.step_ms: list[float] = []
         self.summary: dict = {}
         self.best_acc1 = 0.0
-        self.stop_requests: list[int] = []
 
     def train_epoch(self, epoch: int, first_step: int) -> None:
-        config, num_steps = self.config, self.train.num_steps
+        config, num_steps, stop = self.config, self.train.num_steps, self.stop
         began_s = time.perf_counter()
         self.train.set_epoch(epoch, first_step)
         batches = iter(self.train)
         for n in range(first_step, num_steps):
+            stop.steps_begun += 1
+            if stop.signum and stop.is_due():  # all ranks are here; a window that is open is dropped
+                self._pulse(epoch, n, due=True)
             if self._window_due(n, first_step):
                 self.record.book("training outside windows" if self.windows else "warm-up")
                 self.clock.start()
@@ -161,20 +162,21 @@ class _Run:
         self.windows.append(window)
         self.step_ms += step_ms
 
-    def _pulse(self, epoch: int, next_step: int) -> None:
-        """Between windows: are the losses still numbers, is a stop wanted, is a checkpoint due?"""
+    def _pulse(self, epoch: int, next_step: int, due: bool = False) -> None:
+        """Between windows: are the losses still numbers, is a stop wanted, is a checkpoint due? due: it has to look."""
         save = 0 < self.config.checkpoint_steps <= self.steps_unsaved
         ended = next_step == self.train.num_steps
-        if not (save or ended or len(self.losses) >= self.config.window_steps):
+        if not (save or ended or due or len(self.losses) >= self.config.window_steps):
             return
         steps_done = epoch * self.train.num_steps + next_step
-        stop = agree(self.losses, self.stop_requests, steps_done, self.worker.device, self.reduce)
+        stop = agree(self.losses, self.stop.signum, steps_done, self.worker.device, self.reduce)
         self.losses = []
         self.record.progress(steps_done)
         if self.config.checkpoint_dir and (save or stop) and not (ended and not stop):
             self.save("last.pt", epoch, next_step)
         if stop:
-            raise Stopped(stop, f"{signal.Signals(stop).name} stopped the run after step {next_step} of epoch {epoch}")
+            self.reduce(torch.zeros(1, device=self.worker.device))  # who leaves first has the others ended
+            raise Stopped(stop, f"a checkpoint of step {next_step} of epoch {epoch} was saved")
 
     @torch.no_grad()
     def evaluate(self, epoch: int) -> None:
@@ -223,7 +225,7 @@ class _Run:
 
     def resume(self) -> tuple[int, int]:
         """The epoch and the step in it to start from, with everything restored if --resume found a checkpoint."""
-        at = self.checkpoints.resume()
+        at, self.summary = self.checkpoints.resume(self.optimizer, self.train.num_steps)
         if at is None:
             check_windows_fit(self.config, self.train.num_steps)
             return 0, 0

@@ -1,5 +1,7 @@
 """The four ways in which a run ends without a bug. `outcome.guarded` turns each into an exit code."""
 
+import signal
+
 
 class UserError(Exception):
     """A mistake the user can mend: the text says what was wrong, where, and what to do next."""
@@ -14,8 +16,8 @@ class Diverged(Exception):
 
 
 class Stopped(Exception):
-    """A signal asked the run to stop, and it did so between two steps. `signum` is the signal."""
+    """A signal asked the run to stop, and it did so between two steps. `signum` is the signal, `text` what is left."""
 
     def __init__(self, signum: int, text: str):
-        super().__init__(text)
+        super().__init__(f"{signal.Signals(signum).name} stopped the run; {text}")
         self.signum = signum

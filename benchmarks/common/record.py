@@ -32,6 +32,7 @@ class Record:
         self.booked_until = self.started_at
         self.book("imports", IMPORTED_AT)
         self.book("data set, model and process group")
+        self.reported = (0, time.monotonic())
 
     def book(self, part: str, now: float | None = None) -> None:
         """Book the time since the last booking on `part` of the run's wall clock."""
@@ -84,8 +85,11 @@ class Record:
 
     def progress(self, steps_done: int) -> None:
         """Tell the launcher's progress bar how far training is."""
+        (steps_before, before), now = self.reported, time.monotonic()
+        self.reported = (steps_done, now)
         if self.folder:
-            self.folder.write_progress(steps_done, self.num_steps)
+            step_s = (now - before) / max(1, steps_done - steps_before) if steps_before else 0.0
+            self.folder.write_progress(steps_done, self.num_steps, step_s)
 
     def finish(self, measured: dict, met: dict) -> None:
         """Hand the launcher what only the run knows; without a launcher, print the throughput.

@@ -3,9 +3,11 @@
     settings.json      what was asked (the plan), and what the run met (its launcher); see benchmarks.common.settings
     config.yaml        the resolved configuration, as differences from the defaults: what the script reads
     run.log            everything that the run's processes print
-    progress           "steps done, steps in all", for the bar
+    progress           "steps done, steps in all, seconds a step took lately", for the bar and for who waits for a step
     queued             is there while a batch job waits (slurm_submit.sh makes and removes it)
     summary.json       what the reporting rank measured, met, and where its time went
+    stop-<rank>        of a run that was asked to stop: a link whose text is the number of steps that the rank has begun
+    stop-at            where all ranks stop: a link whose text is a number of steps, or -1 where they did not agree
     cause-<pid>.json   why a process ended before its end, with the moment: the earliest is the first cause
 
 A launcher names the folder to its processes in RUN_DIR. Needs no torch.
@@ -87,15 +89,47 @@ class RunFolder:
         """Add the half that only the run knew. Raises UserError as `settings` does."""
         write_json(self.path / "settings.json", self.settings() | {"met": met})
 
-    def write_progress(self, steps_done: int, num_steps: int) -> None:
-        line = f"{steps_done} {num_steps}".encode()
+    def has_settings(self) -> bool:
+        """Whether the plan made this folder: a test or a probe may name one of its own."""
+        return (self.path / "settings.json").exists()
+
+    def write_progress(self, steps_done: int, num_steps: int, step_s: float = 0.0) -> None:
+        line = f"{steps_done} {num_steps} {step_s:.3f}".encode()
         replace_whole(self.path / "progress", lambda file: file.write(line), durable=False)
 
     def progress(self) -> tuple[int, int] | None:
         """(steps done, steps in all)."""
         with contextlib.suppress(OSError, ValueError):
-            done, total = (int(word) for word in (self.path / "progress").read_text().split())
-            return done, total
+            done, total, *_ = (self.path / "progress").read_text().split()
+            return int(done), int(total)
+        return None
+
+    def step_s(self) -> float | None:
+        """Seconds that a step took lately; None before the first report."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return float((self.path / "progress").read_text().split()[2])
+        return None
+
+    def post_stop(self, rank: int, steps_begun: int) -> None:
+        """Tell the other ranks how far this one is. A link is there with its text, or not at all. Raises OSError."""
+        os.symlink(str(steps_begun), self.path / f"stop-{rank}")
+
+    def stops(self, world_size: int) -> list[int]:
+        """The steps that ranks have begun, of those that were asked to stop and have told."""
+        found = []
+        for rank in range(world_size):
+            with contextlib.suppress(OSError):
+                found.append(int(os.readlink(self.path / f"stop-{rank}")))
+        return found
+
+    def decide_stop(self, last_step: int) -> None:
+        """Say where all ranks stop. Only the first to say it is heard."""
+        with contextlib.suppress(OSError):
+            os.symlink(str(last_step), self.path / "stop-at")
+
+    def decided_stop(self) -> int | None:
+        with contextlib.suppress(OSError):
+            return int(os.readlink(self.path / "stop-at"))
         return None
 
     def write_summary(self, summary: dict) -> None:

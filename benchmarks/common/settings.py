@@ -26,6 +26,7 @@ NOT_COUNTED = {
     "checkpoint_keep": "the same",
     "resume": "the run goes on where it was, with the same arithmetic",
     "resume_from": "the same",
+    "resume_anyway": "the row's reason says which settings have changed",
     "timeout_s": "patience",
     "limit_s": "patience",
     "compile_s": "met, a time: seconds before the first step",

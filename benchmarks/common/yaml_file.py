@@ -5,14 +5,45 @@ from benchmarks.common.yaml_file import read_values
 
 import contextlib
 import difflib
+import re
 import typing
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
 import yaml
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import read_regular
+
+LIMIT_BYTES = 10**6
+NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+# What a value without quotes may look like that YAML 1.1 reads as one of these; it reads 010 as 8 and 1:30 as 90.
+PLAIN = {
+    "tag:yaml.org,2002:bool": (re.compile("true|false", re.IGNORECASE), "true or false"),
+    "tag:yaml.org,2002:int": (re.compile(r"[-+]?(0|[1-9][0-9]*)"), "a decimal number such as 8"),
+    "tag:yaml.org,2002:float": (NUMBER, "a decimal number such as 0.5 or 1e-4"),
+}
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's, without what surprises: a name twice, and values that it reads as something else than they look."""
+
+    def construct_mapping(self, node, deep=False):
+        lines = {}
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
+                raise yaml.YAMLError(f"line {line}: {key.value[:60]} is there already, in line {lines[key.value]}")
+        return super().construct_mapping(node, deep)
+
+    def construct_object(self, node, deep=False):
+        pattern, instead = PLAIN.get(node.tag, (None, ""))
+        if pattern and isinstance(node, yaml.ScalarNode) and not pattern.fullmatch(node.value):
+            value, line = super().construct_object(node, deep), node.start_mark.line + 1
+            raise yaml.YAMLError(
+                f"line {line}: {node.value[:60]} would be read as {_shown(value)}; write {instead}, or text in quotes"
+            )
+        return super().construct_object(node, deep)
 
 
 def read_values(path: str, types: Mapping[str, object]) -> dict:
@@ -21,7 +52,7 @@ def read_values(path: str, types: Mapping[str, object]) -> dict:
     Raises UserError for a file that cannot be read, an unknown name (with the nearest one) and a value of another type.
     """
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        values = yaml.load(read_regular(path, LIMIT_BYTES).decode("utf-8"), Loader) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the configuration {path}: {error}") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
@@ -49,8 +80,8 @@ def _checked(path: str, name: str, value: object, types: Mapping[str, object]) -
         near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
         hint = f"did you mean {near[0]}? " if near else ""
         raise UserError(f"{path}: {name} is {_shown(value)}; {hint}It takes {', '.join(choices)}")
-    if wanted is float and type(value) in (int, str):  # YAML 1.1 reads 1e-4 as text
-        with contextlib.suppress(ValueError, OverflowError):
+    if wanted is float and type(value) in (int, str) and NUMBER.fullmatch(str(value)):  # YAML 1.1 reads 1e-4 as text
+        with contextlib.suppress(OverflowError):
             return float(value)
     if type(value) is not wanted:
         raise UserError(f"{path}: {name} is {_shown(value)}, but must be of type {wanted.__name__}")

@@ -135,7 +135,8 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
         estimate_s=40,
     )
     return [
-        launched("checkpoint", "a run leaves a checkpoint", two_ranks, kept, scale, folder, judges.ran),
+        # called again after a failure, it finds what it has left
+        launched("checkpoint", "a run leaves a checkpoint", two_ranks, f"{kept} --resume", scale, folder, judges.ran),
         launched(
             "resume",
             "another run goes on from it",

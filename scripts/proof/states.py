@@ -16,8 +16,8 @@ from scripts.proof.reference import AUTOCAST, MOMENTUM, PLAIN, TRAVELS_AS, State
 
 # Who computes it, where and when: the reference does not read these, and is trained once for all their values.
 NOT_READ = (
-    "checkpoint_dir", "checkpoint_steps", "checkpoint_keep", "resume", "resume_from", "workers", "prefetch",
-    "timeout_s", "limit_s", "rendezvous", "bucket_cap_mb", "compression", "opt_level", "cut", "split_size",
+    "checkpoint_dir", "checkpoint_steps", "checkpoint_keep", "resume", "resume_from", "resume_anyway", "workers",
+    "prefetch", "timeout_s", "limit_s", "rendezvous", "bucket_cap_mb", "compression", "opt_level", "cut", "split_size",
     "copy_stream", "microbatches", "pipeline_schedule", "comm_hook", "powersgd_rank", "shard_ranks", "local_period",
     "local_group", "compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph",
     "gradient_as_bucket_view",

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import datetime
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
     training = states.training_of(run.config, met)
     if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
-        return row | prove(wanted.step_by_step(run), folder, scratch, label) | {"asked": row["asked"]}
+        return row | prove(wanted.step_by_step(run), folder, scratch / "step by step", label) | {"asked": row["asked"]}
     if why_not := states.no_reference(training):
         return row | {"verdict": "skipped", "reason": why_not}
     try:
@@ -130,7 +131,7 @@ def prove_resumed(run: plan.Run, training, evaluated: dict, folder: Path, scratc
 
     resumed = scratch / "resumed"
     resumed.mkdir()
-    os.link(scratch / "previous.pt", resumed / "last.pt")
+    shutil.copyfile(scratch / "previous.pt", resumed / "last.pt")
     before = states.read_kept(resumed / "last.pt", training)
     config = dataclasses.replace(run.config, checkpoint_dir=str(resumed), checkpoint_keep=False, resume=True)
     made, problem = start(dataclasses.replace(run, config=config), folder, label)

@@ -110,7 +110,6 @@ def num_ranks() -> int:
 def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, options: Options) -> Ended:
     """Run `command` to its end, to the limit, or to the first SIGINT, SIGTERM or SIGHUP; leave no process of it."""
     checkpoint_dir = asked.get("checkpoint_dir", "")
-    grace_s = max(GRACE_S, asked["timeout_s"]) if checkpoint_dir else GRACE_S  # a checkpoint may wait for other ranks
     signals: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # ignored: by nohup
@@ -146,7 +145,9 @@ def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, 
                 processes.write_stacks(folder.path, log)
         finally:
             ended.wall_s = time.monotonic() - began
-            processes.end_all(folder.path, grace_s if child.poll() is None else 0.0)
+            ended.grace_s = checkpoint_grace_s(asked, folder, ended.wall_s)
+            processes.end_all(folder.path, (ended.grace_s or GRACE_S) if child.poll() is None else 0.0)
+            ended.ending_s = time.monotonic() - began - ended.wall_s
             try:
                 ended.exit_code = child.wait(GRACE_S)
             except subprocess.TimeoutExpired:  # the kernel holds it, as a hung file system does: leave it
@@ -154,6 +155,15 @@ def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, 
     if ended.signum:
         ended.wall_s = time.monotonic() - began
     return ended
+
+
+def checkpoint_grace_s(asked: dict, folder: RunFolder, ran_s: float) -> float:
+    """Seconds for ranks to end the step that they are in, another one where they are not in the same, and to write a
+    checkpoint, for which they may wait for each other; 0 where they write none."""
+    if not asked.get("checkpoint_dir"):
+        return 0.0
+    patience_s = max(GRACE_S, asked["timeout_s"])
+    return patience_s + 2 * (folder.step_s() or min(ran_s, patience_s))  # before the first report a step may be long
 
 
 def die_with_parent() -> None:

@@ -82,6 +82,9 @@ def make_run(
     threads = threads or machine.threads_per_rank(ranks_here)
     if given.limit_s is not None:
         config = dataclasses.replace(config, limit_s=given.limit_s)
+    if config.checkpoint_dir:
+        own = Path(config.checkpoint_dir) / f"{strategy}-{number}"
+        config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or put_back())
     place = (ranks_here, 1) if one_node else preflight.all_ranks(strategy, ranks_here)
     asked = ask(config, strategy, *place, threads, images_of(config))
     asked |= {"seeds": seeds} if seeds else {}
@@ -89,6 +92,11 @@ def make_run(
     asked |= {name.lower(): os.environ[name] for name in OF_A_CLUSTER if os.environ.get(name)}
     told = of_machine(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if one_node else {})
     return Run(strategy, number, config, asked, told, flags)
+
+
+def put_back() -> bool:
+    """Whether this is a job of make slurm-all that was put back into the queue: its runs go on where they were."""
+    return bool(os.environ.get("ALLOCATION")) and os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
 def of_machine(ranks_here: int, threads: int) -> dict[str, str]:
@@ -187,9 +195,23 @@ def in_rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
     """Rounds 1 to REPEATS, each in its order."""
     found = []
     for number in range(1, given.repeats + 1):
-        runs = of_round(number)
+        runs = with_own_folders(of_round(number))
         order = [runs[which] for which in places(len(runs), number)]
         found += [dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)]
+    return found
+
+
+def with_own_folders(runs: list[Run]) -> list[Run]:
+    """The runs of a round, each with a checkpoint folder that no other has: a strategy's second one, of other settings,
+    adds the hash of these."""
+    found, taken = [], set()
+    for run in runs:
+        folder = run.config.checkpoint_dir
+        if folder in taken:
+            config = dataclasses.replace(run.config, checkpoint_dir=f"{folder}-{run.key[0]}")
+            run = dataclasses.replace(run, config=config, asked=run.asked | {"checkpoint_dir": config.checkpoint_dir})
+        found.append(run)
+        taken |= {folder} - {""}
     return found
 
 

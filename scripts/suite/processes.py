@@ -51,7 +51,9 @@ def end_all(run_dir: Path, grace_s: float) -> None:
     Repeats until none is left: a process may start another while it is being ended.
     """
     first, deadline = of_run(run_dir), time.monotonic() + grace_s
-    for process in [process for process in first if _may_be_told(process)] or first:
+    told = [process for process in first if _may_be_told(process)] or first
+    # Ranks end first: torchrun kills them 30 s after its own TERM, horovodrun 5 s, which may be before a checkpoint.
+    for process in [process for process in told if grace_s and _is_rank(process)] or told:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGCONT)  # a stopped process would keep the TERM for later
             process.terminate()
@@ -96,6 +98,13 @@ def _may_be_told(process: psutil.Process) -> bool:
         return ours and process.name() != "srun"
     except psutil.Error:
         return False
+
+
+def _is_rank(process: psutil.Process) -> bool:
+    """Of torchrun or horovodrun, or a loader's worker of one."""
+    with contextlib.suppress(psutil.Error, OSError):
+        return bool({"RANK", "HOROVOD_RANK"} & process.environ().keys())
+    return False
 
 
 def write_stacks(run_dir: Path, log) -> None:

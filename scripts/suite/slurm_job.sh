@@ -5,7 +5,7 @@ set -uo pipefail
 
 command=("$@") began=$EPOCHSECONDS checkpoints=${CHECKPOINT_DIR:-} # from the run's settings, wherever they were said
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
-  rm -f -- "$RUN_DIR"/cause-*.json # they tell of the life before
+  rm -f -- "$RUN_DIR"/cause-*.json "$RUN_DIR"/stop-* # they tell of the life before
   [ -z "$checkpoints" ] || command+=(--resume)
 fi
 

@@ -10,7 +10,7 @@ while [ "$1" != -- ]; do
   shift
 done
 shift
-warning_s=${WARNING_S:-60} # before the time limit: enough for the steps of a window and a checkpoint
+warning_s=${WARNING_S:-60} # before the time limit: enough for the step in progress, one more, and a checkpoint
 
 job=$(sbatch --parsable --requeue --export=ALL --signal="B:USR1@$warning_s" --open-mode=append \
   --output="$RUN_DIR/run.log" "${options[@]}" "$@")

@@ -51,13 +51,17 @@ class Ended:
     timed_out_after_s: float = 0.0
     stopped: list[str] | None = None
     signum: int = 0
+    grace_s: float = 0.0
+    """What ranks had to write a checkpoint before they were killed; 0 where they write none."""
+    ending_s: float = 0.0
+    """From the signal until no process was left."""
 
 
 def judge(ended: Ended, folder: RunFolder, sampler: Sampler) -> dict:
     """The status, its reason, and what the run measured: nothing on nodes but the first."""
     measured = measured_by(folder, sampler)
     if ended.signum:
-        return {"status": "interrupted", "reason": f"{signal.Signals(ended.signum).name} to the launcher"}
+        return {"status": "interrupted", "reason": why_interrupted(ended, folder)}
     if ended.timed_out_after_s:
         hung = f"; {' and '.join(ended.stopped)} was stopped by a signal" if ended.stopped else ""
         slow = "; the stacks are in the log; raise TIMEOUT if it only is slow"
@@ -68,6 +72,18 @@ def judge(ended: Ended, folder: RunFolder, sampler: Sampler) -> dict:
     stopped = ended.stopped or []
     status, reason = first_cause(folder.notes(), log, ended.exit_code, stopped, ended.num_ranks, ended.is_rank)
     return {"status": status, "reason": reason}
+
+
+def why_interrupted(ended: Ended, folder: RunFolder) -> str:
+    """Who asked it to end and, where there are checkpoints, whether it could write one of where it was."""
+    asked = f"{signal.Signals(ended.signum).name} to the launcher"
+    saved = [note["reason"] for note in folder.notes() if note["status"] == "interrupted"]
+    if saved:
+        return f"{asked}; {saved[0].partition('; ')[2]}"
+    if not ended.grace_s:
+        return asked
+    how = "killed" if ended.ending_s >= ended.grace_s else "ended"
+    return f"{asked}; {how} after {ended.ending_s:.1f} s, before a checkpoint was written"
 
 
 def measured_by(folder: RunFolder, sampler: Sampler) -> dict:

@@ -3,7 +3,9 @@
 .venv/bin/python -m pytest tests/benchmarks/test_checkpoint.py
 """
 
+import copy
 import dataclasses
+import math
 import multiprocessing
 import random
 import shutil
@@ -19,9 +21,20 @@ import torch
 from support import ROOT, environment
 
 from benchmarks import single
-from benchmarks.common.checkpoint import about, load_checkpoint, save_checkpoint
+from benchmarks.common.checkpoint import (
+    about,
+    check_writable,
+    compare_settings,
+    load_checkpoint,
+    problems,
+    save_checkpoint,
+    trained_with,
+)
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.model import draw_model
+from benchmarks.common.run_folder import RunFolder
+from scripts.suite import plan
 from scripts.suite.processes import of_run
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -129,6 +142,11 @@ def keep_saving(folder: Path) -> None:
         save_checkpoint(folder, "last.pt", small_state(number))
 
 
+def half_written(folder: Path) -> list[Path]:
+    """Files of checkpoints whose writing has not come to its end."""
+    return [*folder.glob(".*.pt.*")]
+
+
 def test_a_kill_during_a_write_leaves_a_whole_checkpoint(checkpoints):
     """Protects the only copy of days of training. The temporary file left behind shows that the kill hit a write."""
     config = Config(checkpoint_dir=str(checkpoints), resume=True)
@@ -137,19 +155,19 @@ def test_a_kill_during_a_write_leaves_a_whole_checkpoint(checkpoints):
     for _ in range(8):
         writer = multiprocessing.get_context("fork").Process(target=keep_saving, args=[checkpoints])
         writer.start()
-        while not (checkpoints / "previous.pt").exists() or not (checkpoints / ".last.pt.writing").exists():
+        while not (checkpoints / "previous.pt").exists() or not half_written(checkpoints):
             assert writer.is_alive()
         time.sleep(draw.uniform(0, 0.01))
         writer.kill()
         writer.join()
-        hits += (checkpoints / ".last.pt.writing").exists()
+        hits += len(half_written(checkpoints)) > 0
         for name in ("last", "previous"):
             state = load_checkpoint(dataclasses.replace(config, resume_from=name), 4)
             assert len(state["model"]["weight"].unique()) == 1
         (checkpoints / "previous.pt").unlink()
     assert hits > 0
-    save_checkpoint(checkpoints, "last.pt", small_state(5))  # what a killed writer left is in nobody's way
-    assert not (checkpoints / ".last.pt.writing").exists()
+    check_writable(checkpoints)  # the next run: what killed writers left does not add up
+    assert not half_written(checkpoints) and (checkpoints / "last.pt").exists()
 
 
 def test_the_checkpoint_before_the_last_is_kept(checkpoints):
@@ -291,3 +309,231 @@ def test_after_a_truncated_checkpoint_training_goes_on_from_the_one_before(tiny_
     resumed = torch.load(checkpoints / "last.pt", weights_only=True)
     ours, theirs = tensors(resumed), tensors(expected)
     assert [key for key in ours if not torch.equal(ours[key], theirs[key])] == []
+
+
+# --- a folder of its own ------------------------------------------------------------------------------------------
+
+SMALL = {
+    "arch": "resnet18",
+    "image_size": 32,
+    "global_batch": 4,
+    "loader": "synthetic",
+    "steps": 3,
+    "workers": 0,
+    "warmup_steps": 1,
+    "windows": 1,
+    "window_steps": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(configuration, checkpoint) of a run to its end. Its folder holds last.pt and best.pt."""
+    folder = tmp_path_factory.mktemp("trained")
+    config = Config(**SMALL, checkpoint_dir=str(folder))
+    single.main(config)
+    yield config, torch.load(folder / "last.pt", weights_only=True)
+    shutil.rmtree(folder)
+
+
+def test_a_second_run_does_not_replace_what_the_first_has_kept(trained):
+    """Protects best.pt, which a worse run replaced, since it knew of no better one."""
+    config, _ = trained
+    before = {path.name: path.stat().st_mtime_ns for path in Path(config.checkpoint_dir).iterdir()}
+    with pytest.raises(UserError, match="holds checkpoints of an earlier run; add --resume to go on from them, or"):
+        single.main(config)
+    assert before == {path.name: path.stat().st_mtime_ns for path in Path(config.checkpoint_dir).iterdir()}
+
+
+def test_each_run_of_a_plan_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    """Protects strategies, rounds and settings from each other's checkpoints; what is counted as settings is not
+    touched. A job that was put back into the queue resumes, though nobody has typed it."""
+    monkeypatch.setenv("NUM_GPUS", "0")
+    monkeypatch.setenv("NPROC", "2")
+    given = plan.read_variables()
+    config = Config(**SMALL, checkpoint_dir=str(tmp_path))
+    others = [config, dataclasses.replace(config, lr=0.2)]
+
+    def of_round(number):
+        return [plan.make_run(given, name, number, each) for name in ("single", "ddp") for each in others]
+
+    runs = plan.in_rounds(dataclasses.replace(given, repeats=2), of_round)
+    folders = {Path(run.config.checkpoint_dir).relative_to(tmp_path).as_posix() for run in runs}
+    assert len(folders) == len(runs) == 8 and folders > {"single-1", "single-2", "ddp-1", "ddp-2"}
+    assert all(run.asked["checkpoint_dir"] == run.config.checkpoint_dir and not run.config.resume for run in runs)
+    plain = [
+        plan.make_run(given, run.strategy, run.round, dataclasses.replace(run.config, checkpoint_dir=""))
+        for run in runs
+    ]
+    assert [run.key for run in runs] == [run.key for run in plain]
+    monkeypatch.setenv("ALLOCATION", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert plan.make_run(given, "single", 1, config).config.resume
+
+
+def test_checkpoints_from_before_runs_had_folders_are_found(checkpoints, tmp_path, monkeypatch):
+    """Protects trainings that an older suite began, in the folder above; only where a launcher has started the run."""
+    save_checkpoint(checkpoints, "last.pt", small_state(3))
+    config = Config(checkpoint_dir=str(checkpoints / "ddp-1"), resume=True)
+    assert load_checkpoint(config, 4) is None
+    monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    assert load_checkpoint(config, 4)["model"]["weight"][0] == 3
+    save_checkpoint(checkpoints / "ddp-1", "last.pt", small_state(4))
+    assert load_checkpoint(config, 4)["model"]["weight"][0] == 4
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):
+    """Protects the first epoch; root can write anywhere but below a file and into /proc."""
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file" / "deeper", Path("/proc/self/checkpoints")):
+        with pytest.raises(UserError, match=r"cannot write checkpoints in .*; choose another --checkpoint-dir"):
+            single.main(Config(**SMALL, checkpoint_dir=str(folder)))
+
+
+def test_no_file_of_a_folder_is_a_link_to_another(checkpoints):
+    """Protects file systems without links, and previous.pt from what happens to last.pt."""
+    for number in (1, 2):
+        save_checkpoint(checkpoints, "last.pt", small_state(number), f"epoch{number}-step0.pt")
+    assert sorted(path.name for path in checkpoints.iterdir()) == [
+        "epoch1-step0.pt",
+        "epoch2-step0.pt",
+        "last.pt",
+        "previous.pt",
+    ]
+    assert all(path.stat().st_nlink == 1 and not path.is_symlink() for path in checkpoints.iterdir())
+
+
+# --- what a run resumes from --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lr": 0.2}, "this run has lr 0.2, not 0.1"),
+        (
+            {"precision": "tf32", "lr_schedule": "cosine"},
+            "this run has precision tf32, not fp32; lr_schedule cosine, not",
+        ),
+        ({"steps": 4}, "this run has steps 4, not 3"),
+        ({"loader": "folder"}, "this run has loader folder, not synthetic"),
+        ({"epochs": 3, "windows": 2, "workers": 2, "timeout_s": 9.0, "limit_s": 1.0, "local_period": 2}, ""),
+    ],
+)
+def test_a_training_goes_on_with_its_settings(trained, changes, words, capsys):
+    """Protects the weights at the end from being of two trainings without a word. --resume-anyway goes on, and says it."""
+    config, saved = trained
+    config = dataclasses.replace(config, resume=True, **changes)
+    path = Path("last.pt")
+    if not words:
+        assert compare_settings(path, saved, config) == ""
+        return
+    with pytest.raises(UserError, match=f"{words}.*or add --resume-anyway"):
+        compare_settings(path, saved, config)
+    found = compare_settings(path, saved, dataclasses.replace(config, resume_anyway=True))
+    assert words.removeprefix("this run has ") in found
+
+
+def test_a_training_goes_on_with_its_images(trained, tmp_path, monkeypatch, capsys):
+    """Protects the same: other images have another fingerprint, which a launcher has told; where nobody has, and in
+    checkpoints of an older suite, there is nothing to compare, and the latter is said."""
+    config, saved = trained
+    config = dataclasses.replace(config, resume=True)
+    folder = RunFolder(tmp_path)
+    folder.write_asked(config, {"fingerprint": "4-40-23-abc"})
+    monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    path, known = Path("last.pt"), saved | {"settings": trained_with(config)}
+    assert compare_settings(path, known, config) == compare_settings(path, saved, config) == ""
+    folder.write_asked(config, {"fingerprint": "4-41-23-def"})
+    with pytest.raises(UserError, match="this run has fingerprint 4-41-23-def, not 4-40-23-abc"):
+        compare_settings(path, known, config)
+    assert capsys.readouterr().out == ""
+    assert compare_settings(path, {"model": {}}, config) == ""
+    assert "does not say what it was trained with" in capsys.readouterr().out
+
+
+def test_a_run_that_resumes_anyway_says_so_in_its_row(trained, tmp_path, monkeypatch):
+    """Protects the reader of an ok row; momentum is of the run, and not of the checkpoint."""
+    config, _ = trained
+    folder = shutil.copytree(config.checkpoint_dir, tmp_path / "ck")
+    monkeypatch.setenv("RUN_DIR", str(tmp_path / "set" / "logs" / "run"))
+    (tmp_path / "set" / "logs" / "run").mkdir(parents=True)
+    changes = {"momentum": 0.5, "epochs": 2, "resume": True, "resume_anyway": True}
+    single.main(dataclasses.replace(config, checkpoint_dir=str(folder), **changes))
+    assert RunFolder.current().summary()["row"]["reason"] == "resumed with other settings: momentum 0.5, not 0.9"
+    assert torch.load(folder / "last.pt", weights_only=True)["optimizer"]["param_groups"][0]["momentum"] == 0.5
+    shutil.rmtree(folder)
+
+
+def with_model(name, change):
+    def spoil(saved):
+        saved["model"][name] = change(saved["model"][name])
+
+    return spoil
+
+
+def with_values(**values):
+    return lambda saved: saved.update(values)
+
+
+IMPOSSIBLE = {
+    "NaN weights": (
+        with_model("fc.weight", lambda weight: weight * math.nan),
+        "model/fc.weight holds values that are not",
+    ),
+    "infinite momentum": (
+        lambda saved: saved["optimizer"]["state"][3]["momentum_buffer"].fill_(math.inf),
+        "optimizer/state/3/momentum_buffer holds values that are not finite",
+    ),
+    "epoch -5": (with_values(epoch=-5), "its epoch is -5, and must be a number from 0;"),
+    "epoch in words": (with_values(epoch="one"), "its epoch is 'one', and must be"),
+    "a step beyond the epoch": (with_values(step=4), "its step is 4, and must be a number from 0 to 3"),
+    "no step": (lambda saved: saved.pop("step"), "its step is None, and must be"),
+    "best_acc1 in words": (with_values(best_acc1="high"), "its best_acc1 is 'high', and must be"),
+    "sums of another shape": (with_values(train_sums=torch.zeros(3)), "its train_sums must be torch.float64 of shape"),
+    "no generator": (with_values(random=7), "its random must be torch.uint8"),
+    "no extra": (lambda saved: saved.pop("extra"), "its extra must be a dictionary"),
+    "a missing layer": (lambda saved: saved["model"].pop("layer3.0.conv1.weight"), "layer3.0.conv1.weight are missing"),
+    "an unknown layer": (
+        lambda saved: saved["model"].update(w=torch.ones(1)),
+        "the weights 'w' are none of resnet18's",
+    ),
+    "another shape": (
+        with_model("fc.weight", lambda weight: weight[:5]),
+        "fc.weight is torch.float32 (5, 512), and must",
+    ),
+    "another type": (with_model("conv1.weight", lambda weight: weight.half()), "conv1.weight is torch.float16"),
+    "text for weights": (with_model("fc.bias", lambda weight: "0"), "fc.bias is str, and must be torch.float32"),
+    "a model of text": (with_values(model="resnet18"), "its model is a str, and must be"),
+    "no optimizer": (lambda saved: saved.pop("optimizer"), "its optimizer must be a dictionary"),
+    "momentum of another shape": (
+        lambda saved: saved["optimizer"]["state"][0].update(momentum_buffer=torch.ones(2)),
+        "the momentum_buffer of parameter 0 is (2,), and must be (64, 3, 7, 7)",
+    ),
+    "an optimizer of more layers": (
+        lambda saved: saved["optimizer"]["state"].update({62: {}}),
+        "its optimizer's state 62 is of no parameter",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_an_impossible_checkpoint_is_one_line_and_nothing_of_it_is_taken_up(trained, name):
+    """Protects a training from starting with half of a state, and its user from a traceback."""
+    config, saved = trained
+    spoil, words = IMPOSSIBLE[name]
+    saved = copy.deepcopy(saved)
+    with torch.device("meta"):
+        model = draw_model(config, 1000)
+    assert list(problems(saved, model, 3, config)) == []
+    spoil(saved)
+    found = next(problems(saved, model, 3, config))
+    assert words.rstrip(";") in found and "\n" not in found
+
+
+def test_an_impossible_checkpoint_ends_a_run_before_it_trains(trained, tmp_path):
+    """The same through a whole script."""
+    config, saved = trained
+    save_checkpoint(tmp_path / "ck", "last.pt", saved | {"epoch": -5})
+    with pytest.raises(UserError, match=r"last.pt: its epoch is -5, .*; use --resume-from previous for the one before"):
+        single.main(dataclasses.replace(config, checkpoint_dir=str(tmp_path / "ck"), resume=True))
+    shutil.rmtree(tmp_path / "ck")

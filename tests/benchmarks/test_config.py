@@ -15,6 +15,7 @@ from support import ROOT
 from benchmarks.common.config import AT_LEAST, FIELDS, TYPES, Config, load_config, read_yaml, whole_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.precision import met_precision
+from benchmarks.common.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -76,6 +77,17 @@ def test_a_file_overrides_defaults_and_flags_override_the_file(yaml_file):
         ("lr: !!timestamp x", "is not plain YAML: "),
         ("data: " + 500 * "[", "is not plain YAML: "),
         ("\0", "is not plain YAML: "),
+        ("lr: 1\nepochs: 3\nlr: 2", "line 3: lr is there already, in line 1"),
+        ("epochs: 3\nglobal_batch: 010", "line 2: 010 would be read as 8; write a decimal number"),
+        ("timeout_s: 1:30", "line 1: 1:30 would be read as 90; write"),
+        ("timeout_s: 1:30.5", "line 1: 1:30.5 would be read as 90.5; write"),
+        ("epochs: 1_000", "line 1: 1_000 would be read as 1000; write"),
+        ("epochs: 0x10", "line 1: 0x10 would be read as 16; write"),
+        ("epochs: 0o10", "epochs is '0o10', but must be of type int"),
+        ("augment: off", "line 1: off would be read as False; write true or false"),
+        ("lr: .inf", "line 1: .inf would be read as inf; write"),
+        ("lr: nan", "lr is 'nan', but must be of type float"),
+        ("data: yes", "line 1: yes would be read as True; write true or false, or text in quotes"),
     ],
 )
 def test_a_mistake_in_a_file_is_named(yaml_file, text, message):
@@ -91,6 +103,15 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     for path in (tmp_path / "missing.yaml", tmp_path, tmp_path / "latin.yaml"):
         with pytest.raises(UserError, match="cannot read the configuration"):
             load_config(["--config", str(path)])
+
+
+def test_what_a_run_writes_down_can_be_read_again(tmp_path):
+    """Protects config.yaml of run folders, where numbers, texts and switches come in every form that PyYAML writes."""
+    values = {"lr": 1e-05, "momentum": 0.0, "weight_decay": 1e22, "limit_s": 90.0, "seed": 10, "augment": False}
+    config = dataclasses.replace(Config(), data="010", checkpoint_dir="1:30", **values)
+    folder = RunFolder(tmp_path)
+    folder.write_asked(config, {})
+    assert load_config(["--config", str(folder.config)]) == dataclasses.replace(config, config=str(folder.config))
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def trained(folder, results, args, strategy="ddp", **where):
     args += f" --no-augment --account-steps 2 --checkpoint-dir {folder}"
     row = run_strategy(strategy, results, args, NPROC=2, **where)
     assert row["status"] == "ok", row["reason"]
-    return row, torch.load(folder / "last.pt", weights_only=True)
+    return row, torch.load(folder / f"{strategy}-1" / "last.pt", weights_only=True)
 
 
 @pytest.mark.slow

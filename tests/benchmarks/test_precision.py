@@ -64,5 +64,5 @@ def test_ddp_in_bf16_trains_the_weights_of_ddp_amp(tmp_path, tiny_data, tiny_con
         args = f"--precision bf16 --no-augment --checkpoint-dir {tmp_path / name}"
         row = run_strategy(name, tmp_path / "set", args, DATA=tiny_data, CONFIG=tiny_config, NPROC=2)
         assert (row["status"], row["precision"]) == ("ok", "bf16"), row["reason"]
-        found[name] = torch.load(tmp_path / name / "last.pt", weights_only=True)["model"]
+        found[name] = torch.load(tmp_path / name / f"{name}-1" / "last.pt", weights_only=True)["model"]
     assert all(torch.equal(tensor, found["ddp_amp"][name]) for name, tensor in found["ddp"].items())

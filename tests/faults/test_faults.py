@@ -274,7 +274,8 @@ def test_sigterm_leaves_a_checkpoint_to_resume_from(matrix, results, tiny_data, 
     process.send_signal(signal.SIGTERM)
     ended = finish(process, results)
     assert (ended.code, ended.row["status"]) == (143, "interrupted")
-    assert "SIGTERM stopped the run after step" in ended.log
+    assert "SIGTERM stopped the run; a checkpoint of step" in ended.log
+    assert "; a checkpoint of step" in ended.row["reason"]
     seconds = ended.ended_at - began
     again = run("ddp", results, ARGS=f"{args} --resume", DATA=tiny_data)
     assert again.row["status"] == "ok" and "resumed at step" in again.log
@@ -480,8 +481,8 @@ def test_a_hostile_config_or_checkpoint_is_refused_and_not_run(matrix, results, 
 
 
 def test_checkpoints_are_whole_or_the_one_before_is_used(matrix, results, tmp_path):
-    folder = tmp_path / "ck"
-    args = f"--checkpoint-dir {folder} --checkpoint-steps 1"
+    folder = tmp_path / "ck" / "single-1"
+    args = f"--checkpoint-dir {folder.parent} --checkpoint-steps 1"
     ended = run("single", results, "torn_save save=3", ARGS=args)
     assert (ended.row["status"], ended.row["exit_code"]) == ("failed", -9)
     seconds = ended.seconds
@@ -535,7 +536,7 @@ def test_a_full_disk_under_the_checkpoints_is_said(matrix, results, small_disk):
     ended = run("single", results, ARGS=f"--checkpoint-dir {small_disk}")  # ResNet-18 with momentum is 94 MB
     assert (ended.code, ended.row["status"]) == (1, "failed")
     assert "cannot write the checkpoint" in ended.row["reason"] and "No space" in ended.row["reason"], ended.row
-    assert [path.name for path in small_disk.iterdir()] == []
+    assert [path.name for path in small_disk.rglob("*")] == ["single-1"]
     assert not read_table(results, "windows").empty, "what was measured before is kept"
     matrix.add(15, "disk full in checkpoints", f"failed; {ended.row['reason']}")
 
@@ -638,7 +639,7 @@ def test_a_signal_to_the_launcher_cancels_its_job(matrix, results, request):
     process.send_signal(signal.SIGTERM)
     ended = finish(process, results)
     assert (ended.code, ended.row["status"]) == (143, "interrupted")
-    assert (results.parent / "ck" / "last.pt").exists() and job_ids(cluster) == []
+    assert (results.parent / "ck" / "slurm-1" / "last.pt").exists() and job_ids(cluster) == []
     matrix.add(20, title, "interrupted; 143; job cancelled, checkpoint kept", ended.ended_at - began)
 
 
@@ -648,7 +649,7 @@ def test_a_job_whose_node_goes_down_is_requeued_and_resumes(matrix, results, req
     cluster = needs("slurm", matrix, 20, title, request)
     args = f"--steps 40 --checkpoint-dir {results.parent}/ck --checkpoint-steps 1"
     process = start([ROOT / "launchers" / "slurm.sh"], results, "slow step=3", ARGS=args, **cluster)
-    until((results.parent / "ck" / "last.pt").exists, "a checkpoint")
+    until((results.parent / "ck" / "slurm-1" / "last.pt").exists, "a checkpoint")
     began = time.monotonic()
     tell_slurm(cluster, "scontrol", "update", "nodename=node2", "state=down", "reason=test")
     time.sleep(2)

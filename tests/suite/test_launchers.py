@@ -369,8 +369,10 @@ def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
     config.write_text("checkpoint_dir: some where\nworkers: 0\n")
     assert suite.run(REPEATS=1, STRATEGIES="single", CONFIG=config).returncode == 0
     (call,) = [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]
-    assert call["env"]["CHECKPOINT_DIR"] == str(suite.checkout / "some where")
+    assert call["env"]["CHECKPOINT_DIR"] == str(suite.checkout / "some where" / "single-1")
     job = [ROOT / "scripts/suite/slurm_job.sh", "echo", "words"]
     for checkpoints, words in (("/some where", "words --resume\n"), ("", "words\n")):
+        RunFolder(tmp_path).post_stop(1, 7)  # of the life before
         env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)
         assert subprocess.run(job, env=env, capture_output=True, text=True).stdout == words
+        assert RunFolder(tmp_path).stops(2) == []
