@@ -16,6 +16,7 @@ from benchmarks.common.errors import UserError
 
 LOCK_LIMIT_S = 60.0
 POLL_S = 0.05
+PIECE_BYTES = 1 << 16
 
 
 def read_regular(path: str | Path, limit_bytes: int) -> bytes:
@@ -24,13 +25,15 @@ def read_regular(path: str | Path, limit_bytes: int) -> bytes:
     Raises OSError for what cannot be opened, and for anything but a regular file of at most `limit_bytes`: opening a
     FIFO would wait for a writer, and a sparse file can claim terabytes.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb", 0) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         if status.st_size > limit_bytes:
             raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, more than {limit_bytes}", str(path))
-        content = file.read(limit_bytes + 1)  # the file may have grown since
+        content = file.read(status.st_size)  # takes the memory that the file needs, not that of the limit
+        while len(content) <= limit_bytes and (more := file.read(PIECE_BYTES)):  # it has grown, or came in pieces
+            content += more
     if len(content) > limit_bytes:
         raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", str(path))
     return content
