@@ -17,6 +17,8 @@ from benchmarks.common.errors import UserError
 LOCK_LIMIT_S = 60.0
 POLL_S = 0.05
 PIECE_BYTES = 1 << 16
+# Of an image's file. The most pixels that are decoded, 179 million, take about 100 MB as a JPEG.
+LARGEST_IMAGE_BYTES = 1 << 28
 
 
 def read_regular(path: str | Path, limit_bytes: int) -> bytes:

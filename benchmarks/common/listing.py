@@ -78,7 +78,8 @@ class Listing:
 def list_images(folder: Path) -> Listing:
     """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many.
 
-    Raises OSError for what cannot be listed, UserError for an image that is a link which leads nowhere.
+    Raises OSError for what cannot be listed, UserError for an image that is a link which leads nowhere, or a FIFO, a
+    device or a socket. Files are not opened, and only links are followed: what a file holds is found when it is read.
     """
     index = index_path(folder)
     with contextlib.suppress(OSError, Damaged, ValueError, KeyError):
@@ -154,8 +155,10 @@ def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
             if entry.is_dir():
                 inner.append(entry.name)
             elif entry.name.lower().endswith(IMG_EXTENSIONS):
-                if entry.is_symlink() and not os.path.exists(entry.path):
-                    raise UserError(f"{entry.path!r} is a link that leads nowhere: mend it or remove it")
+                # costs no stat: the folder tells what is a file, and is_dir() has already followed a link
+                if not entry.is_file():
+                    what = "not a regular file" if os.path.exists(entry.path) else "a link that leads nowhere"
+                    raise UserError(f"{entry.path!r} is {what}: mend it or remove it")
                 images.append(entry.name)
     yield name, time_ns, [os.fsencode(image) for image in sorted(images)]
     for one in inner:

@@ -151,6 +151,23 @@ def test_an_image_that_is_a_link_to_nowhere_is_said_by_the_listing(settled):
         list_images(settled / "train")
 
 
+def test_what_is_no_file_is_refused_by_the_listing_without_a_look_at_files(settled, monkeypatch):
+    """Protects from a loader that waits for a FIFO's writer, and a network file system from a stat of 1.3 million
+    files. Mutant: os.stat or os.path.isfile of each image."""
+    looked, stat = [], os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **named: (looked.append(os.fspath(path)), stat(path, **named))[1])
+    list_images(settled / "train")
+    assert not [path for path in looked if path.lower().endswith("jpeg")]
+    fifo = settled / "train" / "top" / "z.JPEG"
+    os.mkfifo(fifo)
+    with pytest.raises(UserError, match=r"top/z.JPEG' is not a regular file: mend it or remove it"):
+        list_images(settled / "train")
+    fifo.unlink()
+    fifo.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"top/z.JPEG' is not a regular file: mend it or remove it"):
+        list_images(settled / "train")
+
+
 def test_loaders_read_from_the_index(settled):
     """Protects the way to the pixels: names, classes and targets from the mapped file."""
     (settled / "train" / "an empty class").rmdir()
