@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from benchmarks.common.errors import UserError
 
@@ -21,19 +22,29 @@ PIECE_BYTES = 1 << 16
 LARGEST_IMAGE_BYTES = 1 << 28
 
 
+def open_regular(path: str | Path) -> BinaryIO:
+    """A regular file for reading, unbuffered. A symbolic link to one is followed.
+
+    Raises OSError for what cannot be opened, and for anything but a regular file: opening a FIFO would wait for a
+    writer.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb", 0)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
+
+
 def read_regular(path: str | Path, limit_bytes: int) -> bytes:
     """The content of a regular file. A symbolic link to one is followed.
 
-    Raises OSError for what cannot be opened, and for anything but a regular file of at most `limit_bytes`: opening a
-    FIFO would wait for a writer, and a sparse file can claim terabytes.
+    Raises OSError as open_regular does, and for more than `limit_bytes`: a sparse file can claim terabytes.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb", 0) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        if status.st_size > limit_bytes:
-            raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, more than {limit_bytes}", str(path))
-        content = file.read(status.st_size)  # takes the memory that the file needs, not that of the limit
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit_bytes:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit_bytes}", str(path))
+        content = file.read(size)  # takes the memory that the file needs, not that of the limit
         while len(content) <= limit_bytes and (more := file.read(PIECE_BYTES)):  # it has grown, or came in pieces
             content += more
     if len(content) > limit_bytes:

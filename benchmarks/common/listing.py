@@ -85,6 +85,7 @@ def list_images(folder: Path) -> Listing:
     with contextlib.suppress(OSError, Damaged, ValueError, KeyError):
         metadata, arrays = map_arrays(index)
         whole = metadata["version"] == VERSION and metadata["checksum"] == checksum(metadata, arrays)
+        check_index(metadata, arrays)
         if whole and is_current(folder, json.loads(metadata["times"])):
             return Listing(folder, metadata, arrays)
     metadata, arrays, settled = scan(folder)
@@ -104,6 +105,25 @@ def cached(path: Path, kind: str) -> Path:
 
 def index_path(folder: Path) -> Path:
     return cached(folder, "safetensors")
+
+
+def check_index(metadata: dict[str, str], arrays: Arrays) -> None:
+    """Raises Damaged, ValueError or KeyError where an index's tables do not fit each other, whatever its checksum."""
+    classes, folders, times = (json.loads(metadata[name]) for name in ("classes", "folders", "times"))
+    ends, first, of_class = (arrays[name] for name in ("ends", "first", "class"))
+    lists = isinstance(classes, list) and isinstance(folders, list) and isinstance(times, dict)
+    if not lists or not all(isinstance(name, str) for name in (*classes, *folders)):
+        raise Damaged("its folders are not lists of names")
+    if any(array.dtype != numpy.int64 or array.ndim != 1 for array in (ends, first, of_class)):
+        raise Damaged("its tables are of another type")
+    if not len(folders) == len(first) == len(of_class):
+        raise Damaged("its tables are not of as many folders")
+    bounds = (ends, len(arrays["names"])), (first, len(ends)), (of_class, len(classes) - 1)
+    for table, most in bounds:
+        if len(table) and (table[0] < 0 or table[-1] > most or (table[1:] < table[:-1]).any()):
+            raise Damaged("a table points outside of another")
+    if len(ends) and (not len(first) or first[0] != 0):
+        raise Damaged("an image has no class")
 
 
 def is_current(folder: Path, times: dict[str, int]) -> bool:

@@ -24,6 +24,7 @@ from benchmarks.common.devices import Worker
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import LARGEST_IMAGE_BYTES, read_regular
 from benchmarks.common.listing import list_images
+from benchmarks.common.packed import KINDS
 from benchmarks.common.photographs import raw_reader
 from scripts.setup import pack
 
@@ -56,7 +57,7 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     for name, why in missing.items():
         print(f"left out: {name}: {why}")
     os.environ["PACKED"] = str(temporary)
-    packs = {kind: dataclasses.replace(config, loader="packed", pack=kind) for kind in pack.KINDS}
+    packs = {kind: dataclasses.replace(config, loader="packed", pack=kind) for kind in KINDS}
     ways = [Way("torchvision, Pillow", plain), Way("ours, Pillow", ours(decoder="pillow"))]
     if "torchcodec" not in missing:
         ways.append(Way("ours, torchcodec", ours(decoder="torchcodec")))

@@ -10,7 +10,6 @@ it was stopped or killed, it goes on; a packed file that is whole already is che
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ from tqdm import tqdm
 from benchmarks.common.arrays import ALIGNED, Damaged, checksum, header
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import locked
 from benchmarks.common.fingerprint import known_fingerprint
 from benchmarks.common.listing import Listing, is_current, list_images
 from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path
@@ -37,7 +37,6 @@ from scripts.setup.check_data import check_image_folder
 
 LOOK_AGAIN_S = 60  # whether the folder is still the one that was listed
 SAMPLE = 200  # images whose sizes tell the size of all
-KINDS = ("full", "256", "jpeg256")
 HEADER_ROOM = 1 << 14  # bytes, beside the classes' names
 
 
@@ -117,10 +116,10 @@ def refuse_without_room(folder: Path, size: int) -> None:
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Raises UserError where another process packs the same."""
-    with path.with_suffix(".lock").open("w") as file:
+    with contextlib.ExitStack() as lock:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.enter_context(locked(path.with_suffix(".lock"), limit_s=0))
+        except TimeoutError:
             raise UserError(f"another process is writing {path}; wait for it") from None
         yield
 
