@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/benchmarks/test_listing.py     # slow: 1.3 million links
 """
 
+import json
 import os
 import random
 import time
@@ -122,10 +123,35 @@ def test_the_fingerprint_is_kept_as_long_as_the_listing(settled, monkeypatch):
     expected = taken(settled)
     assert known_fingerprint(settled) == expected
     with monkeypatch.context() as patch:
-        patch.setattr(fingerprints, "fingerprint", None)
+        patch.setattr(fingerprints, "_taken", None)
         assert known_fingerprint(settled) == expected
     os.link(settled / "val" / "top" / "top 2.JPEG", settled / "val" / "top" / "another.JPEG")
     assert known_fingerprint(settled) == taken(settled) != expected
+
+
+def test_files_that_are_written_again_have_another_fingerprint(tmp_path):
+    """Protects `a run is of these images` from a script that writes all images again in place, smaller: no folder's
+    time changes then, and the listing holds. Also of a cache that somebody cut off.
+    Mutant: the kept fingerprint taken without a look at the files."""
+    paths = [
+        tmp_path / "set" / part / f"class {number % 3}" / f"{number}.JPEG"
+        for part, num_images in (("train", 102), ("val", 6))
+        for number in range(num_images)
+    ]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"four")
+    settle(tmp_path / "set")
+    before = known_fingerprint(tmp_path / "set")
+    kept = listing.cached(tmp_path / "set", "fingerprint")
+    assert before == known_fingerprint(tmp_path / "set") and kept.exists()
+    for path in paths:
+        path.write_bytes(b"few")
+    after = known_fingerprint(tmp_path / "set")
+    assert after == taken(tmp_path / "set") != before
+    for spoilt in ("", "[]", "{}", '{"listed": 3', json.dumps(json.loads(kept.read_text()) | {"files": 3})):
+        kept.write_text(spoilt)
+        assert known_fingerprint(tmp_path / "set") == after
 
 
 def test_a_plan_lists_once_and_then_never_again(settled, monkeypatch):
