@@ -19,6 +19,11 @@ DTYPES = {"I64": numpy.dtype("<i8"), "I32": numpy.dtype("<i4"), "U32": numpy.dty
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNED = 8
 LARGEST_HEADER_BYTES = 1 << 25  # JSON takes 20 times its bytes as Python objects; 1,000 classes take 0.1 MB
+# What a bus error (SIGBUS) means here, for messages.
+CUT_SHORT = (
+    "a file that it had mapped was cut short: an index of the images, which the next start writes anew, or a packed "
+    "file, which make pack writes anew; or /dev/shm is full"
+)
 
 Arrays = dict[str, numpy.ndarray]
 Layout = dict[str, tuple[numpy.dtype, tuple[int, ...]]]

@@ -6,11 +6,14 @@
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from support import NUM_TRAIN, loaders
+from support import NUM_TRAIN, ROOT, loaders
 from torchvision.datasets import ImageFolder
 
 from benchmarks.common import fingerprint as fingerprints
@@ -20,6 +23,7 @@ from benchmarks.common.fingerprint import fingerprint, known_fingerprint
 from benchmarks.common.listing import index_path, list_images
 from scripts.probe import listing as probe
 from scripts.suite import plan
+from scripts.suite.verdict import first_cause
 
 
 @pytest.fixture(autouse=True)
@@ -192,6 +196,29 @@ def test_what_is_no_file_is_refused_by_the_listing_without_a_look_at_files(settl
     fifo.symlink_to("/dev/zero")
     with pytest.raises(UserError, match=r"top/z.JPEG' is not a regular file: mend it or remove it"):
         list_images(settled / "train")
+
+
+CUT_SHORT = """
+import os, sys
+from pathlib import Path
+from benchmarks.common import listing
+found = listing.list_images(Path(sys.argv[1]))
+os.truncate(listing.index_path(Path(sys.argv[1])), 0)
+found.path(0)
+"""
+
+
+def test_an_index_that_is_cut_short_under_a_rank_is_said(settled):
+    """Protects a run's row: a bus error alone tells nobody of the index, which then is written anew.
+    Mutant: the signal's number without a sentence."""
+    list_images(settled / "train")
+    rank = subprocess.run([sys.executable, "-c", CUT_SHORT, str(settled / "train")], cwd=ROOT, capture_output=True)
+    assert rank.returncode == -signal.SIGBUS
+    status, reason = first_cause([], "", rank.returncode, [], num_ranks=1, is_rank=True)
+    assert status == "failed" and reason.startswith("rank 0: signal 7 (bus error): a file that it had mapped was cut")
+    of_torchrun = "  rank      : 1 (local_rank: 1)\n  exitcode  : -7 (pid: 4711)\n"
+    assert first_cause([], of_torchrun, 1, [], num_ranks=2)[1] == reason.replace("rank 0", "rank 1")
+    assert same(list_images(settled / "train"), settled / "train")
 
 
 def test_loaders_read_from_the_index(settled):

@@ -223,6 +223,16 @@ def test_a_pack_that_is_no_file_is_refused_at_once(own_data):
     assert "it ends within its header" in problem(own_data)
 
 
+def test_a_packed_file_that_is_cut_short_while_workers_read_it_is_said(own_data):
+    """Protects the search for a bus error's cause: torch says that shared memory may be short, which it is not.
+    Mutant: no sentence of its own for bus errors."""
+    path = make(own_data)
+    train, _ = packed_loaders(own_data, workers=1)
+    os.truncate(path, 0)
+    message = refusal(train)
+    assert "bus error: a file that it had mapped was cut short" in message and "make pack" in message
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_images_are_packed_as_not_readable(tmp_path, kind):
     """Protects packing from an image that stops it: the image is left out, as it is in the folder."""
