@@ -4,6 +4,7 @@
 processes share the pages of one map, nothing is unpickled, and a file that was cut off does not match its header.
 """
 
+import errno
 import json
 import math
 import zlib
@@ -12,12 +13,17 @@ from typing import BinaryIO
 
 import numpy
 
-from benchmarks.common.files import replace_whole
+from benchmarks.common.files import open_regular, replace_whole
 
 DTYPES = {"I64": numpy.dtype("<i8"), "I32": numpy.dtype("<i4"), "U32": numpy.dtype("<u4"), "U8": numpy.dtype("u1")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNED = 8
-LARGEST_HEADER = 100_000_000  # bytes, as the format's own libraries allow
+LARGEST_HEADER_BYTES = 1 << 25  # JSON takes 20 times its bytes as Python objects; 1,000 classes take 0.1 MB
+# What a bus error (SIGBUS) means here, for messages.
+CUT_SHORT = (
+    "a file that it had mapped was cut short: an index of the images, which the next start writes anew, or a packed "
+    "file, which make pack writes anew; or /dev/shm is full"
+)
 
 Arrays = dict[str, numpy.ndarray]
 Layout = dict[str, tuple[numpy.dtype, tuple[int, ...]]]
@@ -53,11 +59,14 @@ def checksum(metadata: dict[str, str], arrays: Arrays) -> str:
 
 
 def write_arrays(path: Path, metadata: dict[str, str], arrays: Arrays) -> None:
-    """A new file, in place of an old one, whole or not at all."""
+    """A new file, in place of an old one, whole or not at all. Raises OSError, also for metadata that are too long."""
+    first = header(metadata, {name: (array.dtype, array.shape) for name, array in arrays.items()})
+    if len(first) > LARGEST_HEADER_BYTES:
+        raise OSError(errno.EFBIG, f"a header of {len(first)} bytes is more than {LARGEST_HEADER_BYTES}", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(file: BinaryIO) -> None:
-        file.write(header(metadata, {name: (array.dtype, array.shape) for name, array in arrays.items()}))
+        file.write(first)
         for array in arrays.values():
             file.write(numpy.ascontiguousarray(array).data)
 
@@ -65,24 +74,44 @@ def write_arrays(path: Path, metadata: dict[str, str], arrays: Arrays) -> None:
 
 
 def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
-    """The metadata and the mapped arrays of a file. Raises OSError, or Damaged where it is not whole."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    """The metadata and the mapped arrays of a file. Raises OSError, or Damaged where it is not whole.
+
+    Whatever the file says, nothing outside of it is read, and memory is taken for its header only. What the arrays
+    hold is the caller's to check. A file that is cut short later ends the process that reads there by SIGBUS.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, LARGEST_HEADER):
+        if size < 8 or length > min(size - 8, LARGEST_HEADER_BYTES):
             raise Damaged("it ends within its header")
         try:
-            entries = json.loads(file.read(length))
-            metadata = dict(entries.pop("__metadata__"))
-            layout = [
-                (name, DTYPES[one["dtype"]], tuple(one["shape"]), *one["data_offsets"]) for name, one in entries.items()
-            ]
-            right = all(dtype.itemsize * math.prod(shape) == end - begin for _, dtype, shape, begin, end in layout)
+            metadata, layout = _layout(json.loads(file.read(length)), size - 8 - length)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise Damaged("its header is not readable") from None
-    if not right or 8 + length + max((end for *_, end in layout), default=0) != size:
-        raise Damaged(f"its {size} bytes are not what its header says")
-    # copy-on-write, so that torch takes the arrays without a warning; nobody writes
-    whole = numpy.memmap(path, mode="c", dtype=numpy.uint8)
+        if layout is None:
+            raise Damaged(f"its {size} bytes are not what its header says")
+        try:
+            # copy-on-write, so that torch takes the arrays without a warning; nobody writes
+            whole = numpy.memmap(file, mode="c", dtype=numpy.uint8, shape=(size,))
+        except ValueError:
+            raise Damaged(f"it has no longer its {size} bytes") from None
     data = whole[8 + length :].view(numpy.ndarray)
     return metadata, {name: data[begin:end].view(dtype).reshape(shape) for name, dtype, shape, begin, end in layout}
+
+
+def _layout(entries: dict, num_bytes: int) -> tuple[dict[str, str], list[tuple] | None]:
+    """The metadata, and (name, dtype, shape, begin, end) of each array; None where they do not fill `num_bytes`, one
+    after the other. Raises errors of several types for a header of another kind."""
+    metadata = dict(entries.pop("__metadata__").items())
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("the format's metadata are texts")
+    layout, place = [], 0
+    for name, one in entries.items():
+        dtype, shape, (begin, end) = DTYPES[one["dtype"]], tuple(one["shape"]), one["data_offsets"]
+        if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)) or len(shape) > 2:
+            raise ValueError("a place or a shape is no number")
+        if begin != place or dtype.itemsize * math.prod(shape) != end - begin or end > num_bytes:
+            return metadata, None
+        layout.append((name, dtype, shape, begin, end))
+        place = end
+    return metadata, layout if place == num_bytes else None

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.common import decode, machine, packed
+from benchmarks.common.arrays import CUT_SHORT
 from benchmarks.common.config import Config
 from benchmarks.common.devices import Reduce, Worker
 from benchmarks.common.errors import UserError
@@ -142,7 +143,9 @@ def _worker_troubles() -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        if any(sign in str(error) for sign in ("killed by signal", "exited unexpectedly")):
+        if "Bus error" in f"{error} {error.__cause__}":  # torch's own text, which names the signal, may be the cause
+            remedy = f"bus error: {CUT_SHORT}"
+        elif any(sign in str(error) for sign in ("killed by signal", "exited unexpectedly")):
             remedy = "the kernel may have, for lack of memory (see dmesg): use fewer --workers or a smaller batch"
         elif full or any(sign in str(error) for sign in ("shared memory", "DataLoader timed out")):
             remedy = (

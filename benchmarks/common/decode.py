@@ -2,6 +2,9 @@
 
 A reader takes a file's content and a Choose, and returns (box, view, by_pillow): the box's pixels as uint8 height x
 width x 3, or as a Pillow image. Orientation in EXIF is ignored, as torchvision's ImageFolder ignores it.
+
+Files are JPEGs or PNGs, whatever their names end in: the first bytes tell, and choose the reader. Nothing else is
+read. Pillow would start Ghostscript for an EPS, and nvimgcodec divides by the zeros of a damaged JPEG 2000.
 """
 
 import contextlib
@@ -16,7 +19,7 @@ from collections.abc import Callable, Iterator
 import numpy
 import PIL
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from benchmarks.common.config import Config
 from benchmarks.common.crops import Choose, View, most_pixels
@@ -27,7 +30,7 @@ DECODERS = ("nvimgcodec", "torchcodec", "pillow")  # the fastest first
 ON_GPU = "nvimgcodec-gpu"  # which auto does not take
 MODULES = {"nvimgcodec": "nvidia.nvimgcodec", ON_GPU: "nvidia.nvimgcodec", "torchcodec": "torchcodec"}
 PACKAGES = {"nvimgcodec": "nvidia-nvimgcodec-cu13", ON_GPU: "'nvidia-nvimgcodec-cu13[nvjpeg]'"}
-DECODE_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+FIRST_BYTES = {"JPEG": b"\xff\xd8\xff", "PNG": b"\x89PNG\r\n\x1a\n"}
 ON_CPU = -99999  # nvimgcodec's NVIMGCODEC_DEVICE_CPU_ONLY
 JPEG_END = b"\xff\xd9"
 
@@ -36,6 +39,31 @@ Reader = Callable[[bytes, Choose], tuple[torch.Tensor | Image.Image, View, bool]
 
 class LeftToPillow(Exception):
     """This library cannot read the image, or might read it otherwise than Pillow."""
+
+
+def image_format(content: bytes) -> str:
+    """ "JPEG" or "PNG", by the first bytes of a file's content. Raises ValueError for all others."""
+    for name, first in FIRST_BYTES.items():
+        if content.startswith(first):
+            return name
+    raise ValueError("its first bytes are of neither a JPEG nor a PNG")
+
+
+def open_image(content: bytes) -> Image.Image:
+    """Pillow's image of a JPEG's or a PNG's content: its header is read, its pixels are not yet.
+
+    Raises ValueError for other formats and for a header that is not readable, and whatever else Pillow raises.
+    """
+    try:
+        return Image.open(io.BytesIO(content), formats=(image_format(content),))
+    except UnidentifiedImageError:  # its text is the address of the BytesIO
+        raise ValueError("its header is not readable") from None
+
+
+def what_failed(error: Exception) -> str:
+    """A line that says why an image is not readable: the error's text, with its type where that has to explain it."""
+    text = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+    return text if text and isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {text}"
 
 
 def resolved_decoder(config: Config) -> str:
@@ -75,7 +103,8 @@ def loads(name: str) -> str | None:
 
 
 def reader(name: str) -> Reader:
-    """The library's reader, backed by Pillow. DECODE_ERRORS come through for what Pillow cannot read either."""
+    """The library's reader, backed by Pillow. Whatever Pillow raises for what it cannot read either comes through, of
+    any type."""
     by_pillow = read_by_pillow()
     if name == "pillow":
         return by_pillow
@@ -93,7 +122,7 @@ def reader(name: str) -> Reader:
 
 def read_by_pillow() -> Reader:
     def read(content: bytes, choose: Choose):
-        with Image.open(io.BytesIO(content)) as image:
+        with open_image(content) as image:
             view = choose(image.height, image.width)
             box = view.left, view.top, view.left + view.width, view.top + view.height
             return image.convert("RGB").crop(box), view, False
@@ -107,9 +136,11 @@ def read_by_nvimgcodec(on_gpu: bool = False) -> Reader:
     library, params, decoder_of = _nvimgcodec()
 
     def read(content: bytes, choose: Choose):
+        if image_format(content) != "JPEG":
+            raise LeftToPillow
         stream = library.CodeStream(content)
         check_plain(content, stream.height, stream.width)
-        if stream.codec_name != "jpeg" or stream.num_channels not in (1, 3) or stream.precision != 8:
+        if stream.num_channels not in (1, 3) or stream.precision != 8:
             raise LeftToPillow
         view = choose(stream.height, stream.width)
         end = [view.top + view.height, view.left + view.width]
@@ -151,7 +182,7 @@ def read_by_torchcodec() -> Reader:
     decode_jpeg = importlib.import_module("torchcodec.decoders").decode_jpeg
 
     def read(content: bytes, choose: Choose):
-        with Image.open(io.BytesIO(content)) as image:  # the header only
+        with open_image(content) as image:  # the header only
             if image.format != "JPEG" or image.mode not in ("L", "RGB") or 274 in image.getexif():
                 raise LeftToPillow
             height, width = image.height, image.width
@@ -173,7 +204,13 @@ READERS = {
 
 
 def check_plain(content: bytes, height: int, width: int) -> None:
-    """Leave to Pillow a file that is cut off, which a crop above the cut would not show, and what it calls a bomb."""
+    """Leave to Pillow a file that is cut off, which a crop above the cut would not show, and what it calls a bomb.
+
+    Raises ValueError for an image without pixels. Some scanners write a JPEG's height after its pixels (DNL), and 0
+    into its header; no library here reads that.
+    """
+    if not height or not width:
+        raise ValueError(f"its header says {width} x {height} pixels")
     if not content.endswith(JPEG_END) or height * width > most_pixels():
         raise LeftToPillow
 

@@ -22,6 +22,9 @@ from benchmarks.common.errors import UserError
 
 LOCK_LIMIT_S = 60.0
 FIRST_POLL_S, POLL_S = 0.001, 0.05  # most locks are held for a millisecond
+PIECE_BYTES = 1 << 16
+# Of an image's file. The most pixels that are decoded, 179 million, take about 100 MB as a JPEG.
+LARGEST_IMAGE_BYTES = 1 << 28
 
 
 def home() -> Path | None:
@@ -32,19 +35,31 @@ def home() -> Path | None:
         return None
 
 
+def open_regular(path: str | Path) -> BinaryIO:
+    """A regular file for reading, unbuffered. A symbolic link to one is followed.
+
+    Raises OSError for what cannot be opened, and for anything but a regular file: opening a FIFO would wait for a
+    writer.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb", 0)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
+
+
 def read_regular(path: str | Path, limit_bytes: int) -> bytes:
     """The content of a regular file. A symbolic link to one is followed.
 
-    Raises OSError for what cannot be opened, and for anything but a regular file of at most `limit_bytes`: opening a
-    FIFO would wait for a writer, and a sparse file can claim terabytes.
+    Raises OSError as open_regular does, and for more than `limit_bytes`: a sparse file can claim terabytes.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        if status.st_size > limit_bytes:
-            raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, more than {limit_bytes}", str(path))
-        content = file.read(limit_bytes + 1)  # the file may have grown since
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit_bytes:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit_bytes}", str(path))
+        content = file.read(size)  # takes the memory that the file needs, not that of the limit
+        while len(content) <= limit_bytes and (more := file.read(PIECE_BYTES)):  # it has grown, or came in pieces
+            content += more
     if len(content) > limit_bytes:
         raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", str(path))
     return content

@@ -6,50 +6,72 @@
 Classes, training images, validation images, and SHA-256 of all names and of the byte sizes of the first and the last
 file of each class. Paths and times are not in it, so it is the same on every machine. The plan takes it once; ranks do
 not. Needs no torch.
+
+What it does not see: other bytes in files of the same size, and any change of a file between the first and the last of
+its class that keeps the names.
 """
 
 import contextlib
 import hashlib
+import json
 import os
 from pathlib import Path
 
 from tqdm import tqdm
 
+from benchmarks.common.files import read_regular
 from benchmarks.common.listing import Listing, cached, index_path, list_images
 from benchmarks.common.results import write_whole
 
 DIGITS = 16
+LARGEST_KEPT_BYTES = 1 << 26  # the paths of two files a class
+
+Stats = dict[str, list[int]]
+"""Of a file, by its path: size in bytes, time of its content and time of its inode in ns."""
 
 
 def fingerprint(train: Listing, val: Listing) -> str:
     """Of the listings of <folder>/train/ and <folder>/val/. Raises OSError where a file of theirs is gone."""
-    digest = hashlib.sha256()
+    return _taken(train, val)[0]
+
+
+def _taken(train: Listing, val: Listing) -> tuple[str, Stats]:
+    """The fingerprint, and the files whose sizes are in it."""
+    digest, looked_at = hashlib.sha256(), {}
     for images in (train, val):
         classes = tqdm(images.classes, f"fingerprint of {images.folder.name}", delay=2, disable=None, leave=False)
+        root = os.path.realpath(images.folder)  # what is kept is looked at from other working folders, too
         for number, name in enumerate(classes):
             files = images.names(number)
-            below = os.path.join(images.folder, name)
-            sizes = [os.stat(os.path.join(below, file)).st_size for file in (*files[:1], *files[-1:])]
-            words = (name, str(len(files)), *map(str, sizes), *files)
+            below = os.path.join(root, name)
+            ends = [os.path.join(below, file) for file in (*files[:1], *files[-1:])]
+            looked_at |= (stats := {path: _stat(path) for path in ends})
+            words = (name, str(len(files)), *(str(stats[path][0]) for path in ends), *files)
             digest.update(b"".join(os.fsencode(word) + b"\0" for word in words))
     num_classes = len({*train.classes, *val.classes})
-    return f"{num_classes}-{len(train)}-{len(val)}-{digest.hexdigest()[:DIGITS]}"
+    return f"{num_classes}-{len(train)}-{len(val)}-{digest.hexdigest()[:DIGITS]}", looked_at
+
+
+def _stat(path: str) -> list[int]:
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def known_fingerprint(data: Path) -> str:
-    """The fingerprint of a data set, taken once for as long as the listings of train/ and val/ hold.
+    """The fingerprint of a data set, taken once for as long as the listings of train/ and val/ hold, and the files
+    whose sizes are in it were not written again: that changes the time of no folder. At most two stats a class.
 
     Raises OSError and UserError as list_images does.
     """
     train, val = (list_images(data / part) for part in ("train", "val"))
     kept, times = cached(data, "fingerprint"), f"{train.times}\n{val.times}"
     listed = hashlib.sha256(times.encode()).hexdigest()
-    with contextlib.suppress(OSError, ValueError):
-        before, value = kept.read_text(encoding="utf-8").split()
-        if before == listed:
-            return value
-    value = fingerprint(train, val)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        before = json.loads(read_regular(kept, LARGEST_KEPT_BYTES))
+        if before["listed"] == listed and all(_stat(path) == stat for path, stat in before["files"].items()):
+            return str(before["value"])
+    value, looked_at = _taken(train, val)
     if index_path(data / "train").exists():
         with contextlib.suppress(OSError):
-            write_whole(kept, f"{listed} {value}\n")
+            write_whole(kept, json.dumps({"listed": listed, "value": value, "files": looked_at}))
     return value

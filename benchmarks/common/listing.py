@@ -80,12 +80,14 @@ class Listing:
 def list_images(folder: Path) -> Listing:
     """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many.
 
-    Raises OSError for what cannot be listed, UserError for an image that is a link which leads nowhere.
+    Raises OSError for what cannot be listed, UserError for an image that is a link which leads nowhere, or a FIFO, a
+    device or a socket. Files are not opened, and only links are followed: what a file holds is found when it is read.
     """
     index = index_path(folder)
     with contextlib.suppress(OSError, Damaged, ValueError, KeyError):
         metadata, arrays = map_arrays(index)
         whole = metadata["version"] == VERSION and metadata["checksum"] == checksum(metadata, arrays)
+        check_index(metadata, arrays)
         if whole and is_current(folder, json.loads(metadata["times"])):
             return Listing(folder, metadata, arrays)
     metadata, arrays, settled = scan(folder)
@@ -108,6 +110,25 @@ def cached(path: Path, kind: str) -> Path:
 
 def index_path(folder: Path) -> Path:
     return cached(folder, "safetensors")
+
+
+def check_index(metadata: dict[str, str], arrays: Arrays) -> None:
+    """Raises Damaged, ValueError or KeyError where an index's tables do not fit each other, whatever its checksum."""
+    classes, folders, times = (json.loads(metadata[name]) for name in ("classes", "folders", "times"))
+    ends, first, of_class = (arrays[name] for name in ("ends", "first", "class"))
+    lists = isinstance(classes, list) and isinstance(folders, list) and isinstance(times, dict)
+    if not lists or not all(isinstance(name, str) for name in (*classes, *folders)):
+        raise Damaged("its folders are not lists of names")
+    if any(array.dtype != numpy.int64 or array.ndim != 1 for array in (ends, first, of_class)):
+        raise Damaged("its tables are of another type")
+    if not len(folders) == len(first) == len(of_class):
+        raise Damaged("its tables are not of as many folders")
+    bounds = (ends, len(arrays["names"])), (first, len(ends)), (of_class, len(classes) - 1)
+    for table, most in bounds:
+        if len(table) and (table[0] < 0 or table[-1] > most or (table[1:] < table[:-1]).any()):
+            raise Damaged("a table points outside of another")
+    if len(ends) and (not len(first) or first[0] != 0):
+        raise Damaged("an image has no class")
 
 
 def is_current(folder: Path, times: dict[str, int]) -> bool:
@@ -159,8 +180,10 @@ def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
             if entry.is_dir():
                 inner.append(entry.name)
             elif entry.name.lower().endswith(IMG_EXTENSIONS):
-                if entry.is_symlink() and not os.path.exists(entry.path):
-                    raise UserError(f"{entry.path!r} is a link that leads nowhere: mend it or remove it")
+                # costs no stat: the folder tells what is a file, and is_dir() has already followed a link
+                if not entry.is_file():
+                    what = "not a regular file" if os.path.exists(entry.path) else "a link that leads nowhere"
+                    raise UserError(f"{entry.path!r} is {what}: mend it or remove it")
                 images.append(entry.name)
     yield name, time_ns, [os.fsencode(image) for image in sorted(images)]
     for one in inner:

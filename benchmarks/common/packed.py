@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy
 from tqdm import tqdm
 
-from benchmarks.common.arrays import Damaged, checksum, map_arrays
+from benchmarks.common.arrays import Arrays, Damaged, checksum, map_arrays
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import wait_for_lock
+from benchmarks.common.files import LARGEST_IMAGE_BYTES, open_regular, read_regular, wait_for_lock
 from benchmarks.common.fingerprint import known_fingerprint
 from benchmarks.common.listing import cached
 from benchmarks.common.results import write_whole
@@ -27,12 +27,18 @@ from benchmarks.common.results import write_whole
 WHAT, VERSION = "imagenet-parallel-benchmarks pack", "2"
 CHECKED_AT_ONCE = 1000  # images
 CHECK_LIMIT_S = 3600.0  # for which a rank waits for another one's check: reading 700 GB takes about so long
+KINDS, PARTS = ("full", "256", "jpeg256"), ("train", "val")
+LARGEST_NOTE_BYTES = 1000
+# Of each table, the type and the shape of a row; `images` has a row a byte, the others have a row an image.
+TABLES = {"images": ("|u1", ()), "ends": ("<i8", ()), "shapes": ("<i4", (2,)), "targets": ("<i4", ())}
+TABLES |= {"checksums": ("<u4", ())}
 
 
 class Pack:
     """The Source that is a packed file. An image is its JPEG's bytes, or its pixels, uint8 (height, width, 3).
 
-    Raises OSError, or Damaged where the file, its header or its tables are not whole; pixels are `check`ed apart.
+    Raises OSError, or Damaged where the file, its header or its tables are not whole, or do not fit each other: a
+    checksum tells damage, not intent. Pixels are `check`ed apart.
     """
 
     def __init__(self, path: Path):
@@ -41,12 +47,15 @@ class Pack:
         if self.metadata.get("what") != WHAT:
             raise Damaged("it is not a packed file")
         if self.metadata.get("version") != VERSION:
-            raise Damaged(f"it has version {self.metadata.get('version')}, and this code reads {VERSION}")
+            raise Damaged(f"it has version {self.metadata.get('version', '')[:20]!r}, and this code reads {VERSION!r}")
+        if {name: (array.dtype.str, array.shape[1:]) for name, array in arrays.items()} != TABLES:
+            raise Damaged("it does not have the tables of a packed file")
         images = arrays.pop("images")
         if checksum(self.metadata, arrays) != self.metadata.get("checksum"):
             raise Damaged("its tables do not have their checksum")
-        self.classes: list[str] = json.loads(self.metadata["classes"])
+        self.classes: list[str] = check_metadata(self.metadata)
         self._pixels = self.metadata["kind"] != "jpeg256"
+        check_tables(arrays, len(images), len(self.classes), self._pixels)
         self._images, self._ends, self._shapes = images, memoryview(arrays["ends"]), arrays["shapes"]
         self._targets, self._checksums = arrays["targets"], arrays["checksums"]
 
@@ -85,6 +94,41 @@ class Pack:
 
     def _stored(self, index: int) -> numpy.ndarray:
         return self._images[self._ends[index - 1] if index else 0 : self._ends[index]]
+
+
+def check_metadata(metadata: dict[str, str]) -> list[str]:
+    """The names of the classes. Raises Damaged where they, or other words that a run uses, are not what they should."""
+    try:
+        classes = json.loads(metadata["classes"])
+    except (KeyError, ValueError, RecursionError):
+        classes = None
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise Damaged("its classes are not a list of names")
+    if len({*classes}) != len(classes):
+        raise Damaged("it has a class twice")
+    kind, part = metadata.get("kind"), metadata.get("part")
+    if kind not in KINDS or part not in PARTS or not metadata.get("fingerprint"):
+        raise Damaged("it does not say which images it holds")
+    return classes
+
+
+def check_tables(tables: Arrays, num_bytes: int, num_classes: int, pixels: bool) -> None:
+    """Raises Damaged where a table points outside of the images or the classes, or shapes do not fit their sizes."""
+    ends, shapes, targets = tables["ends"], tables["shapes"].astype(numpy.int64), tables["targets"]
+    if not len(ends) == len(shapes) == len(targets) == len(tables["checksums"]):
+        raise Damaged("its tables are not of as many images")
+    if not len(ends):
+        raise Damaged("it holds no image")
+    sizes = numpy.diff(ends, prepend=0)
+    if (sizes < 0).any() or ends[-1] > num_bytes or (ends < 0).any():
+        raise Damaged("an image is outside of its images")
+    if (targets < 0).any() or (targets >= num_classes).any():
+        raise Damaged("an image has no class")
+    areas = shapes[:, 0] * shapes[:, 1]  # below 2^62
+    if (shapes < 0).any() or (pixels and ((sizes % 3 != 0) | (areas != sizes // 3)).any()):
+        raise Damaged("an image has not the size of its shape")
+    if not pixels and (sizes > LARGEST_IMAGE_BYTES).any():
+        raise Damaged(f"an image has more than {LARGEST_IMAGE_BYTES} bytes")
 
 
 def pack_path(config: Config, part: str) -> Path:
@@ -139,7 +183,7 @@ def open_pack(config: Config, part: str, expected: str = "") -> Pack:
 
 def check_once(pack: Pack) -> None:
     """Check all images unless that was noted. One rank of a machine does, the others wait for it. Raises Damaged."""
-    with pack.path.open("rb") as file:
+    with open_regular(pack.path) as file:
         if not was_checked(pack.path):
             with contextlib.suppress(OSError):  # no locks on this file system, or none in time: then each rank checks
                 wait_for_lock(file.fileno(), pack.path, CHECK_LIMIT_S)
@@ -156,8 +200,8 @@ def notes_of(path: Path) -> list[Path]:
 
 def was_checked(path: Path) -> bool:
     for note in notes_of(path):
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            if note.read_text(encoding="utf-8") == _state(path):
+        with contextlib.suppress(OSError):
+            if read_regular(note, LARGEST_NOTE_BYTES) == _state(path).encode():
                 return True
     return False
 

@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy
 import torch
 
-from benchmarks.common.crops import Choose, centre_view, finish, random_numbers, random_view
-from benchmarks.common.decode import DECODE_ERRORS, Reader
+from benchmarks.common.crops import Choose, centre_view, finish, most_pixels, random_numbers, random_view
+from benchmarks.common.decode import Reader, what_failed
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import LARGEST_IMAGE_BYTES, read_regular
 from benchmarks.common.listing import Listing, list_images
 
 NEIGHBOURS_TRIED = 100  # that many unreadable files in a row are no accident
@@ -51,8 +52,7 @@ class Files:
         return len(self.listing)
 
     def content(self, index: int) -> bytes:
-        with open(self.listing.path(index), "rb") as file:
-            return file.read()
+        return read_regular(self.listing.path(index), LARGEST_IMAGE_BYTES)
 
 
 class Photographs:
@@ -107,8 +107,10 @@ class Photographs:
                 box, view, by_pillow = self.read(self.source.content(place), choose)
                 finish(box, view, out)
                 return True, self.numbers[self.source.target(place)], problem, by_pillow
-            except DECODE_ERRORS as error:
-                problem = problem or f"{self.source.name(place)!r} is not a readable image ({error})"
+            # Pillow raises errors of many types for damaged files. MemoryError, too, is this image's: with a lack of
+            # memory that is not, the images after it fail as well, and the run ends with this image's name.
+            except Exception as error:
+                problem = problem or f"{self.source.name(place)!r} is not a readable image ({what_failed(error)})"
         return False, 0, problem, False
 
 
@@ -116,7 +118,10 @@ def raw_reader():
     """The reader of packed pixels, which have nothing to decode."""
 
     def read(pixels: numpy.ndarray, choose: Choose):
-        view = choose(*pixels.shape[:2])
+        height, width = pixels.shape[:2]
+        if height * width > most_pixels():
+            raise ValueError(f"{width} x {height} pixels are more than {most_pixels()}")
+        view = choose(height, width)
         box = pixels[view.top : view.top + view.height, view.left : view.left + view.width]
         return torch.from_numpy(numpy.ascontiguousarray(box)), view, False
 

@@ -19,10 +19,12 @@ from torchvision.transforms import v2
 from benchmarks.common.config import Config
 from benchmarks.common.crops import finish, random_numbers, random_view
 from benchmarks.common.data import build_loaders, image_folders
-from benchmarks.common.decode import DECODERS, MODULES, loads, read_by_nvimgcodec
+from benchmarks.common.decode import DECODERS, MODULES, loads, open_image, read_by_nvimgcodec
 from benchmarks.common.devices import Worker
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import LARGEST_IMAGE_BYTES, read_regular
 from benchmarks.common.listing import list_images
+from benchmarks.common.packed import KINDS
 from benchmarks.common.photographs import raw_reader
 from scripts.setup import pack
 
@@ -55,7 +57,7 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     for name, why in missing.items():
         print(f"left out: {name}: {why}")
     os.environ["PACKED"] = str(temporary)
-    packs = {kind: dataclasses.replace(config, loader="packed", pack=kind) for kind in pack.KINDS}
+    packs = {kind: dataclasses.replace(config, loader="packed", pack=kind) for kind in KINDS}
     ways = [Way("torchvision, Pillow", plain), Way("ours, Pillow", ours(decoder="pillow"))]
     if "torchcodec" not in missing:
         ways.append(Way("ours, torchcodec", ours(decoder="torchcodec")))
@@ -131,12 +133,17 @@ def repeated(make: Callable[[], object]) -> Iterator[int]:
             yield len(images)
 
 
+def by_pillow(path: str):
+    """As torchvision's ImageFolder reads a file, but only JPEGs and PNGs: Pillow starts Ghostscript for an EPS."""
+    return open_image(read_regular(path, LARGEST_IMAGE_BYTES)).convert("RGB")
+
+
 def workers_of(cores: int) -> int:
     return cores if cores > 1 else 0
 
 
 def plain(config: Config, cores: int) -> Iterator[int]:
-    images = ImageFolder(Path(config.data) / "train", transform(config))
+    images = ImageFolder(Path(config.data) / "train", transform(config), loader=by_pillow)
     workers = workers_of(cores)
     return repeated(
         lambda: DataLoader(images, config.global_batch, True, num_workers=workers, persistent_workers=workers > 0)
@@ -169,12 +176,10 @@ def drawn(images, config: Config) -> list:
 
 
 def size_of(images, index: int) -> tuple[int, int]:
-    from PIL import Image
-
     content = images.source.content(index)
     if not isinstance(content, bytes):
         return content.shape[:2]
-    with Image.open(images.source.name(index)) as image:
+    with open_image(content) as image:
         return image.height, image.width
 
 
@@ -290,7 +295,9 @@ def webdataset(path: Path) -> Callable[[Config, int], Iterator[int]]:
         change = transform(config)
         # one shard for each worker, as many shards would give
         shards = wds.WebDataset([str(path)] * max(1, cores), shardshuffle=False, nodesplitter=None).shuffle(256)
-        images = shards.decode("pilrgb").to_tuple("jpg", "cls").map_tuple(change, int).batched(config.global_batch)
+        # what decode("pilrgb") does, but of JPEGs and PNGs only
+        images = shards.to_tuple("jpg", "cls").map_tuple(lambda jpeg: change(open_image(jpeg).convert("RGB")), int)
+        images = images.batched(config.global_batch)
         return repeated(lambda: DataLoader(images, None, num_workers=workers_of(cores), persistent_workers=cores > 1))
 
     return batches
@@ -309,17 +316,14 @@ def write_litdata(config: Config, path: Path) -> None:
 
 def litdata(path: Path) -> Callable[[Config, int], Iterator[int]]:
     def batches(config: Config, cores: int) -> Iterator[int]:
-        import io
-
         from litdata import StreamingDataLoader, StreamingDataset
-        from PIL import Image
 
         change = transform(config)
 
         class Images(StreamingDataset):
             def __getitem__(self, index):
                 sample = super().__getitem__(index)
-                with Image.open(io.BytesIO(sample["image"])) as image:
+                with open_image(sample["image"]) as image:
                     return change(image.convert("RGB")), sample["target"]
 
         images = Images(str(path), shuffle=True)

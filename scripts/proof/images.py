@@ -24,9 +24,12 @@ from torchvision.transforms.functional import pil_to_tensor
 from benchmarks.common.config import Config
 from benchmarks.common.decode import quiet
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import LARGEST_IMAGE_BYTES, read_regular
 
 ONE_AT_A_TIME = threading.Lock()
 ORIENTATION = 274  # the EXIF tag
+FORMATS = ("JPEG", "PNG")  # all that a loader reads; Pillow knows them by their first bytes
+START_OF_IMAGE = b"\xff\xd8\xff"  # of a JPEG; nvimgcodec gets no other
 END_OF_IMAGE = b"\xff\xd9"  # a JPEG without it is cut off, which only Pillow notices in every place
 CPU_ONLY = -99999  # nvimgcodec's name for no GPU
 NUMBERS = 24  # of a crop and a flip, the last one unused
@@ -111,16 +114,16 @@ def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tupl
     (index, numbers), crop = key, functools.partial(cropped, config.image_size, key[1])
     path, target = images[index]
     try:
-        content = path.read_bytes()
-        with Image.open(io.BytesIO(content)) as image:
+        content = read_regular(path, LARGEST_IMAGE_BYTES)
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if config.decoder == "pillow":
                 return pil_to_tensor(crop(image.convert("RGB"))), target
             pixels = None
-            if config.decoder and content.endswith(END_OF_IMAGE):
+            if config.decoder and content.startswith(START_OF_IMAGE) and content.endswith(END_OF_IMAGE):
                 with contextlib.suppress(RuntimeError):
                     pixels = DECODERS[config.decoder](content)
             return crop(pil_to_tensor(image.convert("RGB")) if pixels is None else pixels), target
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # of whatever type: it is this image's
         if config.skip_bad_files:
             return read_image(config, images, ((index + 1) % len(images), numbers))
         raise UserError(f"{str(path)!r} is not a readable image ({error}); mend or remove it") from None
@@ -174,7 +177,7 @@ def by_torchcodec(content: bytes) -> torch.Tensor | None:
     """The same by torchcodec, which turns what has an orientation."""
     from torchcodec.decoders import decode_jpeg
 
-    with Image.open(io.BytesIO(content)) as image:
+    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         plain = image.format == "JPEG" and image.mode in ("L", "RGB") and ORIENTATION not in image.getexif()
     return decode_jpeg(content, mode="RGB") if plain else None
 

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import errno
 import io
 import os
 import zlib
@@ -11,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from PIL import Image
 from tqdm import tqdm
 
-from benchmarks.common.decode import DECODE_ERRORS
+from benchmarks.common.decode import open_image
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import LARGEST_IMAGE_BYTES, read_regular
 from benchmarks.common.listing import Listing
 
 CHUNK, CHUNK_BYTES = 128, 1 << 26  # images that are written, and lost by a kill, together: whichever comes first
@@ -80,15 +82,26 @@ def in_order(pool: ThreadPoolExecutor, work: Callable, things: Iterable, ahead: 
 def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
     """An image as it is stored, and its height and width; nothing of an image that cannot be read.
 
-    Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it.
+    Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it. Raises OSError
+    where the disk or a permission is at fault, and UserError without memory: an image is not left out for these.
     """
-    with open(path, "rb") as file:
-        content = file.read()
     try:
-        with Image.open(io.BytesIO(content)) as opened:
-            image = opened.convert("RGB")
-    except DECODE_ERRORS:
+        content = read_regular(path, LARGEST_IMAGE_BYTES)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EFBIG):
+            raise
         return b"", (0, 0)
+    try:
+        return _encoded(content, kind)
+    except MemoryError:
+        raise UserError(f"no memory for {path!r}; free some, and make pack goes on") from None
+    except Exception:  # Pillow raises errors of many types for damaged files
+        return b"", (0, 0)
+
+
+def _encoded(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
+    with open_image(content) as opened:
+        image = opened.convert("RGB")
     if kind != "full" and min(image.size) > SHORT_SIDE:
         scale = SHORT_SIDE / min(image.size)
         image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BILINEAR)

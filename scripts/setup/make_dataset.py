@@ -159,7 +159,7 @@ def make_folder(folder: Path, options: Options) -> None:
     with tqdm(total=total, desc="imagenet-mini", unit="image", disable=None) as bar:
         for name, photograph in PHOTOGRAPHS.items():
             original = (source / photograph.file).read_bytes()
-            image = Image.open(io.BytesIO(original)).convert("RGB")
+            image = Image.open(io.BytesIO(original), formats=("JPEG", "PNG")).convert("RGB")
             regions = split(*image.size, photograph)
             photographs[name] = {
                 "file": photograph.file,

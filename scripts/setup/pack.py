@@ -37,7 +37,6 @@ from scripts.setup.check_data import check_image_folder
 
 LOOK_AGAIN_S = 60  # whether the folder is still the one that was listed
 SAMPLE = 200  # images whose sizes tell the size of all
-KINDS = ("full", "256", "jpeg256")
 HEADER_ROOM = 1 << 14  # bytes, beside the classes' names
 
 

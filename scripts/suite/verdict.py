@@ -5,6 +5,7 @@ import os
 import re
 import signal
 
+from benchmarks.common.arrays import CUT_SHORT
 from benchmarks.common.outcome import boot_id, timed_out
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite.telemetry import Sampler
@@ -118,7 +119,8 @@ def killed_rank(log: str) -> str | None:
 
 
 def killed(rank: object, signum: int) -> str:
-    return f"rank {rank}: signal {signum}{', possibly out of memory' if signum == signal.SIGKILL else ''}"
+    why = {signal.SIGKILL: ", possibly out of memory", signal.SIGBUS: f" (bus error): {CUT_SHORT}"}
+    return f"rank {rank}: signal {signum}{why.get(signum, '')}"
 
 
 def ended_by_slurm(log: str) -> tuple[str, str] | None:

@@ -146,7 +146,7 @@ def test_files_of_any_mode_and_size_are_read(own_data):
         save(folder / "grey.JPEG", "L", (40, 300))
         save(folder / "print.JPEG", "CMYK", (300, 40))
         save(folder / "alpha.JPEG", "RGBA", kind="PNG")
-        save(folder / "palette.jpg", "P", (1, 1), kind="GIF")
+        save(folder / "palette.jpg", "P", (1, 1), kind="PNG")
     train, val = loaders(own_data, global_batch=44)
     for loader, num_images in ((train, 44), (val, NUM_VAL + 4)):
         images, _ = pixels(loader)

@@ -4,18 +4,23 @@
 """
 
 import io
+import os
+import re
+import struct
 import subprocess
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
 import pytest
 import torch
-from hard_images import BY_PILLOW, HARD, encoded, photograph
-from PIL import Image
+from hard_images import BY_PILLOW, HARD, HOSTILE, encoded, photograph
+from PIL import EpsImagePlugin, Image
 from scipy.stats import kstest
-from support import ROOT, environment, loaders, pixels, save
+from support import ROOT, environment, loaders, pixels, put, save
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
@@ -102,8 +107,95 @@ def test_what_nobody_can_read_is_an_error(name, spoiled, monkeypatch):
     if spoiled == "bomb":
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
     top = centre_view(8)(60, 60)  # far above the cut
-    with pytest.raises(decode.DECODE_ERRORS):
+    with pytest.raises((OSError, ValueError, Image.DecompressionBombError)):
         reader(name)(content, lambda height, width: top)
+
+
+@pytest.fixture
+def ghostscript(tmp_path, monkeypatch) -> Path:
+    """Is there as soon as somebody starts Ghostscript."""
+    started = tmp_path / "Ghostscript was started"
+    put(tmp_path / "programs", gs=f"touch '{started}'")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'programs'}:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    return started
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_hostile_file_is_named_and_does_nothing_else(name, tmp_path, ghostscript):
+    """Protects the machine from a program inside an image, and a run from an image that stops a decoder: each is
+    named, in one line, and with --skip-bad-files the next image takes its place.
+
+    Mutants: Pillow's Image.open without `formats` starts Ghostscript; nvimgcodec given a JPEG 2000 dies of SIGFPE;
+    without the check of the size, a height of 0 is a ZeroDivisionError.
+    """
+    (tmp_path / "images").mkdir()
+    for number, (content, _) in enumerate(HOSTILE.values()):
+        (tmp_path / "images" / f"{number:02} of a class").mkdir()
+        (tmp_path / "images" / f"{number:02} of a class" / "bad.JPEG").write_bytes(content())
+    (tmp_path / "images" / "good").mkdir()
+    (tmp_path / "images" / "good" / "good.JPEG").write_bytes(encoded(photograph(64, 64)))
+    source, out = Files(tmp_path / "images"), torch.empty(1, 32, 32, 3, dtype=torch.uint8)
+    photographs = Photographs(source, lambda: reader(name), 32, 0, source.classes)
+    for photographs.augment in (False, True):
+        for index, (hostile, (_, reason)) in enumerate(HOSTILE.items()):
+            targets, (problem,), _ = photographs.read_into(out, [(0, 0, index)])
+            assert targets == [], hostile
+            assert re.fullmatch(rf"'{re.escape(source.name(index))}' is not a readable image \(.*\)", problem), hostile
+            assert re.search(reason, problem), f"{hostile}: {problem}"
+    photographs.fill_gaps = True
+    targets, (problem,), _ = photographs.read_into(out, [(0, 0, 0)])
+    assert targets == [len(HOSTILE)] and "00 of a class" in problem
+    assert not ghostscript.exists()
+
+
+def test_an_error_of_any_type_is_the_images_own(tmp_path):
+    """Protects a run from what libraries raise for damaged files: KeyError, struct.error, MemoryError and others.
+    Mutant: a list of types, as was here before."""
+    source = Files(save_one(tmp_path))
+    for error in (
+        KeyError("a tag"),
+        struct.error("unpack requires 4 bytes"),
+        MemoryError(),
+        AssertionError(),
+        zlib.error("-3"),
+    ):
+
+        def read(content, choose, error=error):
+            raise error
+
+        one = Photographs(source, lambda read=read: read, 32, 0, source.classes)
+        _, (problem,), _ = one.read_into(torch.empty(1, 32, 32, 3, dtype=torch.uint8), [(0, 0, 0)])
+        assert problem == f"{source.name(0)!r} is not a readable image ({type(error).__name__}: {error})"
+
+
+def save_one(folder: Path) -> Path:
+    """A folder of one class with one image."""
+    (folder / "images" / "a class").mkdir(parents=True)
+    (folder / "images" / "a class" / "1.JPEG").write_bytes(encoded(photograph(64, 64)))
+    return folder / "images"
+
+
+def test_only_a_regular_file_of_some_size_is_read(tmp_path):
+    """Protects from waiting for a FIFO's writer, from a device, and from a sparse file that claims terabytes. They
+    lie where an image lay when the folder was listed, or behind a link.
+    Mutant: open(path).read(), which never returns from the FIFO."""
+    source = Files(save_one(tmp_path))
+    path, one = Path(source.name(0)), Photographs(source, lambda: reader("pillow"), 32, 0, source.classes)
+
+    def problem() -> str:
+        return one.read_into(torch.empty(1, 32, 32, 3, dtype=torch.uint8), [(0, 0, 0)])[1][0]
+
+    path.unlink()
+    os.mkfifo(path)
+    assert "is not a readable image (it is not a regular file)" in problem()
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert "is not a readable image (it is not a regular file)" in problem()
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate(3 << 40)
+    assert f"(it has {3 << 40} bytes, more than {1 << 28})" in problem()
 
 
 @pytest.mark.parametrize("name", HERE)

@@ -3,13 +3,17 @@
 .venv/bin/python -m pytest tests/benchmarks/test_listing.py     # slow: 1.3 million links
 """
 
+import json
 import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from support import NUM_TRAIN, loaders
+from support import NUM_TRAIN, ROOT, loaders
 from torchvision.datasets import ImageFolder
 
 from benchmarks.common import fingerprint as fingerprints
@@ -19,6 +23,7 @@ from benchmarks.common.fingerprint import fingerprint, known_fingerprint
 from benchmarks.common.listing import index_path, list_images
 from scripts.probe import listing as probe
 from scripts.suite import plan
+from scripts.suite.verdict import first_cause
 
 
 @pytest.fixture(autouse=True)
@@ -122,10 +127,35 @@ def test_the_fingerprint_is_kept_as_long_as_the_listing(settled, monkeypatch):
     expected = taken(settled)
     assert known_fingerprint(settled) == expected
     with monkeypatch.context() as patch:
-        patch.setattr(fingerprints, "fingerprint", None)
+        patch.setattr(fingerprints, "_taken", None)
         assert known_fingerprint(settled) == expected
     os.link(settled / "val" / "top" / "top 2.JPEG", settled / "val" / "top" / "another.JPEG")
     assert known_fingerprint(settled) == taken(settled) != expected
+
+
+def test_files_that_are_written_again_have_another_fingerprint(tmp_path):
+    """Protects `a run is of these images` from a script that writes all images again in place, smaller: no folder's
+    time changes then, and the listing holds. Also of a cache that somebody cut off.
+    Mutant: the kept fingerprint taken without a look at the files."""
+    paths = [
+        tmp_path / "set" / part / f"class {number % 3}" / f"{number}.JPEG"
+        for part, num_images in (("train", 102), ("val", 6))
+        for number in range(num_images)
+    ]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"four")
+    settle(tmp_path / "set")
+    before = known_fingerprint(tmp_path / "set")
+    kept = listing.cached(tmp_path / "set", "fingerprint")
+    assert before == known_fingerprint(tmp_path / "set") and kept.exists()
+    for path in paths:
+        path.write_bytes(b"few")
+    after = known_fingerprint(tmp_path / "set")
+    assert after == taken(tmp_path / "set") != before
+    for spoilt in ("", "[]", "{}", '{"listed": 3', json.dumps(json.loads(kept.read_text()) | {"files": 3})):
+        kept.write_text(spoilt)
+        assert known_fingerprint(tmp_path / "set") == after
 
 
 def test_a_plan_lists_once_and_then_never_again(settled, monkeypatch):
@@ -149,6 +179,46 @@ def test_an_image_that_is_a_link_to_nowhere_is_said_by_the_listing(settled):
     (settled / "train" / "top" / "z.JPEG").symlink_to(settled / "gone.JPEG")
     with pytest.raises(UserError, match=r"top/z.JPEG' is a link that leads nowhere: mend it or remove it"):
         list_images(settled / "train")
+
+
+def test_what_is_no_file_is_refused_by_the_listing_without_a_look_at_files(settled, monkeypatch):
+    """Protects from a loader that waits for a FIFO's writer, and a network file system from a stat of 1.3 million
+    files. Mutant: os.stat or os.path.isfile of each image."""
+    looked, stat = [], os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **named: (looked.append(os.fspath(path)), stat(path, **named))[1])
+    list_images(settled / "train")
+    assert not [path for path in looked if path.lower().endswith("jpeg")]
+    fifo = settled / "train" / "top" / "z.JPEG"
+    os.mkfifo(fifo)
+    with pytest.raises(UserError, match=r"top/z.JPEG' is not a regular file: mend it or remove it"):
+        list_images(settled / "train")
+    fifo.unlink()
+    fifo.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"top/z.JPEG' is not a regular file: mend it or remove it"):
+        list_images(settled / "train")
+
+
+CUT_SHORT = """
+import os, sys
+from pathlib import Path
+from benchmarks.common import listing
+found = listing.list_images(Path(sys.argv[1]))
+os.truncate(listing.index_path(Path(sys.argv[1])), 0)
+found.path(0)
+"""
+
+
+def test_an_index_that_is_cut_short_under_a_rank_is_said(settled):
+    """Protects a run's row: a bus error alone tells nobody of the index, which then is written anew.
+    Mutant: the signal's number without a sentence."""
+    list_images(settled / "train")
+    rank = subprocess.run([sys.executable, "-c", CUT_SHORT, str(settled / "train")], cwd=ROOT, capture_output=True)
+    assert rank.returncode == -signal.SIGBUS
+    status, reason = first_cause([], "", rank.returncode, [], num_ranks=1, is_rank=True)
+    assert status == "failed" and reason.startswith("rank 0: signal 7 (bus error): a file that it had mapped was cut")
+    of_torchrun = "  rank      : 1 (local_rank: 1)\n  exitcode  : -7 (pid: 4711)\n"
+    assert first_cause([], of_torchrun, 1, [], num_ranks=2)[1] == reason.replace("rank 0", "rank 1")
+    assert same(list_images(settled / "train"), settled / "train")
 
 
 def test_loaders_read_from_the_index(settled):

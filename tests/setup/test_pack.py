@@ -12,13 +12,19 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
+from hard_images import HOSTILE
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import NUM_TRAIN, NUM_VAL, ROOT, draw_images, environment, loaders, pixels, refusal, save, spoil
 
 from benchmarks.common import packed
+from benchmarks.common.arrays import Damaged, checksum, header
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.packed import Pack, open_pack
@@ -151,6 +157,109 @@ def test_nothing_is_written_through_a_link(own_data, ending):
     assert precious.read_text() == "kept"
 
 
+numbers = st.sampled_from([0, 1, 2, 3, 12, 24, 27, -1, 255, 2**31 - 1, 2**62, 2**63 - 1, -(2**63)])
+anything = st.one_of(numbers, st.sampled_from([2**70, 1.5, "3", None, True, [], {}, [12], float("nan")]))
+
+
+def drawn_array(draw: st.DrawFn, right: list, dtype: str, columns: int = 1) -> numpy.ndarray:
+    """The right numbers, or some others, or more or fewer of them."""
+    values = draw(st.one_of(st.just(right), st.lists(numbers, max_size=3 * columns)))
+    array = numpy.array(values, dtype=object).astype("<i8").astype(dtype)
+    return array[: len(array) // columns * columns].reshape((-1, 2) if columns == 2 else (-1,))
+
+
+@st.composite
+def hostile_pack(draw) -> bytes:
+    """A packed file of two images with right checksums, in which what it says may be anything."""
+    kind = draw(st.sampled_from(["full", "jpeg256", "full", "of no kind"]))
+    classes = draw(st.sampled_from(['["a", "b"]', '["a", "b"]', '["a", "a"]', "[]", "3", "{", "[1, 2]", "[" * 10_000]))
+    tables = {
+        "ends": drawn_array(draw, [12, 24], "<i8"),
+        "shapes": drawn_array(draw, [2, 2, 1, 4], "<i4", 2),
+        "targets": drawn_array(draw, [0, 1], "<i4"),
+        "checksums": drawn_array(draw, [zlib.crc32(bytes(12))] * 2, "<u4"),
+    }
+    metadata = {"what": packed.WHAT, "version": packed.VERSION, "kind": kind, "part": "train", "fingerprint": "f"}
+    metadata["classes"] = classes
+    metadata["checksum"] = checksum(metadata, tables)
+    layout = {"images": (numpy.dtype("u1"), (24,))} | {name: (t.dtype, t.shape) for name, t in tables.items()}
+    text = header(metadata, layout)
+    if draw(st.booleans()):  # and one word of the header is changed
+        entries = json.loads(text[8:])
+        entry = entries[draw(st.sampled_from(sorted(entries)))]
+        key = draw(st.sampled_from(sorted(entry)))
+        if isinstance(entry[key], list) and entry[key] and draw(st.booleans()):
+            entry[key][-1] = draw(anything)
+        else:
+            entry[key] = draw(anything)
+        words = json.dumps(entries).encode()
+        text = len(words).to_bytes(8, "little") + words
+    return text + bytes(24) + b"".join(table.tobytes() for table in tables.values())
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(hostile_pack())
+def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, content):
+    """Protects from a file that somebody made: whatever its header and tables say, it is refused as Damaged, or each
+    image is its own bytes. A checksum does not help: who writes the tables writes it.
+
+    Mutants: each check of check_tables and of arrays._layout left out.
+    """
+    path = tmp_path_factory.getbasetemp() / "hostile.safetensors"
+    path.write_bytes(content)
+    try:
+        hostile = Pack(path)
+    except Damaged as error:
+        assert str(error) and "\n" not in str(error)
+        return
+    assert 1 <= len(hostile) <= 2
+    for index in range(len(hostile)):
+        assert hostile.classes[hostile.target(index)] in "ab" and hostile.target(index) >= 0
+        try:
+            stored = hostile.content(index)
+        except ValueError as error:
+            assert "when it was packed" in str(error) or "checksum" in str(error)
+        else:
+            assert len(stored) <= 24 if isinstance(stored, bytes) else stored.size <= 24 and stored.shape[2] == 3
+
+
+def test_a_pack_that_is_no_file_is_refused_at_once(own_data):
+    """Protects a run from a FIFO, which would be waited for, and from a header of 3 TB.
+    Mutant: path.open, which never returns."""
+    path = make(own_data)
+    path.unlink()
+    os.mkfifo(path)
+    assert "it is not a regular file" in problem(own_data)
+    path.unlink()
+    with path.open("wb") as file:
+        file.write((3 << 39).to_bytes(8, "little"))
+        file.truncate(3 << 40)
+    assert "it ends within its header" in problem(own_data)
+
+
+def test_a_packed_file_that_is_cut_short_while_workers_read_it_is_said(own_data):
+    """Protects the search for a bus error's cause: torch says that shared memory may be short, which it is not.
+    Mutant: no sentence of its own for bus errors."""
+    path = make(own_data)
+    train, _ = packed_loaders(own_data, workers=1)
+    os.truncate(path, 0)
+    message = refusal(train)
+    assert "bus error: a file that it had mapped was cut short" in message and "make pack" in message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_images_are_packed_as_not_readable(tmp_path, kind):
+    """Protects packing from an image that stops it: the image is left out, as it is in the folder."""
+    for hostile, (content, _) in HOSTILE.items():
+        (tmp_path / "bad.JPEG").write_bytes(content())
+        assert chunks.encode(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0)), hostile
+    with (tmp_path / "bad.JPEG").open("wb") as file:
+        file.truncate(3 << 40)
+    assert chunks.encode(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0))
+    with pytest.raises(FileNotFoundError):
+        chunks.encode(str(tmp_path / "gone.JPEG"), kind)
+
+
 def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):
     path = make(own_data)
     whole, written = path.read_bytes(), path.stat().st_mtime_ns
@@ -191,7 +300,7 @@ def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypat
     path.write_bytes(whole)
     with monkeypatch.context() as patch:
         patch.setattr(packed, "VERSION", "3")
-        assert "it has version 2, and this code reads 3" in problem(own_data)
+        assert "it has version '2', and this code reads '3'" in problem(own_data)
     draw_images(own_data / "train", NUM_TRAIN + 4, seed=0)  # four more: the listing is older than the folder
     assert f"it is of other images than {own_data}" in problem(own_data)
     shutil.rmtree(own_data / "train")
