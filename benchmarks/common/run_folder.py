@@ -4,6 +4,8 @@
     config.yaml        the resolved configuration, as differences from the defaults: what the script reads
     run.log            everything that the run's processes print
     progress           "steps done, steps in all", for the bar
+    unrecorded         is there until the run's row is in runs.csv; its attempt holds it locked, and has put into it,
+                       as JSON, what it knew of the row before the start
     queued             is there while a batch job waits (slurm_submit.sh makes and removes it)
     summary.json       what the reporting rank measured, met, and where its time went
     cause-<pid>.json   why a process ended before its end, with the moment: the earliest is the first cause
@@ -39,6 +41,7 @@ class RunFolder:
         self.log = self.path / "run.log"
         self.config = self.path / "config.yaml"
         self.queued = self.path / "queued"
+        self.unrecorded = self.path / "unrecorded"
 
     @classmethod
     def current(cls) -> "RunFolder | None":
