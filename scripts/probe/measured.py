@@ -10,11 +10,11 @@ import csv
 import datetime
 import io
 import os
-import subprocess
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import cell, write_whole
+from scripts.suite import source
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "results" / "measured"
@@ -45,11 +45,8 @@ def origin() -> dict[str, str]:
 
     from benchmarks.common.devices import device_name
 
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    except FileNotFoundError:
-        commit = ""
+    commit = source.commit() or ""
+    commit += "-dirty" if commit and source.local_changes() else ""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = f"{device_name(device)}, {len(os.sched_getaffinity(0))} cores"
     return {"commit": commit, "date": datetime.date.today().isoformat(), "machine": machine}
