@@ -29,7 +29,12 @@ WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
 OURS = "scripts.suite.attempt scripts.suite.plan scripts.suite.bench"
 SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})
 FINISHES = ["bash", "-c", 'echo "$0" >"$RUN_DIR/summary.json"', SUMMARY]
-WAITS = ["bash", "-c", 'touch "$RUN_DIR/began"; while [ ! -e "$RUN_DIR/go" ]; do sleep 0.05; done; ' + FINISHES[2], SUMMARY]
+WAITS = [
+    "bash",
+    "-c",
+    'touch "$RUN_DIR/began"; while [ ! -e "$RUN_DIR/go" ]; do sleep 0.05; done; ' + FINISHES[2],
+    SUMMARY,
+]
 
 
 def folder_of(results: Path) -> RunFolder:
@@ -135,7 +140,9 @@ def suite(recorder, checkout, tmp_path, tiny_data):
 
 def until_runs(suite) -> Path:
     """Wait until the run waits for `hold`; returns its folder."""
-    calls = until(lambda: [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]], "a run", 60)
+    calls = until(
+        lambda: [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]], "a run", 60
+    )
     return Path(calls[-1]["env"]["RUN_DIR"])
 
 
