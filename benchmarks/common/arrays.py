@@ -7,6 +7,7 @@ processes share the pages of one map, nothing is unpickled, and a file that was 
 import errno
 import json
 import math
+import os
 import zlib
 from pathlib import Path
 from typing import BinaryIO

@@ -1,15 +1,42 @@
 """One process after the other, and a way for signals to end them all: the loop of runs, and the parts of a report."""
 
 import contextlib
+import ctypes
+import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # before the fork
+
+
+def ending_signals() -> list[signal.Signals]:
+    """The signals by which people and schedulers end a process; without SIGHUP where nohup has silenced it."""
+    return [each for each in HEARD if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+
+
+def die_with_parent() -> Callable[[], None]:
+    """For subprocess's preexec_fn: the kernel sends the child SIGTERM when we die, be it by SIGKILL (prctl(2)).
+
+    It does when the thread dies that started the child, so call it from the main thread. An exec keeps it.
+    """
+    parent = os.getpid()
+
+    def ask_the_kernel() -> None:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before the kernel knew
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return ask_the_kernel
 
 
 class Relay:
-    """Runs processes, one at a time. SIGINT, SIGTERM or SIGHUP to us is a SIGTERM to the one in progress.
+    """Runs processes, one at a time. SIGINT, SIGTERM, SIGHUP or SIGQUIT to us is a SIGTERM to the one in progress.
 
-    SIGTERM for a SIGINT too, which a shell may have told it to ignore. It has the time that it needs to clean up.
+    SIGTERM for a SIGINT too, which a shell may have told it to ignore. It has the time that it needs to clean up. It
+    ends so, too, when we are killed.
     """
 
     def __init__(self):
@@ -19,9 +46,13 @@ class Relay:
         self._child: subprocess.Popen | None = None
 
     def run(self, command: Sequence, **popen) -> int:
-        """Run `command` to its end; returns its exit code, less than 0 where a signal ended it."""
+        """Run `command` to its end; returns its exit code, less than 0 where a signal ended it.
+
+        The child inherits the file descriptors that are inheritable, such as a set's lock: held until its end.
+        """
         num_heard = self._num_heard
-        self._child = subprocess.Popen([str(word) for word in command], **popen)
+        words = [str(word) for word in command]
+        self._child = subprocess.Popen(words, preexec_fn=die_with_parent(), close_fds=False, **popen)
         if self._num_heard != num_heard:  # before the child had a name
             self._child.terminate()
         code = self._child.wait()
@@ -39,9 +70,8 @@ class Relay:
 def relay() -> Iterator[Relay]:
     """A Relay that hears this process's signals; HUP only where nohup has not silenced it."""
     found, before = Relay(), {}
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
-            before[signum] = signal.signal(signum, found._pass_on)
+    for signum in ending_signals():
+        before[signum] = signal.signal(signum, found._pass_on)
     try:
         yield found
     finally:

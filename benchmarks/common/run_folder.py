@@ -4,6 +4,8 @@
     config.yaml        the resolved configuration, as differences from the defaults: what the script reads
     run.log            everything that the run's processes print
     progress           "steps done, steps in all, seconds a step took lately", for the bar and for who waits for a step
+    unrecorded         is there until the run's row is in runs.csv; its attempt holds it locked, and has put into it,
+                       as JSON, what it knew of the row before the start
     queued             is there while a batch job waits (slurm_submit.sh makes and removes it)
     summary.json       what the reporting rank measured, met, and where its time went
     stop-<rank>        of a run that was asked to stop: a link whose text is the number of steps that the rank has begun
@@ -42,6 +44,7 @@ class RunFolder:
         self.log = self.path / "run.log"
         self.config = self.path / "config.yaml"
         self.queued = self.path / "queued"
+        self.unrecorded = self.path / "unrecorded"
 
     @classmethod
     def current(cls) -> "RunFolder | None":

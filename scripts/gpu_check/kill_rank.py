@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 import tyro
 
+from benchmarks.common.relay import die_with_parent
 from benchmarks.common.run_folder import VARIABLE, RunFolder
-from scripts.suite.attempt import die_with_parent
 
 POLL_S = 0.1
 
 
 def main(launcher: Path, /) -> int:
-    child = subprocess.Popen([launcher], preexec_fn=die_with_parent)
+    child = subprocess.Popen([launcher], preexec_fn=die_with_parent())
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     with contextlib.suppress(KeyboardInterrupt):
         while child.poll() is None:

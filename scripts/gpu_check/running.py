@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 from benchmarks.common.config import load_config
+from benchmarks.common.relay import die_with_parent
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.judges import Ended, Verdict
 from scripts.gpu_check.state import Deadline, State
 from scripts.suite import plan, processes, schedule
-from scripts.suite.attempt import die_with_parent
 
 GRACE_S, KILLED_S = 12.0, 5.0
 OVERTIME_S = 20.0  # after the deadline, for what began before it
@@ -45,7 +45,7 @@ class Running:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=die_with_parent(),
             )
 
     def has_ended(self) -> bool:

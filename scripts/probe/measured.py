@@ -8,12 +8,12 @@ results/published/measured/; `make readme` reads it.
 
 import datetime
 import os
-import subprocess
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import make_folder
 from benchmarks.common.results import append_csv
+from scripts.suite import source
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "results" / "measured"
@@ -38,11 +38,8 @@ def origin() -> dict[str, str]:
 
     from benchmarks.common.devices import device_name
 
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    except FileNotFoundError:
-        commit = ""
+    commit = source.commit() or ""
+    commit += "-dirty" if commit and source.local_changes() else ""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = f"{device_name(device)}, {len(os.sched_getaffinity(0))} cores"
     return {"commit": commit, "date": datetime.date.today().isoformat(), "machine": machine}

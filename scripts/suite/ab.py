@@ -25,6 +25,7 @@ import tyro
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
+from benchmarks.common.output import outlive_readers
 from benchmarks.common.relay import Relay, relay
 from benchmarks.common.results import WARM_UP, read_table, write_json
 from benchmarks.common.run_folder import RunFolder
@@ -84,6 +85,8 @@ def main() -> int:
         raise UserError(f"{given.results} holds a comparison already, of another sitting; choose another RESULTS=")
     results = preflight.open_set(given.results, "ab-")
     with schedule.claimed(results), relay() as children, sides.checkouts((a, b)) as where:
+        for name in ("A", "B"):
+            schedule.record_lost(results / name)
         sitting = Sitting(time.time_ns() % 2**32, time.monotonic())
         measure = Measure(results, runs, {"A": a, "B": b}, where, children)
         try:
@@ -238,6 +241,7 @@ def verdict(step: Step, sitting: Sitting, results: Path, limit: float | None) ->
 
 
 if __name__ == "__main__":
+    outlive_readers()
     try:
         sys.exit(tyro.cli(main, description=__doc__))
     except (UserError, ValueError) as error:

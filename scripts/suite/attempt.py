@@ -4,12 +4,12 @@
     python -m scripts.suite.attempt --strategy slurm --results results/x --run-id slurm-1-120000 --skip "no cluster"
 
 Launchers call it. What the run was asked it reads in the run's folder, which the plan has made. Exit code: 0 ok or
-skipped, 1 failed, timeout or invalid, 129, 130 or 143 interrupted.
+skipped, 1 failed, timeout or invalid, 129, 130, 131 or 143 interrupted.
 """
 
 import contextlib
-import ctypes
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -21,7 +21,10 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import locked
 from benchmarks.common.outcome import boot_id, timed_out
+from benchmarks.common.output import outlive_readers
+from benchmarks.common.relay import die_with_parent, ending_signals
 from benchmarks.common.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.run_folder import VARIABLE, RunFolder
 from scripts.suite import processes, source
@@ -31,7 +34,6 @@ from scripts.suite.telemetry import Sampler
 from scripts.suite.verdict import Ended, judge
 
 POLL_S, GRACE_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 5.0, 1.0, 12
-PR_SET_PDEATHSIG = 1
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,13 +52,30 @@ class Options:
 def main(options: Options, command: list[str]) -> int:
     folder = RunFolder((options.results / "logs" / options.run_id).resolve())
     folder.path.mkdir(parents=True, exist_ok=True)
+    if options.skip:
+        return skip(options, folder)
+    with locked(folder.unrecorded) as unrecorded:
+        code = run(options, command, folder, unrecorded)
+        folder.unrecorded.unlink()
+        return code
+
+
+def skip(options: Options, folder: RunFolder) -> int:
+    """Record a run that is not started."""
     asked, flags = read_asked(folder)
     row = known_before(folder, options.strategy, options.repeat, asked, os.environ) | {"options": flags}
-    if options.skip:
-        row |= {"status": "skipped", "reason": options.skip}
-        row |= as_warm_up(row) if options.repeat == 0 else {}
-        write(options, folder, row, asked, {})
-        return 0
+    row |= {"status": "skipped", "reason": options.skip}
+    row |= as_warm_up(row) if options.repeat == 0 else {}
+    write(options, folder, row, asked, {})
+    return 0
+
+
+def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int) -> int:
+    """Run and record it. unrecorded: descriptor of the file that gets what is known of the row before the start."""
+    asked, flags = read_asked(folder)
+    row = known_before(folder, options.strategy, options.repeat, asked, os.environ) | {"options": flags}
+    os.ftruncate(unrecorded, 0)
+    os.pwrite(unrecorded, json.dumps(row).encode(), 0)
     sampler, cores = Sampler(folder.path), Cores()
     ended = watch(command, folder, asked, sampler, options)
     telemetry = sampler.stop()
@@ -90,16 +109,18 @@ def read_asked(folder: RunFolder) -> tuple[dict, str]:
 
 
 def write(options: Options, folder: RunFolder, row: dict, asked: dict, met: dict) -> None:
-    """Print and write the row, with both halves of its settings where there are two."""
-    print(line_of(options, row))  # before the rows: it is all that is left where the disk is full
-    if row["status"] not in ("ok", "skipped", WARM_UP):
-        print_tail(folder.log)
-    if asked:
-        if met:
-            met = met | {"commit": source.commit() or "", "local_changes": source.local_changes()}
-            folder.add_met(met)
-        row = row | {"settings": add_settings(options.results, asked, met)}
-    append_rows(options.results, "runs", [row])
+    """Write the row, with both halves of its settings where there are two, and print what became of the run."""
+    try:
+        if asked:
+            if met:
+                met = met | {"commit": source.commit() or "", "local_changes": source.local_changes()}
+                folder.add_met(met)
+            row = row | {"settings": add_settings(options.results, asked, met)}
+        append_rows(options.results, "runs", [row])
+    finally:  # also on a full disk, where the line is all that is left
+        print(line_of(options, row))
+        if row["status"] not in ("ok", "skipped", WARM_UP):
+            print_tail(folder.log)
 
 
 def num_ranks() -> int:
@@ -108,12 +129,11 @@ def num_ranks() -> int:
 
 
 def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, options: Options) -> Ended:
-    """Run `command` to its end, to the limit, or to the first SIGINT, SIGTERM or SIGHUP; leave no process of it."""
+    """Run `command` to its end, to the limit, or to the first signal that ends; leave no process of it."""
     checkpoint_dir = asked.get("checkpoint_dir", "")
     signals: list[int] = []
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # ignored: by nohup
-            signal.signal(signum, lambda number, frame: signals.append(number))
+    for signum in ending_signals():
+        signal.signal(signum, lambda number, frame: signals.append(number))
     told = {VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
     told["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_job.sh
     with open(folder.log, "ab") as log:  # a batch job appends to it too
@@ -130,7 +150,7 @@ def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, 
             env=os.environ | told,
             cwd=ROOT,
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=die_with_parent(),
         )
         try:
             sampler.start()
@@ -164,11 +184,6 @@ def checkpoint_grace_s(asked: dict, folder: RunFolder, ran_s: float) -> float:
         return 0.0
     patience_s = max(GRACE_S, asked["timeout_s"])
     return patience_s + 2 * (folder.step_s() or min(ran_s, patience_s))  # before the first report a step may be long
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to send this process SIGTERM when its parent dies, be it by SIGKILL (prctl(2))."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def follow(child: subprocess.Popen, folder: RunFolder, options: Options, ended: Ended, signals: list[int], log) -> None:
@@ -231,6 +246,7 @@ def print_tail(log: Path) -> None:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
     try:

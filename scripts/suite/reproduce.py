@@ -23,6 +23,7 @@ import tyro
 from benchmarks.common import machine
 from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.output import outlive_readers
 from benchmarks.common.relay import relay
 from benchmarks.common.settings import seed_of, settings_hash
 from scripts.analysis import compare
@@ -235,6 +236,7 @@ def as_labelled(again: ResultSet, published: ResultSet) -> ResultSet:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     try:
         sys.exit(tyro.cli(main, description=__doc__))
     except (UserError, ValueError) as error:

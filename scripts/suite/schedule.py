@@ -5,17 +5,20 @@ bench-all, bench-<strategy>, sweeps and scaling studies are `suite`; the proof h
 
 import contextlib
 import datetime
-import fcntl
+import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.relay import Relay, relay
-from benchmarks.common.results import WARM_UP, add_settings, append_rows, read_table
+from benchmarks.common.files import locked, read_regular
+from benchmarks.common.relay import HEARD, Relay, relay
+from benchmarks.common.results import SCHEMA, WARM_UP, add_settings, append_rows, read_table, write_whole
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite import processes
 from scripts.suite.plan import Run, begin, python
@@ -23,6 +26,7 @@ from scripts.suite.row import as_warm_up, known_before
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 5.0
+HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
 
 
 def suite(
@@ -32,7 +36,7 @@ def suite(
 
     rounds: each is asked for when the one before is done. report: the module, and its words after --results, that
     draws. total: runs that are sure; open_ended: there may be more. Returns the exit code: 0 where every run is ok or
-    skipped, 1 otherwise, 129, 130 or 143 after a signal. Raises UserError where the set is in use.
+    skipped, 1 otherwise, 129, 130, 131 or 143 after a signal. Raises UserError where the set is in use.
     """
     draw = [python(), "-m", report[0], "--results", results, *report[1:]]
     all_ok = True
@@ -104,9 +108,11 @@ def start(
 ) -> int:
     """Start a run's launcher, of whatever checkout, and leave nothing of it but its row; returns the exit code."""
     launcher = checkout / "launchers" / f"{run.strategy}.sh"
+    folder.unrecorded.touch()
     code = children.run([launcher], cwd=checkout, env=os.environ | told, stdout=stdout)
     if code:
         bury(run, folder, code, told, children.signum)
+    folder.unrecorded.unlink(missing_ok=True)
     return code
 
 
@@ -118,7 +124,7 @@ def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: in
     row = known_before(folder, run.strategy, run.round, run.asked, told)
     ended = f"{signal.Signals(-code).name} ended the attempt" if code < 0 else f"the launcher ended with code {code}"
     row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
-    if heard and code == -signal.SIGTERM:
+    if heard and -code in HEARD:
         row |= {"status": "interrupted", "reason": f"{signal.Signals(heard).name} to the suite, before the run began"}
     row |= as_warm_up(row) if run.round == 0 else {}
     row |= {"settings": add_settings(folder.results, run.asked), "options": run.flags}
@@ -131,16 +137,57 @@ def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: in
 
 @contextlib.contextmanager
 def claimed(results: Path) -> Iterator[None]:
-    """One suite at a time in a set. Raises UserError, which names the process that has it."""
-    with open(results / ".suite", "w") as lock:
+    """One suite at a time in a set, and its last run: launchers inherit the lock, so that the set is in use until the
+    attempt of a suite that was killed has written its row. Runs whose attempt was killed too get theirs first.
+
+    Raises UserError, which names the process that has the set.
+    """
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with contextlib.suppress(OSError):
-                holder = (results / ".holder").read_text().strip()
-            raise UserError(f"{results} is in use by process {holder}; choose another RESULTS=") from None
-        (results / ".holder").write_text(f"{os.getpid()}\n")
+            lock = stack.enter_context(locked(results / ".suite", limit_s=0))
+        except TimeoutError:
+            raise UserError(f"{results} is in use {by_whom(results)}; choose another RESULTS=") from None
+        os.set_inheritable(lock, True)
+        write_whole(results / ".holder", f"{os.getpid()} {socket.gethostname()}\n")
+        record_lost(results)
         yield
+
+
+def by_whom(results: Path) -> str:
+    """'by process 123', as far as the set tells who has it."""
+    try:
+        pid, host = read_regular(results / ".holder", HOLDER_BYTES).decode().split()
+    except (OSError, ValueError):
+        return "by another process"
+    elsewhere = host != socket.gethostname()
+    if not elsewhere and not Path(f"/proc/{int(pid)}").exists():
+        return f"by the last run of process {pid}, which was killed (try again in a minute)"
+    return f"by process {pid}{f' on {host}' if elsewhere else ''}"
+
+
+def record_lost(results: Path) -> None:
+    """End what is left of runs whose suite and attempt were killed, and write their rows."""
+    for path in sorted(results.glob("logs/*/unrecorded")):
+        folder = RunFolder(path.parent.resolve())
+        with contextlib.suppress(TimeoutError), locked(path, limit_s=0):  # else it is the attempt's, which is alive
+            processes.end_all(folder.path, GRACE_S)
+            if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
+                append_rows(folder.results, "runs", [lost_row(folder)])
+            path.unlink()
+
+
+def lost_row(folder: RunFolder) -> dict:
+    """The row of a run of which nothing is known but what was asked."""
+    row = {"schema": SCHEMA, "run_id": folder.run_id}
+    if named := re.fullmatch(r"(.+?)-(\d+)-.*", folder.run_id):
+        row |= {"strategy": named[1], "repeat": int(named[2])}
+    with contextlib.suppress(OSError, ValueError):  # it is empty where no attempt began
+        row |= json.loads(read_regular(folder.unrecorded, LOST_ROW_BYTES))
+    row |= {"status": "failed", "reason": "its attempt was killed or could not write this row, and nothing is known"}
+    row |= as_warm_up(row) if row.get("repeat") == 0 else {}
+    with contextlib.suppress(UserError):
+        row |= {"settings": add_settings(folder.results, folder.settings()["asked"])}
+    return row
 
 
 def link_latest(results: Path) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -12,15 +13,15 @@ READ_WHOLE = 10**7  # bytes; a larger new file, such as a data set that git was 
 
 def commit() -> str | None:
     """The commit that is checked out; None outside a checkout, or without git."""
-    said = _git("rev-parse", f"--short={DIGITS}", "HEAD")
+    said = git("rev-parse", f"--short={DIGITS}", "HEAD")
     return said.decode().strip() if said is not None else None
 
 
 @functools.cache
 def local_changes() -> str:
     """A short hash of what differs from the commit, files that git does not know included; '' where nothing does."""
-    changed = _git("diff", "--binary", "HEAD")
-    new = _git("ls-files", "--others", "--exclude-standard", "-z")
+    changed = git("diff", "--binary", "HEAD")
+    new = git("ls-files", "--others", "--exclude-standard", "-z")
     if not changed and not new:
         return ""
     digest = hashlib.sha256(changed or b"")
@@ -32,9 +33,25 @@ def local_changes() -> str:
     return digest.hexdigest()[:DIGITS]
 
 
-def _git(*words: str) -> bytes | None:
+def git(*words: str) -> bytes | None:
+    """What git says of this checkout; None where it fails, is missing, or where this is no checkout of its own: a
+    release may be unpacked inside of somebody's repository.
+
+    In a session of its own: Ctrl-C must not leave half a worktree.
+    """
+    top = _run("rev-parse", "--show-toplevel")
+    if top is None or Path(os.fsdecode(top.removesuffix(b"\n"))).resolve() != ROOT.resolve():
+        return None
+    return _run(*words)
+
+
+def _run(*words: str) -> bytes | None:
+    # GIT_DIR and the like, which a hook of another repository has set, would lead elsewhere
+    own = {name: value for name, value in os.environ.items() if name[:4] != "GIT_" or name.startswith("GIT_CONFIG")}
     try:
-        done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", ROOT, *words], env=own, capture_output=True, check=False, start_new_session=True
+        )
     except OSError:  # no git here
         return None
     return done.stdout if done.returncode == 0 else None

@@ -10,13 +10,21 @@ from benchmarks.common.outcome import boot_id, timed_out
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite.telemetry import Sampler
 
-# What a rank says when another one has left it: true, but not the cause.
-VICTIM = re.compile(
+# What a rank says when another one has left it: true, but not the cause. A note is `Name: text` of an exception, or a
+# sentence of ours. Some exceptions say no other thing; of others the libraries' own words count, and not a name in them.
+LEFT_NAME = re.compile(
+    r"(Dist(Backend|Network|Store)?|HorovodInternal|Connection\w+|BrokenPipe)Error|Process(Exited|Raised)Exception"
+)
+HOLDS_LEFT_TEXT = re.compile(r"(Runtime|Timeout|\w*(Torch|Dynamo)\w*)Error|BackendCompilerFailed")
+LEFT_TEXT = re.compile(
     r"connection (closed|reset|refused)|broken pipe|timed out waiting|timeout caused pair closure|wait timeout"
-    r"|socket.*(closed|timeout)|gloo.*error|nccl.*(abort|error|timeout)|horovodinternalerror|\bdist\w*error"
-    r"|tcpstore|filestore|process(exited|raised)exception",
+    r"|\bsocket\b.*(closed|timeout)|gloo\b.*\berror|nccl\b.*(abort|error|timeout)"
+    r"|\b(dist(backend|network|store)|horovodinternal)error\b|\b(tcp|file)store\b",
     re.IGNORECASE | re.DOTALL,
 )
+EXCEPTION = re.compile(r"(\w+): ?(.*)", re.DOTALL)
+GLOO_SOURCE = re.compile(r"\[\S*\bgloo/\S+\.(cc|h):\d+\]")
+QUOTED_OR_PATH = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\S*/\S*")
 NCCL_WAITED = re.compile(r"\[Rank (\d+)\].*Watchdog caught collective operation timeout")  # then it aborts its rank
 KILLED = (
     re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s+exitcode\s+: -(?P<signum>\d+)"),  # torchrun
@@ -141,7 +149,7 @@ def first_cause(
     """
     if ended := ended_by_slurm(log):
         return ended
-    culprits = [note for note in notes if not VICTIM.search(note["reason"])]
+    culprits = [note for note in notes if not was_left(note["reason"])]
     if culprits:
         return culprits[0]["status"], text_of(culprits[0])
     if stopped:
@@ -164,6 +172,16 @@ def first_cause(
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     said = raised.group(1) if (raised := RAISED.search(log)) else lines[-1] if lines else "the log is empty"
     return "failed", f"exit code {exit_code}: {said[:200]}"
+
+
+def was_left(reason: str) -> bool:
+    """Whether a rank's note only says that another rank has left it."""
+    exception = EXCEPTION.fullmatch(reason)
+    if not exception or "in DataLoader worker process" in reason:
+        return False
+    name, text = exception.groups()
+    words = QUOTED_OR_PATH.sub("", GLOO_SOURCE.sub("gloo", text))
+    return bool(LEFT_NAME.fullmatch(name) or (HOLDS_LEFT_TEXT.fullmatch(name) and LEFT_TEXT.search(words)))
 
 
 def missing(heard: set[int], num_ranks: int) -> str:

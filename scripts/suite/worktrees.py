@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ import yaml
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import write_whole
 from benchmarks.common.run_folder import RunFolder
+from scripts.suite import source
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = ".worktrees-"  # of the folder in results/, which all nodes of a job see; then the process that made it
@@ -98,13 +98,6 @@ def _remove_left_over() -> None:
 
 
 def git(*words: str, quiet: bool = False) -> str:
-    """What git says in this checkout; '' where it fails. quiet: 'yes' where it does not.
-
-    In a session of its own: Ctrl-C must not leave half a worktree.
-    """
-    command = ["git", "-C", str(ROOT), *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
-    except OSError:
-        return ""
-    return "" if done.returncode else "yes" if quiet else done.stdout
+    """What git says in this checkout; '' where it fails. quiet: 'yes' where it does not."""
+    said = source.git(*words)
+    return "" if said is None else "yes" if quiet else said.decode(errors="surrogateescape")

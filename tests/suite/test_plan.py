@@ -18,7 +18,7 @@ from benchmarks.common.files import locked
 from benchmarks.common.results import append_rows, read_table
 from scripts.proof import wanted
 from scripts.setup import pack
-from scripts.suite import plan, source
+from scripts.suite import plan, source, worktrees
 from scripts.suite.preflight import CORE, all_strategies
 
 # --- done already -------------------------------------------------------------------------------------------------
@@ -348,6 +348,24 @@ def test_local_changes_are_told_apart(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
         found.add(changes())
     assert len(found) == 4 and "" not in found
+
+
+@pytest.mark.parametrize("led_by", ["the folder around", "GIT_DIR"])
+def test_another_repository_is_not_the_source(tmp_path, monkeypatch, led_by):
+    """Protects rows from the commit of a repository in which a release is unpacked, or whose hook starts the suite."""
+    other, release = tmp_path / "other", tmp_path / ("other/release" if led_by == "the folder around" else "release")
+    release.mkdir(parents=True)
+    ident = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    other.mkdir(exist_ok=True)
+    for words in (["init", "-q"], ["commit", "-qm", "theirs", "--allow-empty"]):
+        subprocess.run(["git", "-C", other, *ident, *words], check=True, capture_output=True)
+    if led_by == "GIT_DIR":
+        monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+        monkeypatch.setenv("GIT_WORK_TREE", str(release))
+    monkeypatch.setattr(source, "ROOT", release)
+    source.local_changes.cache_clear()
+    assert source.commit() is None and source.local_changes() == "" and worktrees.find_commit("HEAD") == ""
+    source.local_changes.cache_clear()
 
 
 def test_without_git_there_is_no_commit(tmp_path, monkeypatch):

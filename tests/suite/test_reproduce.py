@@ -165,6 +165,7 @@ def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, tiny_data, to
 def test_a_commit_is_known_by_its_hash_only(kept, monkeypatch, rev):
     """Protects "at its commit": a branch goes on. Mutant: whatever git resolves."""
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)
+    monkeypatch.setattr(source, "ROOT", kept.folder)
     assert reproduce.find_commit({"runs": [], "commit": kept.made_at[:12]}, kept.set) == kept.made_at
     with pytest.raises(UserError, match=f"commit {rev} of .* is not in this repository"):
         reproduce.find_commit({"runs": [], "commit": rev}, kept.set)

@@ -1,0 +1,50 @@
+"""stdout and stderr of a program that must not end because nobody reads them. Needs no torch."""
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from typing import TextIO
+
+
+class _Descriptor(io.FileIO):
+    """A file descriptor for text: what cannot be written is dropped."""
+
+    def write(self, content) -> int:
+        try:
+            return super().write(content) or len(content)  # None: a terminal that does not block, and is full
+        except OSError as error:
+            if error.errno != errno.ENOSPC:  # there may be space again; a reader or a terminal never comes back
+                _point_to_null(self.fileno())
+            return len(content)
+
+
+def outlive_readers() -> None:
+    """Let this process and its children go on, and end with their own exit code, without a reader: after
+    `| head -1`, on a closed terminal, with stdout or stderr closed, or redirected to a full disk."""
+    for descriptor in (0, 1, 2):  # a closed one would be the number of the next file that is opened
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            _point_to_null(descriptor)
+    sys.stdout, sys.stderr = _lasting(sys.stdout, 1), _lasting(sys.stderr, 2)
+
+
+def _lasting(before: TextIO | None, descriptor: int) -> TextIO:
+    """A stream that is to people as `before`, None where it was closed, and raises no OSError."""
+    settings = {"encoding": "utf-8", "errors": "backslashreplace"}
+    if before is not None:
+        with contextlib.suppress(OSError):
+            before.flush()
+        settings = {name: getattr(before, name) for name in ("encoding", "errors", "line_buffering", "write_through")}
+    raw = _Descriptor(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), **settings)
+
+
+def _point_to_null(descriptor: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != descriptor:
+        os.dup2(null, descriptor)
+        os.close(null)
+    os.set_inheritable(descriptor, True)  # children are to find it, too

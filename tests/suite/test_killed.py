@@ -1,0 +1,212 @@
+"""A finished run keeps its row whatever becomes of who reads its output; and what is killed leaves one row and no process.
+
+.venv/bin/python -m pytest tests/suite/test_killed.py
+"""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from fault_runs import processes_of, until
+from support import ROOT, environment, hear_sigint
+
+from benchmarks.common.config import Config
+from benchmarks.common.results import read_table
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.settings import ask
+from scripts.suite import schedule
+
+WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
+OURS = "scripts.suite.attempt scripts.suite.plan scripts.suite.bench"
+SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})
+FINISHES = ["bash", "-c", 'echo "$0" >"$RUN_DIR/summary.json"', SUMMARY]
+WAITS = [
+    "bash",
+    "-c",
+    'touch "$RUN_DIR/began"; while [ ! -e "$RUN_DIR/go" ]; do sleep 0.05; done; ' + FINISHES[2],
+    SUMMARY,
+]
+
+
+def folder_of(results: Path) -> RunFolder:
+    folder = RunFolder.create(results, "single", 1)
+    folder.write_asked(Config(), ask(Config(), "single", 1, 1, 1, ""))
+    return folder
+
+
+def attempt(folder: RunFolder, command: list[str]) -> list:
+    """The command line of an attempt that is started by hand."""
+    own = ["--strategy", "single", "--results", folder.results, "--run-id", folder.run_id]
+    return [sys.executable, "-m", "scripts.suite.attempt", *own, "--", *command]
+
+
+def row_of(results: Path) -> dict:
+    (row,) = read_table(results, "runs").to_dict("records")
+    return row
+
+
+# --- nobody reads ---------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_has_its_row_whoever_reads_its_line(tmp_path):
+    """Protects hours of training from `| head -1`, a closed stdout or stderr, and a full disk under the output."""
+    ends = {"a reader that is gone": "| true", "stdout": ">&-", "both": ">&- 2>&-", "a full disk": ">/dev/full 2>&1"}
+    started = {}
+    for name, end in ends.items():
+        folder = folder_of(tmp_path / name)
+        command = ["bash", "-c", f'"$@" {end}; exit "${{PIPESTATUS[0]}}"', "-", *attempt(folder, FINISHES)]
+        started[name] = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+    for name, process in started.items():
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, ""), name
+        assert row_of(tmp_path / name)["status"] == "ok", name
+
+
+def test_a_terminal_that_closes_ends_a_run_with_its_row_and_under_nohup_does_not(tmp_path):
+    """Protects a run in an ssh session that breaks off: a real terminal, whose bar cannot be drawn any more."""
+    started = {}
+    for name in ("hup", "nohup"):
+        folder, (master, slave) = folder_of(tmp_path / name), pty.openpty()
+        termios.tcsetwinsize(slave, (24, 80))  # no columns, no bar
+        words = ["setsid", "--ctty", "bash", "-c", 'trap "" HUP; exec "$@"' if name == "nohup" else 'exec "$@"', "-"]
+        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+        command = [*words, *attempt(folder, WAITS)]
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), preexec_fn=hear_sigint, **streams)
+        os.close(slave)
+        started[name] = (process, folder, master)
+    for _, folder, master in started.values():
+        until((folder.path / "began").exists, "the run begins", 60)
+        until(lambda: select.select([master], [], [], 0)[0], "the bar is drawn", 60)
+        os.close(master)
+    time.sleep(0.5)  # some bars that nobody sees
+    (started["nohup"][1].path / "go").touch()
+    assert [process.wait(60) for process, *_ in started.values()] == [129, 0]
+    assert row_of(tmp_path / "nohup")["status"] == "ok"
+    row = row_of(tmp_path / "hup")
+    assert (row["status"], row["reason"]) == ("interrupted", "SIGHUP to the launcher")
+    assert processes_of(tmp_path) == []
+
+
+def test_a_full_disk_under_the_rows_still_says_what_became_of_the_run(tmp_path):
+    """Protects the number that a run was for: the rows come first, and where they cannot be written the line is all."""
+    folder = folder_of(tmp_path)
+    (tmp_path / "runs.csv").mkdir()  # stands for the full disk: this cannot be read, or replaced
+    done = subprocess.run(attempt(folder, FINISHES), cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode and "single             #1  ok" in done.stdout and "1.0 images/s" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_quit_leaves_a_row(tmp_path):
+    """Protects the row from ^\\, which terminals send as SIGQUIT."""
+    folder = folder_of(tmp_path)
+    process = subprocess.Popen(attempt(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
+    until((folder.path / "began").exists, "the run begins", 60)
+    process.send_signal(signal.SIGQUIT)
+    process.communicate(timeout=60)
+    row = row_of(tmp_path)
+    assert (process.returncode, row["status"], row["reason"]) == (131, "interrupted", "SIGQUIT to the launcher")
+    assert processes_of(tmp_path) == []
+
+
+# --- the loop and its attempts --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def suite(recorder, checkout, tmp_path, tiny_data):
+    """launchers/all.sh on the recorder; `hold` is a file that keeps a run waiting."""
+    results = tmp_path / "a set"
+    results.mkdir()
+    (results / "environment.json").write_text("{}")  # collecting it takes seconds
+    ours = {"RESULTS": results, "DATA": tiny_data, "STRATEGIES": "single", "REPEATS": 1, "PASSED_ON": OURS}
+    (hold := tmp_path / "hold").touch()
+
+    def start(**popen) -> subprocess.Popen:
+        env = environment(**recorder.variables | ours | {"WAIT_WHILE": hold})
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | popen
+        return subprocess.Popen([checkout / "launchers/all.sh"], env=env, preexec_fn=hear_sigint, **streams)
+
+    start.results, start.hold, start.recorder = results, hold, recorder
+    return start
+
+
+def until_runs(suite) -> Path:
+    """Wait until the run waits for `hold`; returns its folder."""
+    calls = until(
+        lambda: [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]], "a run", 60
+    )
+    return Path(calls[-1]["env"]["RUN_DIR"])
+
+
+def statuses(results: Path) -> list[str]:
+    frame = read_table(results, "runs")
+    return [*frame[frame["repeat"] > 0].status]
+
+
+def test_a_suite_goes_on_when_its_reader_or_terminal_has_gone(suite):
+    """Protects `make bench-all | head -1`: all rows, all rounds, and the exit code of the suite."""
+    suite.hold.unlink()
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = suite(stdout=writer, stderr=writer)
+    os.close(writer)
+    assert process.wait(60) == 0
+    assert statuses(suite.results) == ["ok"]
+
+
+def test_a_killed_suite_ends_its_run_and_keeps_its_set_until_then(suite):
+    """Protects the machine from two suites at once: the run of a suite that was killed (by the kernel, where memory is
+    short) ends with a true row; before it has, no other suite gets the set."""
+    first = suite()
+    folder = until_runs(suite)
+    (attempt,) = psutil.Process(first.pid).children()
+    attempt.suspend()  # it cannot end
+    first.kill()
+    first.wait(60)
+    second = suite()
+    out, err = second.communicate(timeout=60)
+    assert second.returncode == 2 and f"in use by the last run of process {first.pid}, which was killed" in err, out
+    attempt.resume()
+    psutil.wait_procs([attempt], timeout=30)
+    row = read_table(suite.results, "runs").iloc[-1]
+    assert (row.run_id, row.status) == (folder.name, "interrupted")
+    assert processes_of(folder) == [] and not (folder / "unrecorded").exists()
+
+
+def test_a_run_whose_suite_and_attempt_were_killed_has_its_row_from_the_next_suite(suite):
+    """Protects "every attempt ends in one row" from the kernel, which may kill both; no process is left."""
+    first = suite(start_new_session=True)
+    folder = until_runs(suite)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    until(lambda: not processes_of(folder), "no process of the run", 10)
+    assert statuses(suite.results) == []
+    suite.hold.unlink()
+    second = suite()
+    out, err = second.communicate(timeout=60)
+    assert second.returncode == 0, out + err
+    lost, again = read_table(suite.results, "runs").query("`repeat` > 0").to_dict("records")
+    assert (lost["run_id"], lost["status"], again["status"]) == (folder.name, "failed", "ok")
+    assert "its attempt was killed" in lost["reason"] and lost["settings"]
+    assert lost["started_at"] <= again["started_at"] and lost["commit"] == again["commit"]
+    assert not [*suite.results.glob("logs/*/unrecorded")]
+
+
+def test_a_run_that_is_alive_is_not_taken_for_a_lost_one(suite):
+    """Protects a launcher that a person has started by hand, into a set in which a suite begins."""
+    folder = folder_of(suite.results)
+    by_hand = subprocess.Popen(attempt(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
+    until((folder.path / "began").exists, "the run begins", 60)
+    schedule.record_lost(suite.results)
+    assert read_table(suite.results, "runs").empty
+    (folder.path / "go").touch()
+    assert by_hand.wait(60) == 0
+    assert row_of(suite.results)["status"] == "ok"

@@ -1,0 +1,60 @@
+"""Which rank is named: the one that failed, and not the ones that it left.
+
+.venv/bin/python -m pytest tests/suite/test_verdict.py
+"""
+
+import pytest
+
+from scripts.suite.verdict import first_cause
+
+# As gloo, NCCL, the stores, Horovod and torch.multiprocessing word it.
+LEFT = [
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:12345",
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:1065] readv error: No route to host",
+    "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:83] Timed out waiting 20000ms for recv operation to complete",
+    "RuntimeError: Application timeout caused pair closure",
+    "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error",
+    "RuntimeError: Broken pipe",
+    "RuntimeError: NCCL communicator was aborted on rank 1.",
+    "RuntimeError: NCCL Error 6: remote process exited",
+    "DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:133, remote process exited",
+    "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
+    "DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29500).",
+    "DistStoreError: wait timeout after 60000ms, keys: /default_pg/0//cuda//0",
+    "DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
+    "HorovodInternalError: Horovod has been shut down. This was caused by an exception on one of the ranks.",
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+    "ProcessExitedException: process 1 terminated with signal SIGKILL",
+    "ProcessRaisedException: \n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last)",
+    "InternalTorchDynamoError: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:1",
+    "RuntimeError: TCPStore: the rank 0's server has gone",
+]
+OWN = [
+    "FileNotFoundError: [Errno 2] No such file or directory: '/data/FileStore/x'",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'TCPStore'",
+    "PermissionError: [Errno 13] Permission denied: '/mnt/socket timeout/dist_error.JPEG'",
+    "KeyError: 'connection closed'",
+    "KeyError: 'dist_error'",
+    "ValueError: gloo error, connection reset",
+    "RuntimeError: /data/gloo/error: cannot be read",
+    "RuntimeError: cannot decode '/data/nccl timeout/FileStore connection closed.JPEG'",
+    "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding /mnt/TCPStore/connection",
+    'RuntimeError: the model\'s folder "wait timeout" is empty',
+    "RuntimeError: expected dist_error_scale to be positive",
+    "DistutilsPlatformError: no compiler",
+    "OSError: [Errno 5] Input/output error: '/mnt/broken pipe/FileStore'",
+    "ConnectionResetError: Caught ConnectionResetError in DataLoader worker process 0.\nOriginal Traceback",
+    "cannot read /data/FileStore/x: connection closed; mend its permissions or mount",  # a UserError has no name
+    "FileStore is not a folder with train/<class>/",
+    "ArithmeticError: planted in this step",
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+]
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_the_rank_that_failed_is_named_whatever_its_message_holds(own):
+    """Protects the reader from looking at the wrong rank: each of these against each thing that a left rank says."""
+    for left in LEFT:
+        notes = [{"status": "failed", "reason": left, "rank": 0}, {"status": "failed", "reason": own, "rank": 1}]
+        assert first_cause(notes, "", 1, [], num_ranks=2) == ("failed", f"rank 1: {own}"), left
