@@ -64,7 +64,8 @@ see_only() { # N: one process takes all GPUs that it sees, so it sees the first 
 }
 
 words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, on each node of the allocation, or as one of NNODES
-  local torchrun=(-m torch.distributed.run --nproc-per-node "$NPROC")
+  # --log-dir: else it leaves a folder in /tmp; what ranks write is in the run's log
+  local torchrun=(-m torch.distributed.run --nproc-per-node "$NPROC" --log-dir /dev/null)
   if in_allocation; then
     torchrun+=(--nnodes "$NODES" --rdzv-backend static --rdzv-id "$RUN_ID" --rdzv-endpoint "$(first_address):$(free_port)")
     words_of_step "$NODES" 1 "$((CPUS_PER_TASK * TASKS_PER_NODE))" # a torchrun a node
@@ -81,7 +82,7 @@ words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, on each no
       --rdzv-id "$STRATEGY_NAME-${REPEAT:-1}" --rdzv-endpoint "$RDZV_ENDPOINT")
   else
     over_loopback
-    # Files, not ports: the stores of `torchrun --standalone` would listen on every interface of the machine.
+    # Files, not ports: the stores of `torchrun --standalone` would listen on every address of the machine.
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$RESULTS/logs/$RUN_ID/ranks
     TORCHRUN+=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$RESULTS/logs/$RUN_ID/torchrun"
       --local-addr 127.0.0.1)
