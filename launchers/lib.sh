@@ -7,6 +7,9 @@
 #   NPROC NUM_GPUS NUM_CORES THREADS_PER_RANK REPEAT LABEL
 # Without RUN_ID a person has started it: then the planner makes the folder, from Make's variables, and says the rest.
 set -euo pipefail
+# Either would have another folder's code run: CDPATH sends `cd` there; without the folder on Python's path, which is what
+# PYTHONSAFEPATH asks for, `-m scripts...` finds whatever PYTHONPATH has. Here the folder is always the checkout.
+unset CDPATH PYTHONSAFEPATH
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}
