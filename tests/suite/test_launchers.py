@@ -159,7 +159,7 @@ def test_torchrun_over_several_machines(command, recorder, tmp_path):
     more = {"RESULTS": tmp_path / "a set", "NNODES": 2, "PASSED_ON": OURS, "ARGS": "--loader synthetic"}
     env = environment(**recorder.variables | more)
     done = subprocess.run([ROOT / "launchers/ddp.sh"], env=env, capture_output=True, text=True)
-    assert done.returncode != 0 and "NNODES=2 needs RDZV_ENDPOINT=host:port of the first node" in done.stderr
+    assert done.returncode == 2 and "RDZV_ENDPOINT is '', but must be host:port of the first node" in done.stderr
 
 
 def test_horovodrun_over_several_machines(command):
