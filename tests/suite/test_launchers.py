@@ -21,7 +21,7 @@ from benchmarks.common.results import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite import plan
 
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node"]
+TORCHRUN = ["-m", "torch.distributed.run", "--log-dir", "/dev/null", "--nproc-per-node"]
 BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
 IN_ONE_PROCESS = ["single", "dataparallel", "model_parallel"]
 
@@ -96,7 +96,7 @@ def test_ranks_and_threads(command, name):
         if name not in IN_ONE_PROCESS:
             assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "lo"
         if name in BY_TORCHRUN:
-            assert words[1:7] == [*TORCHRUN, str(nproc), "--rdzv-backend", "c10d"]
+            assert words[1:9] == [*TORCHRUN, str(nproc), "--rdzv-backend", "c10d"]
         elif name == "horovod_ddp":
             assert words[1:4] == ["-m", "horovod.runner.launch", "--gloo"]
             assert words[words.index("-np") :][:4] == ["-np", str(nproc), "-H", f"localhost:{nproc}"]
