@@ -139,7 +139,7 @@ def test_with_gpus_the_default_is_no_longer_the_smoke_test(monkeypatch):
 def test_torchrun_over_several_machines(command, recorder, tmp_path):
     """Protects clusters without Slurm: one id and one meeting point for all nodes, over a real network interface."""
     words, env, _ = command("ddp", NNODES=2, NODE_RANK=1, RDZV_ENDPOINT="node1:29400", NPROC=4)
-    assert words[1:17] == [
+    assert words[1:19] == [
         *TORCHRUN,
         "4",
         "--nnodes",
