@@ -3,6 +3,10 @@ SHELL := /bin/bash
 SETUP ?= yes
 PYTHON ?= .venv/bin/python
 export PYTHON
+unexport CDPATH PYTHONSAFEPATH # launchers/lib.sh says why
+ifneq ($(realpath $(dir $(lastword $(MAKEFILE_LIST)))),$(CURDIR))
+$(error this Makefile works in its own folder; use make -C, not make -f)
+endif
 
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))

@@ -1,6 +1,6 @@
 """NVIDIA Apex: amp's mixed precision and Apex's own DistributedDataParallel, as its documentation shows them.
 
-torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1
+torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1  # listens on every address
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """DistributedDataParallel by torchrun: one process a GPU, gradients averaged while the backward pass runs.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml  # listens on every address
 """
 
 import torch.distributed as dist

@@ -1,6 +1,6 @@
 """torch.amp and DistributedDataParallel, which NVIDIA recommends instead of Apex: bf16, or fp16 with a scaler.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_amp --precision bf16
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_amp --precision bf16  # listens on every address
 """
 
 import dataclasses

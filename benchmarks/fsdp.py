@@ -1,6 +1,6 @@
 """FSDP2: weights, gradients and momentum are sharded over the ranks, and gathered block by block; or HSDP.
 
-torchrun --standalone --nproc-per-node 4 -m benchmarks.fsdp --shard-ranks 2     # in pairs, and two copies of these
+torchrun --standalone --nproc-per-node 4 -m benchmarks.fsdp --shard-ranks 2  # in pairs; listens on every address
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Pipeline parallel: one stage of the layers a rank, and micro-batches under way in all of them at once.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --pipeline-schedule 1f1b --microbatches 4
+torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --microbatches 4  # listens on every address
 """
 
 import torch

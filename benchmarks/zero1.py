@@ -1,6 +1,6 @@
 """DistributedDataParallel and ZeRO's first stage: each rank keeps the momentum of its share of the weights only.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml
+torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml  # listens on every address
 """
 
 import torch

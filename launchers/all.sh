@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Not a strategy: runs many, through the one loop. `all.sh` is make bench-all; `all.sh sweep`, `scaling` and `ablate` the others.
 set -euo pipefail
+unset CDPATH PYTHONSAFEPATH
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }

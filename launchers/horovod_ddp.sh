@@ -9,8 +9,8 @@ if in_allocation; then
   HOSTS=${HOST_NAMES[0]}:$NPROC
   for host in "${HOST_NAMES[@]:1}"; do
     HOSTS+=,$host:$NPROC
-    ssh -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=no "$host" true </dev/null >/dev/null 2>&1 ||
-      skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` does not work without a password; set up a key"
+    ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" true </dev/null >/dev/null 2>&1 ||
+      skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` does not work without a question; set up a key, and let ssh know the host"
   done
   count_all_nodes
 elif [ -n "${HOSTS:-}" ]; then

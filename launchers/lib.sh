@@ -7,6 +7,9 @@
 #   NPROC NUM_GPUS NUM_CORES THREADS_PER_RANK REPEAT LABEL
 # Without RUN_ID a person has started it: then the planner makes the folder, from Make's variables, and says the rest.
 set -euo pipefail
+# Either would have another folder's code run: CDPATH sends `cd` there; without the folder on Python's path, which is what
+# PYTHONSAFEPATH asks for, `-m scripts...` finds whatever PYTHONPATH has. Here the folder is always the checkout.
+unset CDPATH PYTHONSAFEPATH
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}
@@ -63,13 +66,27 @@ see_only() { # N: one process takes all GPUs that it sees, so it sees the first 
   export CUDA_VISIBLE_DEVICES
 }
 
+meet_in_files() { # fills FILES: torchrun's words for it; its stores, as of `torchrun --standalone`, would listen on every address
+  over_loopback
+  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$RESULTS/logs/$RUN_ID/ranks
+  FILES=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$RESULTS/logs/$RUN_ID/torchrun")
+}
+
 words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, on each node of the allocation, or as one of NNODES
-  local torchrun=(-m torch.distributed.run --nproc-per-node "$NPROC")
+  # --log-dir: else it leaves a folder in /tmp; what ranks write is in the run's log
+  local torchrun=(-m torch.distributed.run --log-dir /dev/null --nproc-per-node "$NPROC") own
   if in_allocation; then
-    torchrun+=(--nnodes "$NODES" --rdzv-backend static --rdzv-id "$RUN_ID" --rdzv-endpoint "$(first_address):$(free_port)")
-    words_of_step "$NODES" 1 "$((CPUS_PER_TASK * TASKS_PER_NODE))" # a torchrun a node
+    torchrun+=(--nnodes "$NODES" --rdzv-id "$RUN_ID")
     # shellcheck disable=SC2016 # a task's own number; torchrun reads the options that it is not given in PET_*
-    TORCHRUN=("${STEP[@]}" bash -c 'PET_NODE_RANK=$SLURM_NODEID exec "$@"' node "${INTERPRETER[@]}" "${torchrun[@]}")
+    if is_local; then # c10d numbers nodes by their addresses; all of 127.0.0.* is this host
+      meet_in_files
+      torchrun+=("${FILES[@]}") own='PET_LOCAL_ADDR=127.0.0.$((SLURM_NODEID + 1)) exec "$@"'
+    else
+      torchrun+=(--rdzv-backend static --rdzv-endpoint "$(first_address):$(free_port)")
+      own='PET_NODE_RANK=$SLURM_NODEID exec "$@"'
+    fi
+    words_of_step "$NODES" 1 "$((CPUS_PER_TASK * TASKS_PER_NODE))" # a torchrun a node
+    TORCHRUN=("${STEP[@]}" bash -c "$own" node "${INTERPRETER[@]}" "${torchrun[@]}")
     count_all_nodes
     return 0
   fi
@@ -80,10 +97,7 @@ words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, on each no
     TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend static
       --rdzv-id "$STRATEGY_NAME-${REPEAT:-1}" --rdzv-endpoint "$RDZV_ENDPOINT")
   else
-    over_loopback
-    # Files, not ports: the stores of `torchrun --standalone` would listen on every interface of the machine.
-    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$RESULTS/logs/$RUN_ID/ranks
-    TORCHRUN+=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$RESULTS/logs/$RUN_ID/torchrun"
-      --local-addr 127.0.0.1)
+    meet_in_files
+    TORCHRUN+=("${FILES[@]}" --local-addr 127.0.0.1)
   fi
 }

@@ -2,6 +2,7 @@
 # Not a strategy: make slurm-all, which is all.sh in one Slurm job, so that all strategies take turns on the same nodes.
 # The job goes on where it was when it is put back into the queue; another one does with the same RESULTS.
 set -euo pipefail
+unset CDPATH PYTHONSAFEPATH
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }

@@ -1,6 +1,6 @@
 """One rank of a strategy whose steps are taken apart again and again, each time with a delay planted elsewhere.
 
-    torchrun --standalone --nproc-per-node 2 tests/planted.py ddp '["", "loader"]' 60 --config ... --account-steps 3
+    torchrun --nproc-per-node 2 tests/planted.py ddp '["", "loader"]' 60 --config ... --account-steps 3
 
 After the run that the flags ask for, the reporting rank prints one line of JSON: for each place of the delay
 (milliseconds; "" plants nothing) the rows of the account, and for each accounted step the bytes that this rank

@@ -5,9 +5,12 @@ Imports torch only where there may be GPUs and nobody has counted them.
 
 import contextlib
 import os
+import re
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import usable_gpus
+
+HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name that begins with - is an option
 
 
 def number(name: str, what: str, least: int = 1) -> int | None:
@@ -95,11 +98,15 @@ def num_workers(asked: int | str, on_gpu: bool) -> int:
 
 
 def all_ranks(ranks_here: int) -> tuple[int, int]:
-    """(ranks, nodes) in all, where every machine has `ranks_here`: of HOSTS, of a Slurm job's NODES, or of NNODES."""
-    if hosts := [host.partition(":")[2] for host in os.environ.get("HOSTS", "").split(",") if host]:
-        if not all(slots.isdecimal() for slots in hosts):
-            raise UserError(f"HOSTS is {os.environ['HOSTS']!r}, but must be hosts and their ranks, such as a:4,b:4")
-        return sum(map(int, hosts)), len(hosts)
+    """(ranks, nodes) in all, where every machine has `ranks_here`: of HOSTS, of a Slurm job's NODES, or of NNODES.
+
+    Raises UserError where a variable is no such list or number.
+    """
+    if text := os.environ.get("HOSTS", ""):
+        hosts = [HOST.fullmatch(host) for host in text.split(",")]
+        if not all(hosts):
+            raise UserError(f"HOSTS is {text!r}, but must be hosts and their ranks, 1 or more each, such as a:4,b:4")
+        return sum(int(host["ranks"]) for host in hosts), len(hosts)
     nodes, tasks = number("NODES", "a number of nodes"), number("TASKS_PER_NODE", "a number of ranks a node")
     if nodes or tasks:
         return (nodes or 1) * tasks if tasks else ranks_here, nodes or 1

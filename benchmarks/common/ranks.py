@@ -16,7 +16,7 @@ VARIABLES = {
     "srun": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
 }
 HOW_TO = {
-    "torchrun": "start it with: torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp",
+    "torchrun": "start it with: launchers/ddp.sh, or the launcher of another strategy",
     "horovodrun": "start it with: horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp",
     "srun": "start it with: srun --ntasks 2 python -m benchmarks.slurm",
 }

@@ -11,7 +11,6 @@ link model of `make predict`. Leaves allreduce.csv, bandwidths.csv, links.csv an
 import dataclasses
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from scripts.analysis.links import row_of
 from scripts.analysis.words import interval
 from scripts.probe.crew import ROOT, Crew, calling
 from scripts.probe.measured import add_rows
+from scripts.probe.ranks import environment, horovodrun
 from scripts.report.allreduce import allreduce_chart
 from scripts.report.figures import save_chart
 
@@ -117,11 +117,14 @@ def rows_of(path: str, ranks: int, rounds: int, largest: int) -> Iterator[dict]:
             for _ in range(expected):
                 yield crew.hear("row")
         return
-    env = os.environ | {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
-    env |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(ranks)]
-    command += ["-H", f"localhost:{ranks}", *calling(RANK), *args]
-    given = {"cwd": ROOT, "env": env, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    command = [*horovodrun(ranks), *calling(RANK), *args]
+    given = {
+        "cwd": ROOT,
+        "env": environment(threads),
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+    }
     with subprocess.Popen(command, **given) as launched:
         heard, last = 0, ""
         for line in launched.stdout:

@@ -7,7 +7,6 @@ What waits, waits for a line, and takes no time from the others.
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
+from scripts.probe.ranks import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,9 +33,8 @@ class Crew:
     def __init__(self, module: str, args: Sequence[str], ranks: int, threads: int, inside=(), interface: str = "lo"):
         self.folder = tempfile.TemporaryDirectory(prefix="crew-")
         self.meetings = 0
-        env = os.environ | {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
-        env |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "RENDEZVOUS_FILE": self.new_meeting()}
-        env |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+        env = environment(threads, interface) | {"RENDEZVOUS_FILE": self.new_meeting()}
+        env |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         self.ranks = []
         for rank in range(ranks):
             command = [*(inside[rank] if inside else ()), *calling(module), *args]

@@ -33,6 +33,7 @@ from benchmarks.common.config import load_config, whole_batch
 from benchmarks.common.errors import UserError
 from scripts.probe.laps import long_enough
 from scripts.probe.measured import add_rows
+from scripts.probe.ranks import environment, torchrun
 
 ROOT = Path(__file__).resolve().parents[2]
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
@@ -109,28 +110,26 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
         "0",  # both do the same work for ever: a loss that sinks meets numbers that a CPU is slow with
     ]
     num_ranks = machine.num_ranks()
-    threads = str(machine.threads_per_rank(num_ranks))
-    env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads, "GLOO_SOCKET_IFNAME": "lo"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    torchrun += ["--nproc-per-node", str(num_ranks)]
-    command = [*torchrun, "-m", "scripts.probe.overhead", "rank"]
     all_images = (WARMUP_STEPS + pairs * WINDOW_STEPS) * whole_batch(config, num_ranks).global_batch
     with (
         long_enough(config.data, all_images) as folder,
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            [*command, folder, *flags], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as ranks,
+        tempfile.TemporaryDirectory(prefix="overhead-") as meeting,
         tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
     ):
         taken = []
-        for line in ranks.stdout:
-            if line.startswith("pair: "):
-                taken.append(json.loads(line.removeprefix("pair: ")))
-                bar.update()
-        if ranks.wait():
-            errors.seek(0)
-            raise UserError(f"the ranks did not get to the end:\n{errors.read()[-2000:]}")
+        start, more = torchrun(num_ranks, meeting)
+        command = [*start, "-m", "scripts.probe.overhead", "rank", folder, *flags]
+        env, errors = environment(machine.threads_per_rank(num_ranks)) | more, Path(meeting, "errors")
+        with (
+            errors.open("w") as file,
+            subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=file, text=True) as ranks,
+        ):
+            for line in ranks.stdout:
+                if line.startswith("pair: "):
+                    taken.append(json.loads(line.removeprefix("pair: ")))
+                    bar.update()
+        if ranks.returncode:
+            raise UserError(f"the ranks did not get to the end:\n{errors.read_text()[-2000:]}")
     seconds, cpu_s = ([bare[n] / suite[n] for suite, bare in taken] for n in range(2))
     return {"suite / bare, images per second": seconds, "suite / bare, images per CPU second": cpu_s}
 

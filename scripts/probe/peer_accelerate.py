@@ -15,7 +15,7 @@ from scripts.probe.peer_example import files
 
 
 def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
-    """Train for ever on the ranks that torchrun started; yields after each step."""
+    """Train for ever in the process group that is there already; yields after each step."""
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     dataset = files(folder, image_size)
     model = getattr(torchvision.models, arch)(num_classes=len(dataset.classes))

@@ -41,12 +41,9 @@ def accuracy(output, target, k):
 
 
 def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
-    """Train for ever on the ranks that torchrun started; yields after each step."""
+    """Train for ever in the process group that is there already; yields after each step."""
     on_gpu, local_rank = torch.cuda.is_available(), int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(local_rank)
-    dist.init_process_group("nccl" if on_gpu else "gloo")
     dataset = files(folder, image_size)
     model = getattr(torchvision.models, arch)(num_classes=len(dataset.classes)).to(device)
     model = DistributedDataParallel(model, [local_rank] if on_gpu else None)

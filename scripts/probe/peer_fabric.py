@@ -17,7 +17,7 @@ from scripts.probe.peer_example import files
 
 
 def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
-    """Train for ever on the ranks that torchrun started; yields after each step."""
+    """Train for ever in the process group that is there already; yields after each step."""
     fabric = Fabric(accelerator="auto", strategy=DDPStrategy(), devices=int(os.environ["LOCAL_WORLD_SIZE"]))
     fabric.launch()
     dataset = files(folder, image_size)

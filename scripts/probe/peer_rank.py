@@ -68,14 +68,21 @@ def rank(module: str, flags: list[str]) -> None:
 
 
 def steps_of(module: str, config: Config) -> Iterator[None]:
-    """The peer's steps, at the configuration's settings."""
+    """The peer's steps, at the configuration's settings.
+
+    Its ranks have met in a file before: the frameworks take the group that is there. One that a peer made itself would
+    have a store that listens on every address of the machine.
+    """
     shared = "arch image_size global_batch workers momentum weight_decay lr".split()
     options = {name: getattr(config, name) for name in shared} | {"folder": f"{config.data}/train"}
     train = importlib.import_module(f"scripts.probe.{module}").train
-    if module != "bare_ddp":
+    if "WORLD_SIZE" not in os.environ:  # by horovodrun
         return train(**options)
     on_gpu, local_rank = torch.cuda.is_available(), int(os.environ["LOCAL_RANK"])
     if on_gpu:
         torch.cuda.set_device(local_rank)
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+    meet = {"init_method": f"file://{os.environ['RENDEZVOUS_FILE']}", "rank": int(os.environ["RANK"])}
+    dist.init_process_group("nccl" if on_gpu else "gloo", world_size=int(os.environ["WORLD_SIZE"]), **meet)
+    if module != "bare_ddp":
+        return train(**options)
     return train(torch.device("cuda", local_rank) if on_gpu else CPU, **options)

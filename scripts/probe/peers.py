@@ -15,10 +15,10 @@ import dataclasses
 import functools
 import importlib.util
 import json
-import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +34,7 @@ from benchmarks.common.results import write_whole
 from scripts.analysis.peers import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
 from scripts.analysis.words import interval, text_table
 from scripts.probe.laps import long_enough
+from scripts.probe.ranks import environment, horovodrun, torchrun
 from scripts.report.figures import save_chart
 from scripts.report.peers import peers_chart
 from scripts.suite.preflight import check_data, check_ranks, open_set
@@ -185,18 +186,27 @@ def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, 
     """images/s of one launch on all ranks; None: of the suite. flags: of all launches, own: of this one besides.
     folder: what a peer reads. Raises UserError where it does not get to its end within limit_s."""
     ranks = machine.num_ranks()
-    threads = str(machine.threads_per_rank(ranks))
-    env = os.environ | {"OMP_NUM_THREADS": threads, "THREADS_PER_RANK": threads}
-    env |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    start = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)]
-    if peer is not None and peer.by_horovodrun:
-        start = ["-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(ranks)]
-        start += ["-H", f"localhost:{ranks}", sys.executable]
     module = peer.module if peer is not None else ""
     data = ["--data", folder] if module else []
-    command = [sys.executable, *start, "-m", "scripts.probe.peers", "rank", module, *flags, *own, *data]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, env=env, **pipes) as child:
+    with tempfile.TemporaryDirectory(prefix="peers-") as meeting:
+        start, more = torchrun(ranks, meeting)
+        if peer is not None and peer.by_horovodrun:
+            start, more = [*horovodrun(ranks), sys.executable], {}
+        env = environment(machine.threads_per_rank(ranks)) | more
+        command = [*start, "-m", "scripts.probe.peers", "rank", module, *flags, *own, *data]
+        out, errors, code = ended(subprocess.Popen(command, cwd=ROOT, env=env, **pipes), limit_s)
+    windows = [json.loads(line.split("window: ")[1]) for line in out.splitlines() if "window: " in line]
+    if code or not windows:
+        said = [line for line in errors.splitlines() if "Error" in line] or errors.splitlines()[-1:] or [""]
+        raise UserError(f"ended with code {code}: {said[0][-300:]}")
+    images, seconds = (sum(window[key] for window in windows) for key in ("images", "seconds"))
+    return images / seconds
+
+
+def ended(child: subprocess.Popen, limit_s: float | None) -> tuple[str, str, int]:
+    """(stdout, stderr, exit code) of a launch. After limit_s it is killed with its ranks. Raises UserError then."""
+    with child:
         try:
             out, errors = child.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -206,12 +216,7 @@ def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, 
             raise UserError(
                 f"ended with no result, after {limit_s:g} s; TIMEOUT={2 * limit_s:g} gives it more"
             ) from None
-    windows = [json.loads(line.split("window: ")[1]) for line in out.splitlines() if "window: " in line]
-    if child.returncode or not windows:
-        said = [line for line in errors.splitlines() if "Error" in line] or errors.splitlines()[-1:] or [""]
-        raise UserError(f"ended with code {child.returncode}: {said[0][-300:]}")
-    images, seconds = (sum(window[key] for window in windows) for key in ("images", "seconds"))
-    return images / seconds
+    return out, errors, child.returncode
 
 
 if __name__ == "__main__":

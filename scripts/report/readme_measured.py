@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas
 
 from scripts.analysis.words import digits
-from scripts.analysis.yardstick import ITSELF, NUMBERS, first_and_last, per_launch, spreads
 from scripts.report.markdown import markdown_table, origin, read_cells
 from scripts.report.readme_predicted import of_predictions
 
@@ -25,7 +24,6 @@ def of_measured(measured: Path) -> dict[str, str]:
     by_the_wall = overhead[~overhead.quantity.str.contains("CPU")]
     planted = read_cells(measured / "planted.csv", ("fault", "strategy", "ranks", "steps", "max_relative_difference"))
     faults = read_cells(measured / "faults.csv", ("number", "fault", "ended", "seconds"))
-    yardstick = read_cells(measured / "yardstick.csv", ("sitting", "ranks", *NUMBERS))
     loaders = read_cells(measured / "loaders.csv", LOADERS)
     made = {
         "overhead.loop": _ratios(by_the_wall[by_the_wall.what == "loop"]),
@@ -43,18 +41,15 @@ def of_measured(measured: Path) -> dict[str, str]:
         ),
         "planted.origin": origin(planted),
         "faults.origin": origin(faults),
-        "yardstick.origin": origin(yardstick),
         "loaders": _loaders(loaders),
         "loaders.fast": _fast(loaders),
         "loaders.about": "".join(f"{row.image_size} px, {origin(loaders[:1])}" for row in loaders[:1].itertuples()),
-        **_yardstick(yardstick),
         **of_predictions(measured),
     }
     commands = {
         "overhead": ".venv/bin/python -m scripts.probe.overhead",
         "planted": "make test-all",
         "faults": "make test-faults",
-        "yardstick": ".venv/bin/python -m scripts.probe.yardstick",
         "loaders": "make bench-loaders",
         "predictions": "make predict-check",
         "allreduce": "make bench-allreduce",
@@ -66,20 +61,6 @@ def of_measured(measured: Path) -> dict[str, str]:
 def _ratios(rows: pandas.DataFrame) -> str:
     shown = [f"{float(row.ratio):.3f} [{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]" for row in rows.itertuples()]
     return ", ".join(shown)
-
-
-def _yardstick(windows: pandas.DataFrame) -> dict[str, str]:
-    """A row a layout; and how equal the work on rank 0 alone was."""
-    if windows.empty:
-        return {"yardstick": "", "yardstick.alone": ""}
-    launches = per_launch(windows.astype(dict.fromkeys(NUMBERS, float) | {"ranks": int}))
-    (header, *lines), ratios = spreads(launches), first_and_last(launches)
-    over_first = {line[1]: line[2:4] for line in ratios if line[0] != ITSELF}
-    table = markdown_table(
-        (*header, "last sitting over first", "with reference"),
-        [(*line, *over_first.get(line[0], ("", ""))) for line in lines],
-    )
-    return {"yardstick": table, "yardstick.alone": "".join(line[2] for line in ratios if line[0] == ITSELF)}
 
 
 def _loaders(rows: pandas.DataFrame) -> str:

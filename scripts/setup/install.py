@@ -65,7 +65,9 @@ def chosen(torch: str, locked: bool) -> tuple[list[str], str]:
 def install(python: Path, words: list[str]) -> str:
     """Install into the interpreter's environment; the name of what did it. Raises UserError where none could."""
     settings = uv_settings(python)
-    if settings is not None and get_uv(python, words):
+    if words[1].endswith(".lock"):  # no source either: its build would fetch what has no hash
+        words = ["--require-hashes", "--only-binary", ":all:", *words]
+    if settings is not None and get_uv(python):
         uv = [python, "-m", "uv", "pip", "install", "--quiet", "--no-config", "--python", python]
         # As pip: the best version of all indexes, not the first index that has the name.
         uv += ["--index-strategy", "unsafe-best-match", *settings]
@@ -96,15 +98,15 @@ def uv_settings(python: Path) -> list[str] | None:
     return [word for name, flag in UV_WORDS.items() for value in words.get(name, "").split() for word in (flag, value)]
 
 
-def get_uv(python: Path, words: list[str]) -> bool:
-    """Whether uv is in the environment; pip brings it, in the lock's version and by its hashes."""
-    lock = (ROOT / words[1]).read_text()
+def get_uv(python: Path) -> bool:
+    """Whether uv is in the environment; pip brings it, in the newest lock's version and by its hashes."""
+    lock = (ROOT / BUILDS[0].lock).read_text()
     uv = re.search(r"^uv\b.*\n(    --hash=.*\n)*", lock, re.MULTILINE)[0]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(uv)
         file.flush()
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        return not run([*pip, "-r", file.name], "pip fetches uv")
+        return not run([*pip, "--require-hashes", "-r", file.name], "pip fetches uv")
 
 
 def run(command: list, label: str) -> int:

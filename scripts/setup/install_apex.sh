@@ -73,10 +73,10 @@ look_around() {
 }
 
 download() {
-    "$python" -m pip install "${pip_args[@]}" ninja packaging 'setuptools<81' wheel &&
+    install_tools ninja packaging setuptools wheel &&
         git init --quiet "$work/source" &&
         GIT_TERMINAL_PROMPT=0 git -C "$work/source" fetch --quiet --depth 1 -- "$git_url" "$commit" &&
-        git -C "$work/source" checkout --quiet FETCH_HEAD
+        git -C "$work/source" checkout --quiet "$commit" # the hash of all that it holds
 }
 
 mend() {  # mend <folder>: each change must find its text
@@ -130,7 +130,7 @@ log=$prefix/apex-build.log
 failures=$prefix/apex-build.failed
 stamp=$prefix/apex-build.ok
 identity="apex $tag, torch $torch, python $python_version"
-attempt="$identity, script $(cksum <"$0")"
+attempt="$identity, script $(cksum <"$script")"
 if [[ -n ${FORCE:-} ]]; then
     installed=''
     rm -f -- "$failures"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds Horovod from its newest release's source, mended for today's compilers, against the installed torch. The wheel
-# is kept in the user's cache (XDG_CACHE_HOME, else ~/.cache), so that a second clone does not build again.
+# is kept in the user's cache (XDG_CACHE_HOME, else ~/.cache), so that a second clone does not build again. Without
+# either, or where others can write to it, there is no cache.
 #
 #     scripts/setup/install_horovod.sh            PYTHON=.venv/bin/python   the interpreter to build for
 #                                           PIP_ARGS="..."            words that every pip call gets
@@ -100,10 +101,10 @@ need_tools() {
 
 download() {
     # What Horovod imports, and what its setup.py needs: in an isolated build it would not see torch.
-    local needs=(cloudpickle packaging psutil pyyaml 'setuptools<81' wheel)
+    local needs=(cloudpickle packaging psutil pyyaml setuptools wheel)
     command -v cmake >/dev/null || needs+=(cmake)
     echo "horovod==$version --hash=sha256:$sha256" >"$work/horovod.txt"
-    "$python" -m pip install "${pip_args[@]}" "${needs[@]}" &&
+    install_tools "${needs[@]}" &&
         "$python" -m pip download "${pip_args[@]}" --no-binary horovod --no-deps --no-build-isolation \
             --dest "$work" --require-hashes -r "$work/horovod.txt" &&
         tar -xzf "$work/horovod-$version.tar.gz" -C "$work"
@@ -135,6 +136,8 @@ mends = [
     (server, "addr, handler_cls, self._verbose))", "addr, handler_cls, self._verbose), address)"),
     ("horovod/runner/gloo_run.py", "_port = rendezvous.start()\n",
      "_port = rendezvous.start(address=server_ip)\n"),
+    # Whether an unknown host's key is believed is for the user's own ssh configuration to say.
+    ("horovod/runner/util/remote.py", " -o StrictHostKeyChecking=no'", "'"),
 ]
 if backend == "gloo":  # a CUDA toolkit that is there but cannot be used must not be looked at
     mends += [
@@ -181,16 +184,15 @@ install_wheel() { # install_wheel WHEEL
 # A wheel fits the torch, the Python, the machine and, with NCCL, the CUDA and the GPUs that it was built for.
 kept_wheels() { # kept_wheels <nccl|gloo>: the folder of this build
     local built_for
-    built_for="$sha256 $(cksum <"$0") $torch $python_version $(uname -m) $1"
+    built_for="$sha256 $(cksum <"$script") $torch $python_version $(uname -m) $1"
     if [[ $1 == nccl ]]; then built_for+=" $cuda_home $nccl_library $capabilities"; fi
     echo "$cache/$(sha256sum <<<"$built_for" | cut -c 1-16)"
 }
 
-keep_wheel() { # keep_wheel <nccl|gloo>: under its name only when whole; a cache that cannot be written is none
-    local folder
-    folder=$(kept_wheels "$1")
-    mkdir -p -- "$cache" && rm -rf -- "$folder" && cp -r -- "$work/wheels-$1" "$folder.$$" &&
-        mv -T -- "$folder.$$" "$folder"
+install_kept() { # install_kept FOLDER
+    local private
+    private=$(mktemp -d -p "$work")
+    take_wheel "$1" "$private" && install_wheel "$private"/*.whl
 }
 
 look_around
@@ -198,35 +200,37 @@ backends=(gloo)
 if [[ -n $has_gpu && -z $why_no_nccl ]]; then backends=(nccl gloo); fi
 log=$prefix/horovod-build.log
 failures=$prefix/horovod-build.failed
-cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/imagenet-parallel-benchmarks/horovod-$version
-identity="horovod $version, torch $torch, python $python_version, script $(cksum <"$0")"
+cache=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
+if [[ $cache == /* ]]; then cache+=/imagenet-parallel-benchmarks/horovod-$version; else cache=''; fi
+identity="horovod $version, torch $torch, python $python_version, script $(cksum <"$script")"
 if [[ -n ${FORCE:-} ]]; then
     built=''
     rm -f -- "$failures"
 fi
 
+work=$(mktemp -d)
 for backend in "${backends[@]}"; do
     if [[ $built == nccl || $built == "$backend" ]]; then
         say "$version is ready ($built, torch $torch)."
         exit 0
     fi
     start=$SECONDS
-    kept=("$(kept_wheels "$backend")"/*.whl)
-    if [[ -z ${FORCE:-} && -f ${kept[0]} ]]; then
+    kept=$(kept_wheels "$backend")
+    if [[ -n $cache && -z ${FORCE:-} && -d $kept ]]; then
         : >"$log"
-        if run_logged installing install_wheel "${kept[0]}" && look_around && [[ $built == "$backend" ]]; then
-            say "$version with $backend for torch $torch installed in $((SECONDS - start)) s, from ${kept[0]%/*}."
+        if run_logged installing install_kept "$kept" && look_around && [[ $built == "$backend" ]]; then
+            say "$version with $backend for torch $torch installed in $((SECONDS - start)) s, from $kept."
             exit 0
         fi
+        say "the wheel in $kept is left out: it is not whole, or not this user's alone (log: $log)."
     fi
     if [[ -f $failures ]] && grep -qxF "$backend, $identity" "$failures"; then
         say "the $backend build failed before (log: $log). To try again: FORCE=1 scripts/setup/install_horovod.sh"
         continue
     fi
-    if [[ -z $work ]]; then
+    if [[ -z ${downloaded:-} ]]; then
         PATH=$prefix/bin:$PATH
         need_tools
-        work=$(mktemp -d)
         : >"$log"
         say "building $version against torch $torch, about 2 minutes on 2 cores (log: $log)"
         if [[ -n $why_no_nccl ]]; then
@@ -236,9 +240,11 @@ for backend in "${backends[@]}"; do
             report_failure 'the download' 'Check the network and PIP_ARGS, then run this again.'
             exit 1
         fi
+        downloaded=yes
     fi
     if run_logged "building with $backend" build "$backend" && look_around && [[ $built == "$backend" ]]; then
-        keep_wheel "$backend" || say "the built wheel could not be kept in $cache; the next clone builds again."
+        [[ -z $cache ]] || keep_wheel "$work/wheels-$backend" "$kept" ||
+            say "the built wheel could not be kept in $cache, which has to be this user's alone; the next clone builds again."
         say "$version built with $backend for torch $torch in $((SECONDS - start)) s."
         exit 0
     fi

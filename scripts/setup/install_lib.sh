@@ -1,7 +1,12 @@
 # shellcheck shell=bash
 # What install_horovod.sh and install_apex.sh share, which set `what` before: words, a logged job with a progress
-# line, a clean end, and a failure in two lines.
+# line, a clean end, a failure in two lines, build tools by their hashes, and a cache of wheels.
+# All is done in the checkout's folder, whose .venv it is, and which is on Python's path; relative paths are of there.
 set -euo pipefail
+unset CDPATH PYTHONSAFEPATH
+# shellcheck disable=SC2034  # the scripts use it
+script=$(realpath -- "$0")
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 what=${what:?}
 python=${PYTHON:-.venv/bin/python}
@@ -20,7 +25,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 help() { # the comment at the top of the script
-    sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+    sed -n '2,/^$/s/^# \{0,1\}//p' "$script"
     exit 0
 }
 
@@ -59,3 +64,48 @@ report_failure() { # report_failure <what> <remedy>
     say "$1 failed (log: $log): ${error:0:300}"
     say "$2"
 }
+
+# install_tools NAME ...: those that the environment lacks, in the lock's versions and by its hashes.
+install_tools() {
+    local missing name
+    missing=$("$python" - "$@" <<'EOF'
+import importlib.metadata, sys
+for name in sys.argv[1:]:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        print(name)
+    else:
+        if name == "setuptools" and int(version.split(".")[0]) >= 81:  # it has no pkg_resources
+            print(name)
+EOF
+    )
+    [[ -n $missing ]] || return 0
+    for name in $missing; do # a package's line of the lock, and those of its hashes
+        sed -n "/^$name==/,/[^\\]\$/p" requirements.lock
+    done >"$work/tools.txt"
+    "$python" -m pip install "${pip_args[@]}" --no-deps --require-hashes -r "$work/tools.txt"
+}
+
+# ---- the cache of wheels -------------------------------------------------------------------------------------------
+
+is_ours() { # is_ours FILE ...: each is no link, belongs to this user, and nobody else can write to it
+    local file
+    for file; do
+        [[ ! -L $file && -O $file && -z $(find "$file" -maxdepth 0 -perm /022) ]] || return 1
+    done
+}
+
+# take_wheel FOLDER TO: a kept wheel, copied into TO first, where nobody else can change it after it was checked.
+take_wheel() {
+    is_ours "$(dirname "$1")" "$1" "$1"/* && cp -r -- "$1/." "$2" &&
+        (cd -- "$2" && sha256sum --quiet --strict --check SHA256SUMS)
+}
+
+# keep_wheel FROM FOLDER: a built wheel and its hash, under its name only when whole.
+keep_wheel() (
+    umask 077
+    parent=$(dirname "$2") new=$2.$$
+    mkdir -p -- "$parent" && is_ours "$parent" && rm -rf -- "$2" "$new" && cp -r -- "$1" "$new" &&
+        (cd -- "$new" && sha256sum -- *.whl >SHA256SUMS) && chmod -R go-rwx -- "$new" && mv -T -- "$new" "$2"
+)

@@ -12,14 +12,15 @@
 # only root can write there, so nobody else can plant a slurm.conf. Another SLURM_LOCAL_DIR makes a second
 # cluster at the same time: ports are picked free at start. Outside it there is only what apt-get installs.
 #
-# What listens: munged on a Unix socket; slurmctld, both slurmd and srun on 127.0.0.1, if this host's name
-# resolves to it. Slurm can bind to the host name's address or to all: where the name resolves to another
-# address they listen on all addresses (munge's key guards them), and start says so.
+# What listens: munged on a Unix socket; slurmctld, both slurmd and srun on 127.0.0.1. Slurm can bind to the host
+# name's address or to all: where the name resolves to another address, start refuses, and says what to do.
+# LISTEN=all starts them all the same: they listen on all addresses, and munge's key alone guards them.
 #
 # What is not like a cluster: node1 and node2 do not resolve (`scontrol show node node1` has
 # NodeAddr=127.0.0.1), each claims 8 CPUs whatever the host has, nothing binds CPUs or limits memory, and
 # there is no sacct.
 set -euo pipefail
+unset CDPATH PYTHONSAFEPATH
 PATH=$PATH:/usr/sbin:/sbin
 
 say() { printf 'slurm_local: %s\n' "$*" >&2; }
@@ -108,8 +109,9 @@ configure() {
     # exactly 127.0.0.1: with 127.0.1.1, Debian's default, slurmstepd looks for srun on 127.0.0.1
     if [[ $(getent ahostsv4 "$host" | awk 'NR == 1 {print $1}') == 127.0.0.1 ]]; then
         loopback='CommunicationParameters=NoInAddrAny,NoCtldInAddrAny'
-    else
-        say "warning: $host does not resolve to 127.0.0.1, so Slurm listens on all addresses of this host"
+    elif [[ ${LISTEN:-} != all ]]; then
+        die 3 "not possible here: $host does not resolve to 127.0.0.1, so Slurm would listen on all addresses of" \
+            "this host; put '127.0.0.1 $host' first in /etc/hosts, or set LISTEN=all"
     fi
     ctld_port=$(free_port)
     port1=$(free_port "$ctld_port")

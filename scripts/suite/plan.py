@@ -271,6 +271,7 @@ def main(strategy: str = "", /) -> None:
     machine's and the set, which is made unless PLAN=yes."""
     given = read_variables()
     if strategy:
+        preflight.check_rendezvous()
         (run,) = fitted(
             [make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)]
         )

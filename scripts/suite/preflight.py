@@ -4,6 +4,7 @@ import difflib
 import itertools
 import math
 import os
+import re
 import socket
 import sys
 from collections.abc import Sequence
@@ -116,13 +117,20 @@ def check_data(folder: str) -> None:
 
 
 def check_rendezvous() -> None:
-    """Refuse a taken port of RDZV_ENDPOINT on the node that has to listen there: torchrun would wait for ever."""
-    if int(os.environ.get("NNODES") or 1) < 2 or os.environ.get("NODE_RANK", "0") != "0":
+    """Refuse a NODE_RANK or RDZV_ENDPOINT that is none, and a port that is taken on the node that has to listen there:
+    torchrun would wait for ever. Raises UserError."""
+    num_nodes = machine.number("NNODES", "a number of nodes") or 1
+    if num_nodes < 2:
         return
+    node = machine.number("NODE_RANK", "this node's number", least=0) or 0
+    if node >= num_nodes:
+        raise UserError(f"NODE_RANK is {node}, but the nodes of NNODES={num_nodes} are 0 to {num_nodes - 1}")
     endpoint = os.environ.get("RDZV_ENDPOINT", "")
-    port = endpoint.rpartition(":")[2]
-    if not port.isdecimal() or not 0 < int(port) < 65536:
+    host, _, port = endpoint.rpartition(":")
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise UserError(f"RDZV_ENDPOINT is {endpoint!r}, but must be host:port of the first node, such as node1:29400")
+    if node:
+        return
     try:
         socket.create_server(("", int(port))).close()
     except OSError as error:

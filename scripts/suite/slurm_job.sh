@@ -2,6 +2,7 @@
 # The batch job of launchers/slurm.sh: runs a command such as srun, and where the time limit nears,
 # lets it write a checkpoint and puts the job back into the queue, to resume from it.
 set -uo pipefail
+unset CDPATH PYTHONSAFEPATH
 
 command=("$@") began=$EPOCHSECONDS checkpoints=${CHECKPOINT_DIR:-} # from the run's settings, wherever they were said
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then

@@ -3,6 +3,7 @@
 #   RUN_DIR=/shared/folder scripts/suite/slurm_submit.sh SBATCH_OPTION ... -- scripts/suite/slurm_job.sh srun ...
 # SIGINT and SIGTERM cancel the job; its tasks get SIGTERM, and time to write a checkpoint.
 set -euo pipefail
+unset CDPATH PYTHONSAFEPATH
 
 options=()
 while [ "$1" != -- ]; do

@@ -2,6 +2,7 @@
 # The batch job of launchers/slurm_all.sh: runs the loop on the job's first node. Near the time limit it ends the run in
 # progress, whose row says so, and puts the job back into the queue; started again, the loop goes on with what is missing.
 set -uo pipefail
+unset CDPATH PYTHONSAFEPATH
 source launchers/cluster.sh
 export ALLOCATION=$SLURM_JOB_ID
 unset RUN_DIR # of the job's own log

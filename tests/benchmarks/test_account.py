@@ -28,6 +28,7 @@ from benchmarks.common.results import read_table
 from scripts.analysis.loader import WHATS, verdict
 from scripts.probe.loader import ROUNDS
 from scripts.probe.overhead import interval
+from scripts.probe.ranks import horovodrun, torchrun
 
 PARTS = [f"{phase}_ms" for phase in (*account.PHASES, "exposed_comm")]
 DELAYS_MS = {"single": 20, "ddp": 20, "horovod_ddp": 60}  # Horovod's waits vary by 6 ms from median to median
@@ -42,18 +43,7 @@ PLACES = {
 }
 STARTERS = {
     "single": [sys.executable],
-    "ddp": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
-    "horovod_ddp": [
-        sys.executable,
-        "-m",
-        "horovod.runner.launch",
-        "--gloo",
-        "-np",
-        "2",
-        "-H",
-        "localhost:2",
-        sys.executable,
-    ],
+    "horovod_ddp": [*horovodrun(2), sys.executable],
 }
 without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/setup/install_horovod.sh has not run")
 DDP = pytest.param(
@@ -65,18 +55,19 @@ GRADIENT_BYTES, BUFFER_BYTES = 2 * 4 * 11_178_564, 4 * 9_600
 
 
 @pytest.fixture(scope="module")
-def planted(tiny_data, tiny_config):
+def planted(tiny_data, tiny_config, tmp_path_factory):
     """planted(name): what tests/planted.py reports of a strategy, run once for all tests of this file."""
     reports = {}
 
     def report_of(name: str) -> dict:
         if name not in reports:
             places = ["", *PLACES] if name == "single" else ["", "loader", "forward", "exchange"]
-            command = [*STARTERS[name], ROOT / "tests" / "planted.py", name, json.dumps(places)]
+            start, variables = torchrun(2, tmp_path_factory.mktemp("ranks"))
+            command = [*STARTERS.get(name, start), ROOT / "tests" / "planted.py", name, json.dumps(places)]
             command.append(str(DELAYS_MS[name]))
             flags = ["--config", tiny_config, "--data", tiny_data, "--epochs", "1", "--windows", "1"]
             command += [*flags, "--account-steps", "4"]
-            loopback = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "PYTHONPATH": ROOT}
+            loopback = variables | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "PYTHONPATH": ROOT}
             reports[name] = subprocess.run(
                 command, cwd=ROOT, env=environment(**loopback), capture_output=True, text=True, timeout=300
             )

@@ -34,12 +34,12 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import draw_model
 from benchmarks.common.run_folder import RunFolder
+from scripts.probe.ranks import torchrun
 from scripts.suite import plan
 from scripts.suite.processes import of_run
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2", sys.executable]
-LAUNCH = {"single": [sys.executable], "ddp": TORCHRUN, "horovod_ddp": HOROVODRUN}
+LAUNCH = {"single": [sys.executable], "horovod_ddp": HOROVODRUN}
 STEPS = 20  # of an epoch, so that a kill lands in the middle of the first of two
 
 
@@ -66,9 +66,10 @@ def checkpoints(tmp_path):
 def train(name: str, tiny_config, tiny_data, run_dir: Path, *flags) -> subprocess.Popen:
     """Start a strategy on real ranks, marked by RUN_DIR, as a launcher would."""
     run_dir.mkdir(parents=True)
-    command = [*LAUNCH[name], "-m", f"benchmarks.{name}", "--config", tiny_config, "--data", tiny_data]
+    start, variables = torchrun(2, run_dir)
+    command = [*LAUNCH.get(name, start), "-m", f"benchmarks.{name}", "--config", tiny_config, "--data", tiny_data]
     command += ["--global-batch", 4, "--steps", STEPS, "--lr-schedule", "cosine", *flags]
-    env = environment(RUN_DIR=run_dir, OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo")
+    env = environment(RUN_DIR=run_dir, OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo", **variables)
     with open(run_dir / "run.log", "w") as log:
         return subprocess.Popen([str(word) for word in command], cwd=ROOT, env=env, stdout=log, stderr=log)
 

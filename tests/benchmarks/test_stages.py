@@ -10,7 +10,7 @@ import json
 import os
 import random
 import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 import numpy
@@ -37,6 +37,7 @@ from benchmarks.common.stages import (
     send,
     trace,
 )
+from scripts.probe import ranks
 
 CPU = torch.device("cpu")
 SMALL = Config(
@@ -229,14 +230,15 @@ def torchrun(config: Config, module: str, *flags: str) -> dict:
     run_dir.mkdir(parents=True, exist_ok=True)
     changed = {name: value for name, value in vars(config).items() if value != getattr(Config(), name)}
     options = [text for name, value in changed.items() for text in ("--" + name.replace("_", "-"), str(value))]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", module]
+    start, variables = ranks.torchrun(2, tempfile.mkdtemp(dir=run_dir))
+    command = [*start, "-m", module]
     one_thread = {"THREADS_PER_RANK": "1", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
         [*command, *options, *flags],
         capture_output=True,
         text=True,
         timeout=240,
-        env=os.environ | one_thread | {"CUDA_VISIBLE_DEVICES": "", "RUN_DIR": str(run_dir)},
+        env=os.environ | variables | one_thread | {"CUDA_VISIBLE_DEVICES": "", "RUN_DIR": str(run_dir)},
     )
     assert run.returncode == 0, run.stdout + run.stderr
     return json.loads((run_dir / "summary.json").read_text())["row"]

@@ -135,7 +135,20 @@ def test_users_choose_with_torch_lock_and_pip_args(machine, tmp_path):
         _, commands = installed(tmp_path / str(number), **variables)
         assert commands[-1].endswith(words)
     _, commands = installed(tmp_path / "pip", PIP_ARGS="--no-index --find-links /wheels")
-    assert commands == [f"-m pip install --quiet --disable-pip-version-check --no-index --find-links /wheels {VOLTA}"]
+    by_pip = "-m pip install --quiet --disable-pip-version-check --no-index --find-links /wheels"
+    assert commands == [f"{by_pip} --require-hashes --only-binary :all: {VOLTA}"]
+
+
+def test_a_locked_set_up_asks_for_hashes_of_everything(machine, tmp_path):
+    """Protects against one package without a hash: uv takes it from a lock without a word. And from a source, whose
+    build fetches tools that no lock knows."""
+    machine(None)
+    _, commands = installed(tmp_path)
+    installs = [command for command in commands if " install " in command]
+    assert len(installs) == 2 and all("--require-hashes" in command for command in installs)  # uv, then all
+    assert "--only-binary :all:" in installs[-1]
+    _, commands = installed(tmp_path / "newest", LOCK="no")
+    assert "--require-hashes" in commands[-2] and "--require-hashes" not in commands[-1]
 
 
 PIP_CONFIG = """

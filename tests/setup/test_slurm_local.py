@@ -5,6 +5,7 @@
 Real daemons and real jobs. Needs root on a Debian-like system; else all are skipped with the reason.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import NUM_VAL, run_strategy
+from support import NUM_VAL, put, run_strategy
 
 SCRIPT = Path(__file__).parents[2] / "scripts/setup/slurm_local.sh"
 
@@ -139,16 +140,36 @@ def test_start_heals_a_dead_node(cluster):
 
 
 def test_daemons_listen_on_loopback_only(cluster):
-    """Where the host's name allows it; the header comment of the script explains the other case."""
-    if "NoInAddrAny" not in (cluster / "slurm.conf").read_text():
-        pytest.skip("this host's name does not resolve to 127.0.0.1, so Slurm binds to all addresses")
-    listeners = [
-        connection.laddr.ip
-        for process in daemons_of(cluster)
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    assert len(listeners) >= 3 and set(listeners) == {"127.0.0.1"}
+    """Protects users of a shared machine; of what serves a job, too: srun, and Slurm's own process of each step."""
+
+    def listeners() -> dict[str, set[str]]:
+        found = {}
+        for process in processes_of(cluster):
+            with contextlib.suppress(psutil.Error):
+                for connection in process.net_connections("inet"):
+                    if connection.status == psutil.CONN_LISTEN:
+                        found.setdefault(process.name(), set()).add(connection.laddr.ip)
+        return found
+
+    assert {"slurmctld", "slurmd"} <= listeners().keys()
+    with subprocess.Popen(**srun_command(cluster, "sleep 3600")) as job:
+        try:
+            until(lambda: "srun" in listeners(), "srun listens")
+            found = listeners()
+        finally:
+            job.terminate()
+    assert set.union(*found.values()) == {"127.0.0.1"}, found
+
+
+def test_a_host_whose_name_is_no_loopback_address_is_refused(tmp_path):
+    """Protects it from a cluster that listens on all addresses, unless that is asked for. getent stands for such a
+    host."""
+    put(tmp_path / "bin", getent="echo '10.0.0.1 STREAM this-host'")
+    refused = slurm_local("start", tmp_path / "new", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    if "needs root" in refused.stderr:
+        pytest.skip("needs root")
+    assert refused.returncode == 3 and "/etc/hosts" in refused.stderr and "LISTEN=all" in refused.stderr
+    assert not (tmp_path / "new").exists()
 
 
 def test_status_tells_up_from_down(cluster, tmp_path):

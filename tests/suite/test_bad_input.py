@@ -55,6 +55,13 @@ def refuse(checkout, tmp_path, tiny_config):
     return start
 
 
+@pytest.mark.parametrize("variables", [{"HOSTS": "a:0"}, {"NNODES": "abc"}], ids=lambda each: next(iter(each)))
+def test_machines_that_are_none_are_one_line(refuse, tiny_data, variables):
+    """Protects from the tracebacks that these two ended in."""
+    ((name, value),) = variables.items()
+    assert f"{name} is '{value}'" in one_line(refuse(DATA=tiny_data, **variables))
+
+
 def one_line(message: str) -> str:
     assert message.startswith("error: ") and message.count("\n") == 1, message
     return message

@@ -21,7 +21,7 @@ from benchmarks.common.results import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite import plan
 
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node"]
+TORCHRUN = ["-m", "torch.distributed.run", "--log-dir", "/dev/null", "--nproc-per-node"]
 BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
 IN_ONE_PROCESS = ["single", "dataparallel", "model_parallel"]
 
@@ -96,7 +96,7 @@ def test_ranks_and_threads(command, name):
         if name not in IN_ONE_PROCESS:
             assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "lo"
         if name in BY_TORCHRUN:
-            assert words[1:7] == [*TORCHRUN, str(nproc), "--rdzv-backend", "c10d"]
+            assert words[1:9] == [*TORCHRUN, str(nproc), "--rdzv-backend", "c10d"]
         elif name == "horovod_ddp":
             assert words[1:4] == ["-m", "horovod.runner.launch", "--gloo"]
             assert words[words.index("-np") :][:4] == ["-np", str(nproc), "-H", f"localhost:{nproc}"]
@@ -139,7 +139,7 @@ def test_with_gpus_the_default_is_no_longer_the_smoke_test(monkeypatch):
 def test_torchrun_over_several_machines(command, recorder, tmp_path):
     """Protects clusters without Slurm: one id and one meeting point for all nodes, over a real network interface."""
     words, env, _ = command("ddp", NNODES=2, NODE_RANK=1, RDZV_ENDPOINT="node1:29400", NPROC=4)
-    assert words[1:17] == [
+    assert words[1:19] == [
         *TORCHRUN,
         "4",
         "--nnodes",
@@ -159,7 +159,7 @@ def test_torchrun_over_several_machines(command, recorder, tmp_path):
     more = {"RESULTS": tmp_path / "a set", "NNODES": 2, "PASSED_ON": OURS, "ARGS": "--loader synthetic"}
     env = environment(**recorder.variables | more)
     done = subprocess.run([ROOT / "launchers/ddp.sh"], env=env, capture_output=True, text=True)
-    assert done.returncode != 0 and "NNODES=2 needs RDZV_ENDPOINT=host:port of the first node" in done.stderr
+    assert done.returncode == 2 and "RDZV_ENDPOINT is '', but must be host:port of the first node" in done.stderr
 
 
 def test_horovodrun_over_several_machines(command):

@@ -2,30 +2,41 @@
 
     .venv/bin/python -m pytest tests/suite/test_listeners.py
 
-Real runs of every strategy that can run here, held in their training by tests/faults.
+Real runs of every strategy that can run here, held in their training by tests/faults, and of every command that starts
+ranks. The local Slurm cluster's daemons are in tests/setup/test_slurm_local.py.
 """
 
+import ast
 import contextlib
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 from fault_runs import finish, start, until_planted
-from support import ONE_PROCESS, ROOT, RUNNABLE
+from support import ONE_PROCESS, ROOT, RUNNABLE, environment, hear_sigint
+
+from scripts.probe.ranks import torchrun
 
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
-def listeners(run_dir: Path) -> set[tuple[str, str]]:
-    """(address, command line) of every listening TCP socket of the run's processes."""
+def listeners(variable: str, value: Path) -> set[tuple[str, str]]:
+    """(address, command line) of every listening TCP socket of the processes that have this variable."""
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("RUN_DIR") == str(run_dir):
+            if process.environ().get(variable) == str(value):
                 sockets = [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
                 found |= {(each.laddr.ip, " ".join(process.cmdline())) for each in sockets}
     return found
+
+
+def beyond_loopback(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    return {each for each in found if each[0] not in LOOPBACK}
 
 
 FAST = {"ddp", "horovod_ddp"}  # one of each tool that listens
@@ -35,15 +46,157 @@ FAST = {"ddp", "horovod_ddp"}  # one of each tool that listens
     "strategy", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE]
 )
 def test_a_run_on_one_machine_listens_on_loopback(tmp_path, strategy):
-    """Protects users of a shared machine: whoever reaches a port of a run can stop it, or worse."""
-    results = tmp_path / "set"
-    process = start([ROOT / "launchers" / f"{strategy}.sh"], results, "slow", ARGS="--steps 1000")
+    """Protects users of a shared machine: whoever reaches a port of a run can stop it, or worse. And /tmp from what
+    torchrun leaves there."""
+    results, temporary = tmp_path / "set", tmp_path / "tmp"
+    temporary.mkdir()
+    process = start([ROOT / "launchers" / f"{strategy}.sh"], results, "slow", ARGS="--steps 1000", TMPDIR=temporary)
     try:
-        run_dir = until_planted(results)
-        found = listeners(run_dir)
+        found = listeners("RUN_DIR", until_planted(results))
+        left = [*temporary.glob("torchelastic_*")]
     finally:
         process.send_signal(signal.SIGTERM)
         finish(process, results)
     if strategy not in ONE_PROCESS:
         assert found, "ranks that talk to each other listen somewhere"
-    assert not {line for address, line in found if address not in LOOPBACK}
+    assert not beyond_loopback(found) and not left
+
+
+# --- every other command that starts ranks ------------------------------------------------------------------------
+
+MODULE = [sys.executable, "-m"]
+STUDY = ["launchers/all.sh"]
+SHORT = "--archs resnet18 --image-sizes 32 --rounds 3 --window-steps 2"
+COMMANDS = {  # name: (words, variables); the configuration is the tests' own, 5 steps on 40 images
+    "peers": ([*MODULE, "scripts.probe.peers", "--rounds", "1"], {}),
+    "overhead": ([*MODULE, "scripts.probe.overhead", "--pairs", "6", "--config", "CONFIG", "--data", "DATA"], {}),
+    "allreduce": (
+        [*MODULE, "scripts.probe.allreduce", "--out", "RESULTS", "--rounds", "2", "--largest", "65536"],
+        {},
+    ),
+    "predict_check": (
+        [*MODULE, "scripts.probe.predict_check", "--out", "RESULTS", "--config", "CONFIG", *SHORT.split()],
+        {},
+    ),
+    "verify": ([*MODULE, "scripts.proof.verify", "--steps", "6"], {"STRATEGIES": "ddp horovod_ddp"}),
+    "gpu_check": ([*MODULE, "scripts.gpu_check.run"], {"CONFIG": None, "DATA": None}),
+    "bench": (STUDY, {"STRATEGIES": "ddp", "REPEATS": 1}),
+    "sweep": (
+        [*STUDY, "sweep"],
+        {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1", "REPEATS": 1},
+    ),
+    "scaling": ([*STUDY, "scaling"], {"STRATEGY": "ddp", "RANKS": "1 2", "REPEATS": 1}),
+    "ablate": ([*STUDY, "ablate"], {"STRATEGY": "ddp", "REPEATS": 1}),
+    "ab": (
+        [*MODULE, "scripts.suite.ab"],
+        {"STRATEGY": "ddp", "A": "flags:", "B": "flags:--bucket-cap-mb 1", "REPEATS": 2},
+    ),
+}
+STOPPED = {"gpu_check", "ablate"}  # once their first ranks listen: they start many more runs of the same kind
+# Every module of scripts/ that starts processes, and the commands above that have it do so.
+STARTED_BY = {
+    "gpu_check.kill_rank": ["gpu_check"],
+    "gpu_check.run": ["gpu_check"],
+    "gpu_check.running": ["gpu_check"],
+    "probe.allreduce": ["allreduce"],
+    "probe.crew": ["allreduce", "predict_check"],
+    "probe.overhead": ["overhead"],
+    "probe.peers": ["peers"],
+    "probe.predict_check": ["predict_check"],
+    "proof.verify": ["verify"],
+    "suite.ab": ["ab"],
+    "suite.attempt": ["bench"],
+    "suite.bench": ["bench", "sweep", "scaling", "ablate"],
+    "suite.schedule": ["bench"],
+    # start no ranks: git, nvidia-smi and pip; TeX; loaders alone; network namespaces; or other commands of this table
+    "probe.listing": [],
+    "probe.loaders": [],
+    "probe.measured": [],
+    "probe.namespaces": [],
+    "report.latex": [],
+    "report.measure": [],
+    "setup.install": [],
+    "suite.processes": [],
+    "suite.reproduce": [],
+    "suite.source": [],
+    "suite.worktrees": [],
+}
+STARTERS = {
+    "subprocess",
+    "multiprocessing",
+    "torch.multiprocessing",
+    "benchmarks.common.relay",
+    "scripts.probe.crew",
+    "scripts.probe.ranks",
+    "scripts.suite.schedule",
+}
+
+
+def imported_modules(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def test_every_module_that_starts_processes_is_looked_at():
+    """Protects the next command: one that starts ranks and is not in COMMANDS is seen here, and not by an attacker."""
+    paths = {f"{path.parent.name}.{path.stem}": path for path in (ROOT / "scripts").glob("*/*.py")}
+    starting = {name for name, path in paths.items() if imported_modules(path) & STARTERS}
+    assert starting == STARTED_BY.keys()
+    assert {name for names in STARTED_BY.values() for name in names} == COMMANDS.keys()
+
+
+def test_the_words_that_start_ranks_are_in_one_place_each():
+    """Protects the file stores: whoever starts torchrun otherwise has a store on every address of the machine."""
+    places = {
+        "torch.distributed.run": {"launchers/lib.sh", "scripts/probe/ranks.py"},
+        "horovod.runner.launch": {"launchers/horovod_ddp.sh", "scripts/probe/ranks.py"},
+        "accelerate launch": set(),
+        "mp.spawn": {"benchmarks/ddp_spawn.py"},
+    }
+    texts = {
+        str(path.relative_to(ROOT)): path.read_text()
+        for folder in ("benchmarks", "launchers", "scripts")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".sh")
+    }
+    for words, expected in places.items():
+        assert {name for name, text in texts.items() if words in text} == expected, words
+    # a command for people may have other stores, where it says so
+    for name, text in texts.items():
+        assert "--standalone" not in text or "on every address" in text, name
+    assert "--rdzv-conf store_type=file" in " ".join(torchrun(2, "folder")[0])
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "overhead" else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS]
+)
+def test_a_command_that_starts_ranks_listens_on_loopback(tmp_path, checkout, tiny_data, tiny_config, name):
+    """Protects users of a shared machine from every other command: it is looked at from its start to its end."""
+    words, variables = COMMANDS[name]
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    known = {"CONFIG": tiny_config, "DATA": tiny_data, "RESULTS": tmp_path / "a set"}
+    told = {"LOOKED_AT": tmp_path, "NPROC": 2, "TMPDIR": temporary} | known | variables
+    command = [str(known.get(word, word)) for word in words]
+    folder = ROOT if name == "predict_check" else checkout  # it reads results/published, and writes no results/latest
+    found, output = set(), tmp_path / "output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment(**told), stdout=file, stderr=file, preexec_fn=hear_sigint
+        )
+        while process.poll() is None:
+            found |= listeners("LOOKED_AT", tmp_path)
+            if name in STOPPED and found:
+                process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+    print(output.read_text())  # pytest shows it if the test fails
+    # 1: so few steps make no good prediction
+    assert name in STOPPED or process.returncode in ({0, 1} if name == "predict_check" else {0})
+    assert found, "ranks that talk to each other listen somewhere"
+    assert not beyond_loopback(found)
+    assert not [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")]  # torch's own cache

@@ -18,7 +18,7 @@ from benchmarks.common.files import locked
 from benchmarks.common.results import append_rows, read_table
 from scripts.proof import wanted
 from scripts.setup import pack
-from scripts.suite import plan, source, worktrees
+from scripts.suite import plan, preflight, source, worktrees
 from scripts.suite.preflight import CORE, all_strategies
 
 # --- done already -------------------------------------------------------------------------------------------------
@@ -243,12 +243,38 @@ def test_ranks_of_all_machines(monkeypatch, variables, ranks_and_nodes):
     assert machine.all_ranks(4) == ranks_and_nodes
 
 
-@pytest.mark.parametrize(("name", "value"), [("HOSTS", "a:x"), ("NNODES", "two"), ("TASKS_PER_NODE", "0")])
+BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663", "a:4\n", "-oProxyCommand=x:4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [*(("HOSTS", text) for text in BAD_HOSTS), ("NNODES", "two"), ("TASKS_PER_NODE", "0")]
+)
 def test_a_number_that_is_none_is_named(monkeypatch, name, value):
-    """Protects the reader from bash's arithmetic and Python's tracebacks."""
+    """Protects the reader from bash's arithmetic and Python's tracebacks, and ssh from a host that is an option."""
     monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=f"{name} is '{value}'"):
+    with pytest.raises(UserError, match=re.escape(f"{name} is {value!r}")):
         machine.all_ranks(2)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"NNODES": "abc"}, "NNODES is 'abc', but must be a number of nodes, 1 or more"),
+        ({"NNODES": "2", "NODE_RANK": "x"}, "NODE_RANK is 'x'"),
+        ({"NNODES": "2", "NODE_RANK": "2"}, "the nodes of NNODES=2 are 0 to 1"),
+        ({"NNODES": "2", "NODE_RANK": "1", "RDZV_ENDPOINT": "node0"}, "RDZV_ENDPOINT is 'node0'"),
+        ({"NNODES": "2", "NODE_RANK": "1", "RDZV_ENDPOINT": ":29400"}, "RDZV_ENDPOINT is ':29400'"),
+        ({"NNODES": "2", "NODE_RANK": "0", "RDZV_ENDPOINT": "node0:\u0663"}, "RDZV_ENDPOINT is"),
+    ],
+)
+def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, said):
+    """Protects from a traceback, and from a torchrun that waits for a node that nobody has."""
+    for name in ("NNODES", "NODE_RANK", "RDZV_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=re.escape(said)):
+        preflight.check_rendezvous()
 
 
 # --- the interface between commits --------------------------------------------------------------------------------

@@ -1,0 +1,33 @@
+"""How probes start ranks on this machine, so that nothing listens beyond loopback.
+
+    from scripts.probe.ranks import environment, horovodrun, torchrun
+
+launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on every address of
+the machine, and whoever reaches one can run commands in torchrun: it unpickles what is put there.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+
+def environment(threads: int, interface: str = "lo") -> dict[str, str]:
+    """The variables of every rank: its threads, and the one interface on which ranks talk."""
+    own = {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
+    return os.environ | own | {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+
+
+def torchrun(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, str]]:
+    """(the words before a rank's program, variables besides `environment`). folder: new, and the user's own; torchrun
+    and the ranks meet in its files."""
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks)]
+    words += ["--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file", "--rdzv-endpoint", f"{folder}/torchrun"]
+    words += ["--local-addr", "127.0.0.1", "--log-dir", os.devnull]  # else it leaves a folder in /tmp
+    return words, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "RENDEZVOUS_FILE": f"{folder}/ranks"}
+
+
+def horovodrun(num_ranks: int) -> list[str]:
+    """The words before a rank's program and its interpreter. Its own server listens where the ranks talk: see mend() of
+    scripts/setup/install_horovod.sh."""
+    words = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(num_ranks)]
+    return [*words, "-H", f"localhost:{num_ranks}"]

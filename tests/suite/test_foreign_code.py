@@ -1,0 +1,86 @@
+"""Whose code a launcher or make runs: the checkout's, whatever the environment says of other folders.
+
+.venv/bin/python -m pytest tests/suite/test_foreign_code.py
+"""
+
+import subprocess
+import sys
+
+import pytest
+from support import ROOT, environment, put
+
+SCRIPTS = sorted([*ROOT.glob("launchers/*.sh"), *ROOT.glob("scripts/*/*.sh"), ROOT / ".ci/run"])
+LINE = "unset CDPATH PYTHONSAFEPATH"
+LIBRARIES = ("lib.sh", "install_lib.sh")  # which have the line, and are sourced first
+
+
+def folder_of_others(folder):
+    """A folder that looks like the checkout, and notes where its code is run."""
+    ran = folder / "ran"
+    code = f"open({str(ran)!r}, 'w')\nraise SystemExit(1)\n"
+    for name in ("scripts/suite/bench.py", "scripts/suite/plan.py", "scripts/suite/attempt.py", "sitecustomize.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(code)
+    put(
+        folder / "launchers", **{"all.sh": f"touch '{ran}'", "lib.sh": f"touch '{ran}'", "cluster.sh": f"touch '{ran}'"}
+    )
+    put(folder / ".venv", python=f"touch '{ran}'")
+    return folder, ran
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "launchers/all.sh",
+        'make -s SETUP=no PYTHON="$PYTHON" bench-all',
+        pytest.param("launchers/single.sh", marks=pytest.mark.slow),
+    ],
+)
+def test_only_the_checkouts_code_is_run(tmp_path, tiny_data, tiny_config, command):
+    """Protects whose shell has CDPATH, PYTHONSAFEPATH or an empty element in PYTHONPATH from a folder like this one,
+    and lets each of them be set."""
+    folder, ran = folder_of_others(tmp_path / "foreign")
+    told = {"CDPATH": folder, "PYTHONSAFEPATH": "1", "PYTHONPATH": ":", "PLAN": "yes", "STRATEGIES": "single"}
+    told |= {"CONFIG": tiny_config, "DATA": tiny_data, "RESULTS": tmp_path / "a set"}
+    words = ["bash", "-c", command]
+    done = subprocess.run(words, cwd=ROOT, env=environment(**told), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "single" in done.stdout + done.stderr, done.stdout + done.stderr
+    assert not ran.exists()
+
+
+def test_a_launcher_is_started_from_anywhere(tmp_path):
+    """Protects from the current folder: an empty element of PYTHONPATH is that folder, and a launcher leaves it."""
+    folder, ran = folder_of_others(tmp_path / "foreign")
+    (folder / "sitecustomize.py").unlink()
+    told = {"PLAN": "yes", "STRATEGIES": "single", "CDPATH": folder, "PYTHONPATH": ":", "DATA": "none"}
+    words = [ROOT / "launchers/all.sh"]
+    done = subprocess.run(words, cwd=folder, env=environment(**told), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "'none'" in done.stderr and not ran.exists()
+
+
+def test_a_makefile_of_another_folder_is_refused(tmp_path):
+    """Protects from `make -f`, by which the current folder's programs would be run as if they were the checkout's."""
+    folder, ran = folder_of_others(tmp_path / "foreign")
+    words = ["make", "-f", ROOT / "Makefile", "bench-all"]
+    done = subprocess.run(words, cwd=folder, env=environment(SETUP="no"), capture_output=True, text=True)
+    assert done.returncode == 2 and "use make -C, not make -f" in done.stderr and not ran.exists()
+    (tmp_path / "a link").symlink_to(ROOT)
+    assert subprocess.run(["make", "-C", tmp_path / "a link", "-n", "help"], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_every_script_drops_cdpath(path):
+    """Protects the next script that says `cd`: the line comes before it, or the library that has it does."""
+    if path.name == "cluster.sh":
+        return  # functions only, for scripts that have the line
+    lines = path.read_text().splitlines()
+    sourced = [f'source "$(dirname "$0")/{name}"' for name in LIBRARIES]
+    first = next(number for number, line in enumerate(lines) if line == LINE or line in sourced)
+    assert not [line for line in lines[:first] if line.strip().startswith(("cd ", "source "))]
+
+
+def test_make_drops_it_too():
+    words = ["make", "-s", "--eval", "shown:; @env", "shown"]
+    env = environment(CDPATH="/elsewhere", PYTHONSAFEPATH="1", PYTHON=sys.executable)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert "PYTHON=" in done.stdout and "CDPATH" not in done.stdout and "SAFEPATH" not in done.stdout
