@@ -5,6 +5,8 @@ from pathlib import Path
 
 WORD = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)  # a name of one run, strategy or value; no path, and no flag
 
+COMMIT = re.compile(r"[0-9a-f]{3,64}")
+
 
 def file_inside(folder: Path, name: str) -> Path | None:
     """The regular file `name` of the set in `folder`; None where there is none, or it lies elsewhere, be it by a link:

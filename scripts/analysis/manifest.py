@@ -85,7 +85,9 @@ def read_manifest(folder: Path) -> dict:
             "writes it"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({clean(str(error))}); take it from git again: git checkout {path}") from None
+        raise UserError(
+            f"{path} cannot be read ({clean(str(error))}); take it from git again: git checkout {path}"
+        ) from None
     if schema != SCHEMA or not whole:
         raise UserError(f"{path} is of schema {ascii(schema)[:60]}, or is not whole; this suite reads schema {SCHEMA}")
     return found
@@ -100,7 +102,8 @@ def faults(folder: Path, told: dict) -> list[str]:
 def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            yield f"{clean(str(path.relative_to(folder)))} is a link or no regular file, and no set is published with any"
+            name = clean(path.relative_to(folder).as_posix())
+            yield f"{name} is a link or no regular file, and no set is published with one"
     for name, wanted in files.items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):  # from elsewhere, it may not choose a file

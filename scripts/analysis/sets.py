@@ -16,6 +16,7 @@ import numpy
 import pandas
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import read_regular
 from benchmarks.common.results import STATUSES, TABLES, WARM_UP, read_table
 from benchmarks.common.settings import settings_hash
 from scripts.analysis.families import Sample, over_own, sample
@@ -26,6 +27,7 @@ from scripts.analysis.stats import Estimate, RatioEstimate, Windows, strategy_th
 from scripts.analysis.words import clean
 
 BASELINE = "single"  # what speed-ups are over
+LIMIT_BYTES = 2**26  # of environment.json
 PLAUSIBLE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
 
 
@@ -234,15 +236,15 @@ def _table(path: Path, name: str) -> pandas.DataFrame:
 
 def _read_environment(path: Path) -> dict:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_regular(path, LIMIT_BYTES))
         if isinstance(found, dict):
             kinds = {"num_cores": int, "measured_peak": dict, "packages": dict, "variables": dict}
             return {key: value for key, value in found.items() if isinstance(value, kinds.get(key, object))}
         print(f"warning: {path} holds no facts of the machine", file=sys.stderr)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError) as error:
-        print(f"warning: {path} cannot be read: {error}", file=sys.stderr)
+    except (OSError, ValueError, RecursionError) as error:
+        print(f"warning: {path} cannot be read: {clean(str(error))}", file=sys.stderr)
     return {}
 
 

@@ -14,7 +14,6 @@ from typing import Literal
 from benchmarks.common.config import TYPES
 from scripts.analysis.inside import WORD
 
-COMMIT = re.compile(r"[0-9a-f]{3,64}")
 USERS = ("CONTAINER", "PARTITION")  # where runs happen is for the user to say
 NUMBERS = ("gpus_per_node", "cpus_per_task")  # variables of a cluster, which bash computes with
 REPLACED = ("data", "checkpoint_dir")  # reproduce has others in their place

@@ -29,6 +29,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.relay import relay
 from benchmarks.common.settings import seed_of, settings_hash
 from scripts.analysis import compare
+from scripts.analysis.inside import COMMIT
 from scripts.analysis.manifest import NAME, faults, read_manifest
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.analysis.words import clean
@@ -86,11 +87,11 @@ def find_commit(told: dict, published: Path) -> str:
     """The whole hash of the set's commit. Raises UserError where no commit has its code, or it is not here."""
     if any(run["met"].get("local_changes") for run in told["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
-    commit = worktrees.find_commit(told["commit"]) if allowed.COMMIT.fullmatch(told["commit"]) else ""
+    commit = worktrees.find_commit(told["commit"]) if COMMIT.fullmatch(told["commit"]) else ""
     if not commit.startswith(told["commit"]) or not commit:  # nor is a branch of that name
         raise UserError(
-            f"commit {clean(told['commit'])} of {published} is not in this repository, or this is no git checkout; a clone "
-            "that is not shallow has it: git fetch --unshallow"
+            f"commit {clean(told['commit'])} of {published} is not in this repository, or this is no git checkout; a "
+            "clone that is not shallow has it: git fetch --unshallow"
         )
     return commit
 
@@ -137,8 +138,8 @@ def check_device(run: dict, published: Path) -> None:
     here = device_name(torch.device(device), run["met"].get("world_size", 1) // run["asked"]["nodes"])
     if here != name:
         raise UserError(
-            f"{published}, {clean(run['label'])} ran on {clean(name)}, and this is {here}, whose runs make compare refuses beside "
-            "them; ARGS=--anyway runs and compares all the same"
+            f"{published}, {clean(run['label'])} ran on {clean(name)}, and this is {here}, whose runs make compare "
+            "refuses beside them; ARGS=--anyway runs and compares all the same"
         )
 
 
