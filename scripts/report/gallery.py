@@ -147,7 +147,9 @@ def changed_files(path: Path) -> list[str]:
 
 def unbelievable(results: ResultSet) -> list[str]:
     """Why the set's figures cannot be shown; [] where they can."""
-    return [*changed(results)] or ([] if any(group.samples for group in results.groups) else ["no run was timed"])
+    return [*results.contradictions, *changed(results)] or (
+        [] if any(group.samples for group in results.groups) else ["no run was timed"]
+    )
 
 
 def tell(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
