@@ -28,7 +28,6 @@ CHECKOUTS = re.compile(r"\.worktrees-(\d+)@(.+)-[^-]+")  # worktrees.PREFIX
 
 def main(results: Path = ROOT / "results") -> int:
     found = sorted(path for path in results.glob("*") if path.name not in KEPT) if results.is_dir() else []
-    found += sorted(path for path in results.glob(".*")) if results.is_dir() else []
     with contextlib.ExitStack() as held:
         in_use = {path: why for path in found if (why := held.enter_context(_claim(path)))}
         in_use |= {path: "the newest set" for path in found if path.is_symlink() and path.resolve() in in_use}

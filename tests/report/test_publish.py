@@ -211,7 +211,7 @@ def _with(cells, **values):
         ("docker://ann:tok3n@registry.example/image", "an address with a user or a password (docker://...)"),
         ("https://tok3n@github.com/x", "an address with a user or a password"),
         ("see file:///home/ann/x", "an address (file:///home/ann/x)"),
-        ("http://10.0.0.7:8080/x", "an address (http://10.0.0.7:8080/x)"),
+        ("http://index.example:8080/x", "an address (http://index.example:8080/x)"),
         ("https://github.com.example/x", "an address (https://github.com.example/x)"),
         ("ssh ann@node17 failed", "a user or a token at a host (...@node17)"),
         ("connect to 10.0.0.7:29400", "an address of a machine (10.0.0.7:29400)"),
