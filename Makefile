@@ -43,6 +43,7 @@ help: ## this text
 #: PACK, PACKED                            what make pack keeps (full, 256, jpeg256), and its folder
 #: MEASURE     no: make report from what is there
 #: NAME, REPLACE   for publish: <hardware>_<torch>_<yyyymm>; yes: in the place of the set of that name
+#: YES         yes: make clean removes sets without asking; without a terminal it removes none otherwise
 #: SET         for reproduce: a published set; STRATEGIES takes some of it, ARGS="--day-sd 2%" allows a verdict
 #: PRICE_PER_HOUR  for gallery: of a machine, such as 2.50 for all sets, or "NAME=2.50 ..." for some
 #: WARNING_S   seconds before a job's time limit: bench-slurm asks for a checkpoint, slurm-all ends the run; default 60
@@ -127,7 +128,7 @@ report: setup data ## report.html and report.md of RESULTS; measures first what 
 	@STRATEGY=$(or $(STRATEGY),ddp) $(PYTHON) -m scripts.report.page --results "$(or $(RESULTS),results/latest)" $(if $(filter no,$(MEASURE)),,--measure)
 
 publish: setup ## check RESULTS and put it into results/published/NAME with its report; README's figures follow
-	@$(PYTHON) -m scripts.report.publish --results "$(or $(RESULTS),results/latest)" --name "$(NAME)" $(if $(filter yes,$(REPLACE)),--replace)
+	@$(PYTHON) -m scripts.report.publish --results "$(or $(RESULTS),results/latest)" --name "$(if $(findstring command line,$(origin NAME)),$(NAME))" $(if $(filter yes,$(REPLACE)),--replace)
 
 gallery: setup ## all published sets on one page, results/gallery.html: filters, J/image, seconds of an epoch; PRICE_PER_HOUR=2.50 adds costs
 	$(if $(findstring $$,$(value PRICE_PER_HOUR)),$(error PRICE_PER_HOUR has a $$ in it, which make takes for a variable; give the number alone, such as 2.50))
@@ -198,6 +199,6 @@ lint: setup ## ruff and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check --quiet .
 	@$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*/*.sh .ci/run
 
-clean: ## remove results that are not published, and caches
-	@find results -mindepth 1 -maxdepth 1 ! -name published ! -name README.md -exec rm -rf {} +
+clean: ## remove caches, and results that are neither published nor in use; asks before, unless YES=yes
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
+	@"$$(command -v "$(PYTHON)" || echo python3)" -m scripts.suite.clean

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import LOCK_LIMIT_S, locked, replace_whole
+from benchmarks.common.files import LOCK_LIMIT_S, locked, read_regular, replace_whole
 from benchmarks.common.settings import settings_hash
 
 SCHEMA = 2
@@ -66,6 +66,7 @@ TEXT_COLUMNS = frozenset(
     "decoder device device_name backend oversubscribed parallel torch commit dirty governor options log_path phase "
     "part throttle bit_identical verdict what".split()
 )
+LIMIT_BYTES = 2**32  # of a table that is read
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -204,33 +205,55 @@ def read_table(results: Path, table: str):
     """`results/<table>.csv` as a pandas DataFrame with every column of the schema, empty where missing.
 
     Numbers are numbers; other columns are text as it was before `cell` guarded it, '' where empty. A line that is
-    not whole is skipped with a warning on stderr; sets of older schemas lack columns and still read. A missing file
-    is an empty table.
+    not whole is skipped with a warning on stderr, and a status that is none is warned of; sets of older schemas lack
+    columns and still read. A missing file is an empty table. Raises UserError for lines that do not end as they must
+    and for a column that is there twice, OSError for what is no regular file or too large.
     """
+    return numbered_table(results, table)[0]
+
+
+def numbered_table(results: Path, table: str) -> tuple:
+    """`read_table`'s table, and the number of each row's line in the file, from 2 on."""
     import pandas
 
     columns = list(TABLES[table])
     path = results / f"{table}.csv"
-    rows = []
+    rows, numbers = [], []
     if path.exists():
-        text = path.read_bytes().decode("utf-8", errors="replace").replace("\0", "")
-        *lines, torn = text.split("\n")
-        header = _cells(lines[0]) if lines else columns
-        for number, line in enumerate(lines[1:], start=2):
+        header, lines = _lines_of(path, columns)
+        for number, line in enumerate(lines, start=2):
             cells = _cells(line)  # line by line: cells hold no line ends, and half a quoted one must not swallow rows
             if cells and len(cells) == len(header):
                 rows.append(dict(zip(header, cells, strict=True)))
+                numbers.append(number)
             elif line:
-                _warn(path, number)
-        if torn:
-            _warn(path, len(lines) + 1)
+                _warn(path, number, "is not a whole row and is skipped")
     frame = pandas.DataFrame(rows, columns=list(dict.fromkeys(columns)), dtype=object)
     for name in columns:
         if name in TEXT_COLUMNS:
             frame[name] = frame[name].fillna("").astype(str).map(plain)
         else:
             frame[name] = pandas.to_numeric(frame[name], errors="coerce")
-    return frame
+    if table == "runs":
+        for number, status in zip(numbers, frame.status, strict=True):
+            if status not in (*STATUSES, WARM_UP):
+                _warn(path, number, f"has the status {status!a}, which is none; the run counts as not ok")
+    return frame, numbers
+
+
+def _lines_of(path: Path, columns: list[str]) -> tuple[list[str], list[str]]:
+    """The names in the first line of a CSV file, `columns` where it is empty, and the lines after it."""
+    text = read_regular(path, LIMIT_BYTES).decode("utf-8", errors="replace").replace("\0", "")
+    if text.startswith("\ufeff"):
+        text = text[1:]
+        _warn(path, 1, "begins with a byte order mark, which is left out; save the file without it")
+    if "\r" in text and "\n" not in text:
+        raise UserError(f"{path}, line 1 ends in a carriage return alone; save the file with line feeds")
+    first, *lines = text.split("\n")
+    header = _cells(first) if first else columns
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise UserError(f"{path}, line 1 has the column {twice[0]!a} twice; take one of them out")
+    return header, lines
 
 
 def _cells(line: str) -> list[str]:
@@ -241,5 +264,5 @@ def _cells(line: str) -> list[str]:
         return []
 
 
-def _warn(path: Path, line: int) -> None:
-    print(f"warning: {path}, line {line} is not a whole row and is skipped", file=sys.stderr)
+def _warn(path: Path, line: int, what: str) -> None:
+    print(f"warning: {path}, line {line} {what}", file=sys.stderr)

@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import read_regular
 from benchmarks.common.results import read_table, write_json
 from benchmarks.common.settings import settings_hash
 from scripts.analysis.recorded import read_halves
 from scripts.analysis.sets import ResultSet
+from scripts.analysis.words import clean
 
-NAME, SCHEMA = "manifest.json", 1
+NAME, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26
 MADE_LATER = "report.pdf"  # by make report where there is a LaTeX; git does not keep it
 KINDS = {"strategy": str, "label": str, "rounds": int, "asked": dict, "met": dict}
 COUNTS = ("ranks", "nodes", "threads_per_rank")
@@ -73,7 +75,7 @@ def read_manifest(folder: Path) -> dict:
     """The manifest of a published set. Raises UserError where there is none, or one that this suite cannot read."""
     path = folder / NAME
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_regular(path, LIMIT_BYTES))
         schema, runs, files = found["schema"], found["runs"], found["files"]
         whole = isinstance(found["commit"], str) and isinstance(files, dict) and isinstance(runs, list) and bool(runs)
         whole = whole and all(map(_is_whole, runs))
@@ -82,10 +84,12 @@ def read_manifest(folder: Path) -> dict:
             f"{folder} has no {NAME}: it is no published set, or was published before there were any; make publish "
             "writes it"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); take it from git again: git checkout {path}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path} cannot be read ({clean(str(error))}); take it from git again: git checkout {path}"
+        ) from None
     if schema != SCHEMA or not whole:
-        raise UserError(f"{path} is of schema {schema}, or is not whole; this suite reads schema {SCHEMA}")
+        raise UserError(f"{path} is of schema {ascii(schema)[:60]}, or is not whole; this suite reads schema {SCHEMA}")
     return found
 
 
@@ -96,6 +100,10 @@ def faults(folder: Path, told: dict) -> list[str]:
 
 
 def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            name = clean(path.relative_to(folder).as_posix())
+            yield f"{name} is a link or no regular file, and no set is published with one"
     for name, wanted in files.items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):  # from elsewhere, it may not choose a file
@@ -115,6 +123,8 @@ def _of_tables(folder: Path, told: dict) -> Iterator[str]:
     commits = sorted(set(runs[runs.status == "ok"].commit))
     if commits != [told["commit"]]:
         yield f"{NAME} says commit {told['commit']}, and runs.csv {', '.join(commits) or 'none'}"
+    if (most := max(run["rounds"] for run in told["runs"])) > len(runs):
+        yield f"{NAME} says {most} rounds, and runs.csv has {len(runs)} rows"
     made = {settings_hash(each.asked, each.met) for each in known.values()}
     for run in told["runs"]:
         if settings_hash(run["asked"], run["met"]) not in made:

@@ -127,7 +127,8 @@ def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> Non
 
 
 def timed_groups(results: ResultSet) -> dict[str, Group]:
-    """The groups that have a throughput, by label."""
+    """The groups that have a throughput, by label. Raises UserError for a set that contradicts itself."""
+    results.refuse_contradictions()
     return {group.label: group for group in results.groups if group.samples}
 
 

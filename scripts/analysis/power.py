@@ -116,7 +116,8 @@ def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: 
 
 def report(results: ResultSet) -> list[str]:
     """Lines of text, of the family that the report shows: those with a baseline; of all without one. Raises UserError
-    for a set without two strategies, or without a spread."""
+    for a set without two strategies, without a spread, or that contradicts itself."""
+    results.refuse_contradictions()
     timed = [group for group in results.groups if group.samples]
     samples = {group.label: group.sample for group in results.compared or timed}
     if len(samples) < 2 or all(len(each.logs) < 2 for each in samples.values()):

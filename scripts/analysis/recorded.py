@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pandas
 
+from benchmarks.common.files import read_regular
 from benchmarks.common.settings import SCHEMA, counted
 from scripts.analysis.identity import Identity
+from scripts.analysis.inside import WORD, file_inside
 from scripts.analysis.words import count
 
 # Of sets made before settings were recorded (schema 1), and of rows whose settings were lost.
@@ -19,6 +21,7 @@ ASKED_COLUMNS = ("arch", "image_size", "global_batch", "memory_format", "loader"
 MET_COLUMNS = (
     "precision", "device", "device_name", "world_size", "nodes", "threads_per_rank", "backend", "torch", "commit",
 )  # fmt: skip
+LIMIT_BYTES = 2**26  # of one run's settings
 BY_COLUMNS = "they are told apart by the columns of runs.csv and the flags in them"
 
 
@@ -86,11 +89,11 @@ def _from_its_folder(path: Path, row, twice: bool) -> tuple[Identity, str]:
 
 def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
     """The settings in a run's folder, or what is wrong with them; neither where there are none."""
-    file = path / "logs" / run_id / "settings.json"
-    if Path(run_id).name != run_id:  # from a CSV of somebody else, it may not choose a folder
+    file = file_inside(path, f"logs/{run_id}/settings.json") if WORD.fullmatch(run_id) else None
+    if file is None:
         return None, ""
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        told = json.loads(read_regular(file, LIMIT_BYTES))
         if not isinstance(told["schema"], int) or told["schema"] > SCHEMA:
             return None, f"a settings.json is of schema {told['schema']}, this suite reads up to {SCHEMA}: update it"
         identity = Identity(dict(told["asked"]), dict(told.get("met") or {}))

@@ -16,8 +16,10 @@ import numpy
 import pandas
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.results import STATUSES, TABLES, WARM_UP, read_table
+from benchmarks.common.files import read_regular
+from benchmarks.common.results import STATUSES, TABLES, WARM_UP, numbered_table
 from benchmarks.common.settings import settings_hash
+from scripts.analysis.contradictions import contradictions
 from scripts.analysis.families import Sample, over_own, sample
 from scripts.analysis.identity import Identity, asked_the_same, computes_in, labels, same_asked, same_share, same_work
 from scripts.analysis.recorded import halves, identities, read_halves
@@ -26,6 +28,7 @@ from scripts.analysis.stats import Estimate, RatioEstimate, Windows, strategy_th
 from scripts.analysis.words import clean
 
 BASELINE = "single"  # what speed-ups are over
+LIMIT_BYTES = 2**26  # of environment.json
 PLAUSIBLE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
 
 
@@ -87,6 +90,8 @@ class ResultSet:
     """What is missing of the settings of its runs, and what stands in for it: a sentence each."""
     tables: dict[str, pandas.DataFrame] = dataclasses.field(default_factory=dict, repr=False)
     """What was read so far; `table` reads the rest."""
+    contradictions: list[str] = dataclasses.field(default_factory=list)
+    """What its tables contradict each other in, such as rows that are there twice: a sentence each."""
 
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
@@ -99,6 +104,15 @@ class ResultSet:
         runs = _table(self.path, "runs")
         ran = runs[(runs.status == "ok") | (runs.status == WARM_UP)]
         return ran.sort_values("started_at", kind="stable").load_average.dropna()
+
+    def refuse_contradictions(self) -> None:
+        """Raise UserError where nothing can be concluded from the set."""
+        if self.contradictions:
+            more = f" (and {len(self.contradictions) - 1} more)" if len(self.contradictions) > 1 else ""
+            raise UserError(
+                f"no verdict, since the set contradicts itself: {self.contradictions[0]}{more}; take what was added or "
+                "changed out of it, or measure again in a new set"
+            )
 
     @functools.cached_property
     def environment(self) -> dict:
@@ -177,7 +191,9 @@ def load_set(path: Path) -> ResultSet:
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is not a folder of results; `make bench-all` makes one, results/latest is the newest")
-    tables = {"runs": _counted_runs(path)} | {name: _table(path, name) for name in ("settings", "windows")}
+    read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "steps")}
+    tables = {name: table for name, (table, _) in read.items()}
+    tables["runs"] = _counted(tables["runs"])
     windows = _plausible(tables["windows"], ["images", "seconds"], path / "windows.csv")
     timed = {run_id: rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
     runs = tables["runs"]
@@ -197,12 +213,15 @@ def load_set(path: Path) -> ResultSet:
             own = [samples[index] for index in kept], rounds, part.loc[kept, "sitting"].tolist()
             groups.append(Group(name, str(strategy), identity, part, *own))
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
-    return ResultSet(path.resolve().name, path, groups, remarks, tables)
+    found = contradictions(path, read, [(group.identity, group.rows) for group in groups])
+    for sentence in found:
+        print(f"warning: {clean(sentence)}", file=sys.stderr)
+    return ResultSet(path.resolve().name, path, groups, [*remarks, *found], tables, found)
 
 
 def read_runs(path: Path) -> pandas.DataFrame:
     """runs.csv of a set with a column `asked_hash`: what each run was asked, '' where that was not recorded."""
-    runs = _counted_runs(path)
+    runs = _counted(_table(path, "runs"))
     found, _ = identities(path, runs, _table(path, "settings"))
     return runs.assign(asked_hash=[settings_hash(each.asked) if each.recorded else "" for each in found])
 
@@ -218,31 +237,35 @@ def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:
     ]
 
 
-def _counted_runs(path: Path) -> pandas.DataFrame:
+def _counted(runs: pandas.DataFrame) -> pandas.DataFrame:
     """runs.csv without what only warmed the machine, and a column `sitting`."""
-    runs = _table(path, "runs")
     runs = runs.assign(sitting=sittings(runs))
     return runs[(runs.status != WARM_UP) & (runs["repeat"] != 0)].reset_index(drop=True)
 
 
 def _table(path: Path, name: str) -> pandas.DataFrame:
+    return _numbered(path, name)[0]
+
+
+def _numbered(path: Path, name: str) -> tuple[pandas.DataFrame, list[int]]:
+    """A table, and the line of each row. Raises UserError where it cannot be read."""
     try:
-        return read_table(path, name)
+        return numbered_table(path, name)
     except OSError as error:
         raise UserError(f"cannot read the results in {path}: {error}") from None
 
 
 def _read_environment(path: Path) -> dict:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_regular(path, LIMIT_BYTES))
         if isinstance(found, dict):
             kinds = {"num_cores": int, "measured_peak": dict, "packages": dict, "variables": dict}
             return {key: value for key, value in found.items() if isinstance(value, kinds.get(key, object))}
         print(f"warning: {path} holds no facts of the machine", file=sys.stderr)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError) as error:
-        print(f"warning: {path} cannot be read: {error}", file=sys.stderr)
+    except (OSError, ValueError, RecursionError) as error:
+        print(f"warning: {path} cannot be read: {clean(str(error))}", file=sys.stderr)
     return {}
 
 

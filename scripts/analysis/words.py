@@ -1,6 +1,7 @@
 """The words of numbers, and text tables, so that every answer of the suite says a thing in the same way."""
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Sequence
 
 from benchmarks.common.errors import UserError
@@ -36,6 +37,18 @@ def show(value: object) -> str:
 def clean(text: str) -> str:
     """Without control characters, which could steer a terminal and which an SVG may not hold."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def assigned(name: str, value: object) -> str:
+    """NAME=VALUE as a word of a command for people to paste: bash hands it to make, and make hands on the value itself.
+    '' where no word does that: make takes no line end, and drops spaces before a value.
+
+    bash reads the quotes; make then expands a variable's value once, `$(shell ...)` too, unless each $ is doubled.
+    """
+    text = str(value)
+    if not text.isprintable() or text != text.strip():
+        return ""
+    return f"{name}={shlex.quote(text.replace('$', '$$'))}"
 
 
 def interval(low: float | None, high: float | None, style: Callable[[float], str]) -> str:

@@ -27,6 +27,7 @@ from scripts.analysis.machines import baseline_of
 from scripts.analysis.sets import BASELINE, load_set
 from scripts.analysis.timeline import Gradient
 from scripts.probe.measured import add_rows
+from scripts.suite.preflight import why_published
 from scripts.suite.variables import read_variables
 
 WARM_STEPS, STEPS = 2, 5
@@ -55,6 +56,8 @@ def main(options: Options, config: Config) -> None:
     if options.out is None and options.results is None:
         raise UserError("where to? give --out results/gradients.csv, or --results results/latest")
     out = options.out or options.results / "gradients.csv"
+    if not options.out and (why := why_published(options.results)):
+        raise UserError(f"{why}; --out names another file")
     device = torch.device("cuda" if usable_gpus() else "cpu")
     if device.type == "cpu":
         torch.set_num_threads(machine.threads_per_rank(machine.num_ranks()))

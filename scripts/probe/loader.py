@@ -25,7 +25,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
 from scripts.analysis.loader import ALONE, BOTH, TRAINING, WHATS, rates, verdict
 from scripts.analysis.words import interval, show
-from scripts.suite import plan
+from scripts.suite import plan, preflight
 
 ROUNDS, WINDOW_S = 8, 0.8  # windows of each kind, and how long one should last
 WARMUP_STEPS = 3
@@ -40,6 +40,8 @@ class Options:
 
 def main(config: Config, results: Path | None) -> None:
     if results:
+        if why := preflight.why_published(results):
+            raise UserError(why)
         check_alike(config, results)
     rows = measure(config)
     table = pandas.DataFrame(rows)

@@ -15,7 +15,9 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import settings_hash
+from scripts.analysis.inside import WORD
 from scripts.suite import preflight
+from scripts.suite.allowed import shown, why_not
 from scripts.suite.plan import Given, Run, make_run
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
@@ -71,7 +73,7 @@ def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
     found = {}
     for run_id in ok.run_id:
         try:
-            settings = RunFolder(results / "logs" / run_id).settings()
+            settings = _settings_of(results, run_id)
             asked = settings["asked"]
             found.setdefault((settings_hash(asked), asked["seed"]), settings)  # rounds of one group may have own seeds
         except UserError as error:
@@ -84,6 +86,20 @@ def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
             check_place(results, settings)
             proofs.append(_of_asked(given, results, settings["asked"], num_steps))
     return _once(proofs)
+
+
+def _settings_of(results: Path, run_id: str) -> dict:
+    """settings.json of a run. Raises UserError where there is none, or where it is no run of a strategy: a set from
+    somebody else may not choose what is started."""
+    if not WORD.fullmatch(run_id):
+        raise UserError(f"{results} has a run_id {shown(run_id)}, which is no name of a folder")
+    settings = RunFolder(results / "logs" / run_id).settings()
+    asked, met = settings["asked"], settings.get("met") or {}
+    lacking = [name for name in ("strategy", "ranks", "nodes", "threads_per_rank", "fingerprint") if name not in asked]
+    why = f"it lacks {lacking[0]}" if lacking else why_not(asked, met)
+    if why or asked["strategy"] not in preflight.all_strategies():
+        raise UserError(f"{results}, {run_id}: its settings.json cannot be run: {why or 'no such strategy'}")
+    return settings
 
 
 def check_place(results: Path, settings: dict) -> None:

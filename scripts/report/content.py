@@ -19,7 +19,7 @@ from scripts.analysis.proofs import proved
 from scripts.analysis.sets import BASELINE, Group, ResultSet
 from scripts.analysis.stats import Estimate, RatioEstimate, mean_interval
 from scripts.analysis.step_account import exposed
-from scripts.analysis.words import count, digits, interval
+from scripts.analysis.words import clean, count, digits, interval
 
 COLUMNS = (
     "strategy",
@@ -82,6 +82,8 @@ def headline(results: ResultSet) -> list[str]:
     timed = [group for group in results.groups if group.samples]
     if not timed:
         return ["No run has a throughput."]
+    if results.contradictions:
+        return [f"No verdict, since the set contradicts itself: {'; '.join(map(clean, results.contradictions))}."]
     ranked = results.ranked
     alike = max(([group for group in ranked if comparable(group.identity, of.identity)] for of in ranked), key=len)
     name, over_best = over_fastest({group.label: group.sample for group in alike})

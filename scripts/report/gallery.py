@@ -13,7 +13,6 @@ import difflib
 import json
 import math
 import os
-import shlex
 import sys
 from pathlib import Path
 from urllib.parse import quote
@@ -29,7 +28,7 @@ from scripts.analysis.epoch import epoch_of
 from scripts.analysis.identity import computes_in
 from scripts.analysis.images import images_of
 from scripts.analysis.sets import Group, ResultSet, load_set
-from scripts.analysis.words import clean, digits, show
+from scripts.analysis.words import assigned, clean, digits, show
 from scripts.report.command import command
 from scripts.report.content import scaled, table_rows
 from scripts.report.figures import describe, troubles
@@ -148,7 +147,9 @@ def changed_files(path: Path) -> list[str]:
 
 def unbelievable(results: ResultSet) -> list[str]:
     """Why the set's figures cannot be shown; [] where they can."""
-    return [*changed(results)] or ([] if any(group.samples for group in results.groups) else ["no run was timed"])
+    return [*results.contradictions, *changed(results)] or (
+        [] if any(group.samples for group in results.groups) else ["no run was timed"]
+    )
 
 
 def tell(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
@@ -158,7 +159,7 @@ def tell(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
     said = {row["strategy"]: row for row in table_rows(results)}
     told, again = _told(results.path), ""
     if (results.path / manifest.NAME).exists():
-        again = f"make reproduce SET={shlex.quote(os.path.relpath(results.path.resolve(), ROOT))}"
+        again = f"make reproduce {assigned('SET', os.path.relpath(results.path.resolve(), ROOT))}"
     strategies = [*dict.fromkeys(group.strategy for group in timed)]
     rows = [
         _row(results, group, said[group.label], prices.get(results.name)) | {"number": strategies.index(group.strategy)}
@@ -177,7 +178,7 @@ def tell(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
         "runs": f"{at}/runs.csv",
         "commands": commands(results),
         "again": again,
-        "again_each": [f"{again} STRATEGIES={shlex.quote(name)}" for name in strategies],
+        "again_each": [f"{again} {assigned('STRATEGIES', name)}" for name in strategies],
         "troubles": troubles(results),
         "rows": rows,
     }

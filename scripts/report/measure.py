@@ -7,19 +7,26 @@ import sys
 from pathlib import Path
 
 from benchmarks.common import machine
+from benchmarks.common.errors import UserError
 from benchmarks.common.relay import relay
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
+from scripts.analysis.inside import WORD, file_inside
+from scripts.suite import preflight
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_OF_CORES = 8  # ranks on CPUs: three points or more where there are cores, and batches of some images
 
 
 def measure(results: Path) -> int:
-    """Returns 0; 1 where a part failed, which leaves a gap in the report; 128 + the signal where one ended it all."""
-    published = results.resolve().parent.name == "published"
-    if published or not (results / "runs.csv").exists():  # nobody measures beside what was measured elsewhere
+    """Returns 0; 1 where a part failed, which leaves a gap in the report; 128 + the signal where one ended it all.
+
+    Raises UserError for a published set.
+    """
+    if not (results / "runs.csv").exists():
         return 0
+    if why := preflight.why_published(results):  # nobody measures beside what was measured elsewhere
+        raise UserError(f"{why}; MEASURE=no draws its report")
     parts = missing_parts(results)
     if parts:
         print("measuring what the report still lacks; some minutes, or MEASURE=no", flush=True)
@@ -64,8 +71,10 @@ def settings_of(results: Path) -> dict[str, str]:
     """CONFIG that most ok runs have whose folder is still there, since a baseline in another precision has its own;
     nothing where none is."""
     runs = read_table(results, "runs")
-    folders = (RunFolder(results / "logs" / run_id) for run_id in runs[runs.status == "ok"].run_id)
-    texts = {folder.config: folder.config.read_text(encoding="utf-8") for folder in folders if folder.config.exists()}
+    ids = [run_id for run_id in runs[runs.status == "ok"].run_id if WORD.fullmatch(run_id)]
+    folders = (RunFolder(results / "logs" / run_id) for run_id in ids)
+    files = [folder.config for folder in folders if file_inside(results, str(folder.config.relative_to(results)))]
+    texts = {path: path.read_text(encoding="utf-8") for path in files}
     if not texts:
         return {}
     most = collections.Counter(texts.values()).most_common(1)[0][0]

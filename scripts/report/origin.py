@@ -13,11 +13,12 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.device_use import use_of
+from scripts.analysis.inside import COMMIT, file_inside
 from scripts.analysis.recorded import read_halves
 from scripts.analysis.scaling import Point, scaling_points
 from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.sweep import sweep_points
-from scripts.analysis.words import clean, show
+from scripts.analysis.words import assigned, clean, show
 
 
 def read_any_csv(path: Path) -> list[dict[str, str]]:
@@ -74,39 +75,47 @@ def commands(results: ResultSet) -> list[str]:
         "HOSTS",
         "CONTAINER",
     )
-    given = [f"{name}={shlex.quote(str(variables[name]))}" for name in names if variables.get(name)]
+    given = {name: variables[name] for name in names if variables.get(name)}
     repeats = results.ok.repeat.max()
-    given += [f"REPEATS={repeats:.0f}"] if repeats > 0 else []
-    lines = [f"git checkout {shlex.quote(commit)}" for commit in sorted(set(results.ok.commit) - {""})]
+    given |= {"REPEATS": f"{repeats:.0f}"} if repeats > 0 else {}
+    lines = [_checkout(commit) for commit in sorted(set(results.ok.commit) - {""})]
     strategies = dict.fromkeys(group.strategy for group in results.groups if group.samples)
     swept, scaled = sweeps(results), scalings(results) if (results.path / "scaling.csv").exists() else {}
     for (strategy, key), points in swept.items():
         lines.append(_command("sweep", given, STRATEGY=strategy, KEY=key, VALUES=" ".join(points)))
     for strategy, modes in scaled.items():
         ranks = sorted({point.num_ranks for points in modes.values() for point in points})
-        own = [word for word in given if not word.startswith("NPROC=")]
+        own = {name: value for name, value in given.items() if name != "NPROC"}
         lines.append(_command("scaling", own, STRATEGY=strategy, RANKS=" ".join(map(str, ranks))))
     rest = [name for name in strategies if name not in {*scaled, *(strategy for strategy, _ in swept)}]
     if rest:
         target = "slurm-all" if variables.get("ALLOCATION") else "bench-all"  # launchers/slurm_all.sh
         lines.append(_command(target, given, STRATEGIES=" ".join(rest)))
-    return [clean(line) for line in (*lines, "make report")]
+    return [*lines, "make report"]
 
 
-def _command(target: str, given: list[str], **variables: str) -> str:
-    own = [f"{name}={shlex.quote(text)}" for name, text in variables.items()]
-    return " ".join([f"make {target}", *own, *given])
+def _checkout(commit: str) -> str:
+    """For people to paste: git takes a flag, a path and a branch in a commit's place."""
+    return f"git checkout {commit}" if COMMIT.fullmatch(commit) else "# its commit is left out: it is no hash"
+
+
+def _command(target: str, given: dict[str, object], **variables: str) -> str:
+    words = {name: assigned(name, value) for name, value in (variables | given).items()}
+    left_out = [name for name, word in words.items() if not word]
+    line = " ".join([f"make {target}", *filter(None, words.values())])
+    return line + (f"  # without {', '.join(left_out)}, which make cannot carry" if left_out else "")
 
 
 def launch_lines(results: ResultSet) -> list[tuple[str, str]]:
-    """(strategy, the command that its first ok run was started with), from the run's log where the set has it."""
+    """(strategy, the command that its first ok run was started with), from the run's log where the set has it. Each of
+    its words is quoted for bash: logs come from others, too."""
     found = []
     for group in results.groups:
         for log_path in group.ok.log_path.head(1):
-            path = results.path / log_path
-            if log_path and results.path.resolve() in path.resolve().parents and path.is_file():
+            if path := file_inside(results.path, log_path):
                 with open(path, encoding="utf-8", errors="replace") as file:
-                    found.append((group.label, clean(file.readline(4096).strip())))
+                    words = file.readline(4096).removeprefix("$ ").split()
+                found.append((group.label, clean(shlex.join(words))))
     return found
 
 

@@ -3,13 +3,16 @@
     make publish NAME=cpu2-epyc_torch2.15_202611 RESULTS=results/x [REPLACE=yes]
 
 What goes along: the tables, environment.json, the report and its charts, the same of the sets `scaling`, `sweeps`
-and `ablation` inside, and a manifest with checksums; no logs and no checkpoints. Paths of this machine become names.
+and `ablation` inside, and a manifest with checksums; no logs and no checkpoints. Paths of this machine become names,
+and of the environment goes along what scripts/report/private.py lists. Where anything is left in a file that a set may
+not say, such as a password, an address or a host, nothing is published.
 All is made in a folder beside the place and renamed, so that a stop leaves the old set or the new one. Exit code: 1
 where the set may not be published, with a line for each reason, 2 for a mistake. Needs no torch.
 """
 
 import dataclasses
 import datetime
+import json
 import os
 import re
 import shutil
@@ -20,20 +23,24 @@ from pathlib import Path
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import home
 from benchmarks.common.results import TABLES, write_json, write_whole
+from scripts.analysis.inside import file_inside
 from scripts.analysis.manifest import write_manifest
 from scripts.analysis.recorded import read_halves
 from scripts.analysis.sets import ResultSet, load_set
+from scripts.analysis.words import clean
 from scripts.report import readme
 from scripts.report.command import command
 from scripts.report.figures import save_chart
 from scripts.report.page import column_figures, texts_of
+from scripts.report.private import OF_THE_SYSTEM, allowed_environment, names_of_here, not_allowed
 from scripts.report.publishable import RULE, missing_files, problems
 
 INSIDE = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
 KEPT = (*(f"{name}.csv" for name in TABLES), "sweep.csv", "scaling.csv", "environment.json")
 KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
 EXAMPLE = "NAME=<hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
-OF_THE_SYSTEM = ("/usr/", "/lib/", "/etc/", "/proc/", "/sys/", "/dev/", "/bin/", "/opt/")  # the same on every machine
+TAKE_OUT = "take these out of the set's files, or measure again without them, in a new set"
+QUOTED = re.compile(r"""(["'])/[^"'\n]*/([^"'/\n]*)\1""")  # a path may have spaces where it is quoted
 A_PATH = re.compile(r"(?<![\w.~:/<>-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
 
@@ -58,8 +65,13 @@ def main(options: Options) -> int:
         return _refuse(options, lines)
     with tempfile.TemporaryDirectory(prefix=".publishing-", dir=readme.PUBLISHED) as scratch:
         new = Path(scratch) / options.name
-        copy(options.results, new, _private(results, options.name))
+        names = names_of_here() | _hosts(results)
+        copy(options.results, new, _private(results, options.name), names)
+        if lines := not_allowed(new, names):  # before minutes of drawing
+            return _refuse(options, [*lines, TAKE_OUT])
         write_report(new, results)
+        if lines := not_allowed(new, names):
+            return _refuse(options, [*lines, TAKE_OUT])
         shown = readme.shown(readme.PUBLISHED)
         kind = "cpu" if (results.ok.device == "cpu").all() else "gpu"
         texts = _readmes(options, shown, kind, new)
@@ -77,8 +89,8 @@ def main(options: Options) -> int:
 
 def _place(options: Options) -> Path:
     """Where the set goes. Raises UserError for a name that is none, or that is taken."""
-    if not options.name:
-        raise UserError(f"NAME is not set; make publish {EXAMPLE}")
+    if not options.name:  # WSL has one in the environment, which make does not take
+        raise UserError(f"NAME is not set on make's command line; make publish {EXAMPLE}")
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", options.name) or options.name == readme.MEASURED.name:
         raise UserError(f"NAME={options.name} cannot be a folder of results/published; {EXAMPLE}")
     place = readme.PUBLISHED / options.name
@@ -97,29 +109,56 @@ def _check_folder(options: Options) -> None:
 
 
 def _refuse(options: Options, lines: list[str]) -> int:
-    print(f"error: {options.results} cannot be published:", *(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
+    told = (f"  {clean(line)}" for line in lines)
+    print(f"error: {options.results} cannot be published:", *told, sep="\n", file=sys.stderr)
     return 1
 
 
-def copy(source: Path, target: Path, private: dict[str, str]) -> None:
-    """What is kept of the set in `source`, and of the sets inside it, without private paths."""
+def copy(source: Path, target: Path, private: dict[str, str], names: set[str]) -> None:
+    """What is kept of the set in `source`, and of the sets inside it, without private paths and variables."""
     target.mkdir()
     for name in KEPT:
-        if (source / name).is_file():
-            text = (source / name).read_text(encoding="utf-8", errors="replace")
-            write_whole(target / name, without_paths(text, private))
+        if path := file_inside(source, name):
+            text = without_paths(path.read_text(encoding="utf-8", errors="replace"), private)
+            if name == "environment.json":
+                text = _allowed(path, text, names)
+            write_whole(target / name, text)
     for name in INSIDE:
         if (source / name / "runs.csv").is_file():
-            copy(source / name, target / name, private)
+            copy(source / name, target / name, private, names)
+
+
+def _allowed(path: Path, text: str, names: set[str]) -> str:
+    """environment.json with what a set may say. Raises UserError where it is none."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise UserError(f"{path} holds no facts of the machine; measure again, in a new set")
+    return json.dumps(allowed_environment(told, names), indent=1) + "\n"
+
+
+def _hosts(results: ResultSet) -> set[str]:
+    """Names of the machines that HOSTS and RDZV_ENDPOINT listed."""
+    variables = results.environment.get("variables", {})
+    words = re.split(r"[\s,]+", f"{variables.get('HOSTS', '')} {variables.get('RDZV_ENDPOINT', '')}")
+    return {host for word in words if (host := word.partition(":")[0]) not in ("", "localhost")}
 
 
 def _private(results: ResultSet, name: str) -> dict[str, str]:
     """Paths that this machine or these runs chose, and what stands for each: the longest first."""
-    given = [results.environment.get("variables", {}), *_asked(results)]
+    variables = results.environment.get("variables", {})
+    given = [variables, *_asked(results)]
     paths = {text for half in given for text in half.values() if isinstance(text, str) and text.startswith("/")}
+    images = {half.get(name) for half in given for name in ("CONTAINER", "container")}
+    paths |= {text for text in images if isinstance(text, str) and "/" in text}
     stands = {path: Path(path).name for path in paths if path.rstrip("/")}
+    dropped = {name: variables.get(name) for name in ("HOSTS", "RDZV_ENDPOINT")}
+    stands |= {text: name for name, text in dropped.items() if isinstance(text, str) and ":" in text}
     stands |= {f"{readme.ROOT}/": "", f"{readme.ROOT}": "."}
-    stands |= {str(home()): "~"} if home() not in (None, Path("/")) else {}  # containers have HOME=/
+    if (folder := home()) not in (None, Path("/")):  # containers have HOME=/
+        stands |= {f"{folder}/": "", str(folder): "~"}
     stands |= {str(path): f"results/{name}" for path in (results.path, results.path.resolve()) if path.is_absolute()}
     return dict(sorted(stands.items(), key=lambda pair: -len(pair[0])))
 
@@ -133,6 +172,9 @@ def without_paths(text: str, private: dict[str, str]) -> str:
     """`text` with what stands for each private path, and of every other path but the system's its last name."""
     for path, word in private.items():
         text = text.replace(path, word)
+    text = QUOTED.sub(
+        lambda found: found[0] if found[0][1:].startswith(OF_THE_SYSTEM) else f"{found[1]}{found[2]}{found[1]}", text
+    )
     return A_PATH.sub(lambda found: found[0] if found[0].startswith(OF_THE_SYSTEM) else Path(found[0]).name, text)
 
 
@@ -140,8 +182,7 @@ def write_report(new: Path, source: ResultSet) -> None:
     """Report and charts of the copy in `new`; the logs of `source` are there only while it is written."""
     private = _private(source, new.name)
     for log_path in source.ok.log_path:
-        log = source.path / log_path
-        if log_path and log.is_file():  # its first line is the command
+        if log := file_inside(source.path, log_path):  # its first line is the command
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
             with open(log, encoding="utf-8", errors="replace") as file:
                 (new / log_path).write_text(without_paths(file.readline(4096), private))

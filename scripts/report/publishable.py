@@ -35,7 +35,14 @@ def problems(results: ResultSet) -> list[str]:
     timed = [group for group in results.groups if group.samples]
     if not timed:
         return [f"{results.path} has no ok run with a throughput; make bench-all"]
-    rules = (_source(results), _rows(results), _rounds(timed), _protocol(results, timed), _proofs(results, timed))
+    rules = (
+        results.contradictions,
+        _source(results),
+        _rows(results),
+        _rounds(timed),
+        _protocol(results, timed),
+        _proofs(results, timed),
+    )
     return [sentence for rule in rules for sentence in rule]
 
 

@@ -31,6 +31,7 @@ from benchmarks.common.results import WARM_UP, read_table, write_json
 from benchmarks.common.run_folder import RunFolder
 from scripts.analysis.identity import Identity, differing
 from scripts.analysis.sequential import MOST_ROUNDS, Step, next_step
+from scripts.analysis.sets import load_set
 from scripts.analysis.words import count, digits, interval, parse_percent, show
 from scripts.suite import plan, preflight, schedule, sides, source
 from scripts.suite.order import timed_part
@@ -96,6 +97,9 @@ def main() -> int:
             return 1
         if children.signum:
             return 128 + children.signum
+    for name in ("A", "B"):
+        if (results / name / "runs.csv").exists():
+            load_set(results / name).refuse_contradictions()
     return verdict(step, sitting, results, limit)
 
 

@@ -20,6 +20,7 @@ from scripts.setup.check_data import check_image_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
+PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
 # What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
 CORE = [
     "single", "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
@@ -162,8 +163,20 @@ def _new_set(prefix: str) -> Path:
     raise AssertionError("a thousand suites in one second")
 
 
+def why_published(results: Path) -> str:
+    """Why nothing is measured into a folder: it is a published set, in one, or where they are, however it is named.
+    '' for any other."""
+    place = Path(os.path.realpath(results))
+    inside = place.is_relative_to(os.path.realpath(PUBLISHED))
+    if inside or any((each / MARK).exists() for each in (place, *place.parents)):
+        return f"RESULTS={results} is published, and nothing is measured into it"
+    return ""
+
+
 def check_results(results: Path) -> None:
-    """Create the result folder; refuse one that cannot be written."""
+    """Create the result folder; refuse one that is published, or that cannot be written."""
+    if why := why_published(results):
+        raise UserError(f"{why}; leave RESULTS out for a new set, or choose another")
     try:
         make_folder(results / "logs")
         probe = results / f".probe-{os.getpid()}"

@@ -8,6 +8,9 @@ has to be the set's. STRATEGIES takes some of it, REPEATS another number of roun
 "--day-sd 2%": two sets are two days, so that without one there are ratios and no verdict. RESULTS given again runs
 only what is missing. PLAN=yes starts nothing.
 
+A set chooses no program, image, partition or folder: it may come from somebody else. Of its settings a run gets those
+that scripts/suite/allowed.py lets through; CONTAINER, PARTITION and DATA are the user's.
+
 Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129, 130 or 143 after a signal.
 """
 
@@ -27,9 +30,11 @@ from benchmarks.common.output import outlive_readers
 from benchmarks.common.relay import relay
 from benchmarks.common.settings import seed_of, settings_hash
 from scripts.analysis import compare
+from scripts.analysis.inside import COMMIT
 from scripts.analysis.manifest import NAME, faults, read_manifest
 from scripts.analysis.sets import ResultSet, load_set
-from scripts.suite import bench, plan, preflight, rounds, schedule, worktrees
+from scripts.analysis.words import clean
+from scripts.suite import allowed, bench, plan, preflight, rounds, schedule, worktrees
 from scripts.suite.variables import Given, read_variables
 
 OWN = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
@@ -60,7 +65,7 @@ def main() -> int:
         print(bench.plan_text(left, runs, given))
         return 0
     before, results = load_set(published), preflight.open_set(given.results, "reproduce-")
-    args = before.environment.get("variables", {}).get("ARGS", "")
+    args = allowed.line(before.environment.get("variables", {}).get("ARGS"))
     code = start(rounds.rounds(left, of_round, given, results), results, commit, len(left), args) if left else 0
     if code > 1 or not (results / "runs.csv").exists():  # of two machines, the first one's rows are all
         return code
@@ -83,11 +88,11 @@ def find_commit(told: dict, published: Path) -> str:
     """The whole hash of the set's commit. Raises UserError where no commit has its code, or it is not here."""
     if any(run["met"].get("local_changes") for run in told["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
-    commit = worktrees.find_commit(told["commit"])
-    if not told["commit"] or not commit.startswith(told["commit"]):  # nor is a branch of that name
+    commit = worktrees.find_commit(told["commit"]) if COMMIT.fullmatch(told["commit"]) else ""
+    if not commit.startswith(told["commit"]) or not commit:  # nor is a branch of that name
         raise UserError(
-            f"commit {told['commit']} of {published} is not in this repository, or this is no git checkout; a clone "
-            "that is not shallow has it: git fetch --unshallow"
+            f"commit {clean(told['commit'])} of {published} is not in this repository, or this is no git checkout; a "
+            "clone that is not shallow has it: git fetch --unshallow"
         )
     return commit
 
@@ -102,7 +107,14 @@ def choose(runs: list[dict], strategies: str, published: Path) -> list[dict]:
 
 def check(run: dict, commit: str, published: Path) -> None:
     """Refuse what cannot be run here. Raises UserError."""
-    asked, met, where = run["asked"], run["met"], f"{published}, {run['label']}"
+    asked, met, where = run["asked"], run["met"], f"{published}, {clean(run['label'])}"
+    if why := allowed.why_not(asked, met):
+        raise UserError(f"{where}: {why}; a set may not choose that")
+    if name := next((name for name in allowed.USERS if asked.get(name.lower()) and name not in os.environ), ""):
+        raise UserError(
+            f"{where} ran with {name}={asked[name.lower()]}, and a set may not choose that here: give {name}=... "
+            f"yourself, or {name}= for none"
+        )
     if why := worktrees.why_not_startable(commit, run["strategy"]):
         raise UserError(f"{where}: {why}, and cannot be run again from here")
     ranks_here, num_gpus = asked["ranks"] // asked["nodes"], machine.num_gpus()
@@ -127,8 +139,8 @@ def check_device(run: dict, published: Path) -> None:
     here = device_name(torch.device(device), run["met"].get("world_size", 1) // run["asked"]["nodes"])
     if here != name:
         raise UserError(
-            f"{published}, {run['label']} ran on {name}, and this is {here}, whose runs make compare refuses beside "
-            "them; ARGS=--anyway runs and compares all the same"
+            f"{published}, {clean(run['label'])} ran on {clean(name)}, and this is {here}, whose runs make compare "
+            "refuses beside them; ARGS=--anyway runs and compares all the same"
         )
 
 
@@ -145,9 +157,7 @@ def planner(chosen: Sequence[dict], given: Given, published: Path) -> Callable[[
 
 
 def _data(asked: dict, published: Path) -> str:
-    """The folder of the images. Raises UserError where they are not the set's."""
-    if not asked["fingerprint"]:
-        return asked["data"]
+    """The folder of the images, which the user chooses. Raises UserError where they are not the set's."""
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
     found, wanted = plan.images_of(_config(asked | {"data": folder})), asked["fingerprint"]
     if found != wanted:
@@ -164,6 +174,9 @@ def _run(asked: dict, number: int, data: str) -> plan.Run:
     """A run of round `number` as it was asked, for whatever fields its commit knows."""
     places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
     asked = asked | places | {"seed": seed_of(asked, number)}
+    users = {name: os.environ.get(name, "") for name in allowed.USERS}
+    asked |= {name.lower(): text for name, text in users.items() if text}
+    asked = {name: value for name, value in asked.items() if users.get(name.upper()) != ""}
     told = plan.of_machine(asked["ranks"] // asked["nodes"], asked["threads_per_rank"])
     told |= {name: str(asked[name.lower()]) for name in plan.OF_A_CLUSTER if name.lower() in asked}
     return plan.Run(asked["strategy"], number, _config(asked), asked, told)

@@ -34,7 +34,8 @@ def find_commit(rev: str) -> str:
 
 def why_not_startable(commit: str, strategy: str) -> str:
     """Why this checkout cannot start the commit's launcher of a strategy; '' where it can."""
-    if not git("cat-file", "-e", f"{commit}:launchers/{strategy}.sh", quiet=True):
+    files = (f"{commit}:launchers/{strategy}.sh", f"{commit}:benchmarks/{strategy}.py")  # all.sh is no strategy's
+    if not all(git("cat-file", "-e", name, quiet=True) for name in files):
         return f"commit {commit[:12]} has no strategy {strategy}"
     if "def begin(" not in git("show", f"{commit}:scripts/suite/plan.py"):
         return (

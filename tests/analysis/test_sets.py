@@ -172,8 +172,8 @@ def write_json(folder, run_id, **content):
 
 
 def test_a_lost_hash_is_taken_from_the_runs_folder(tmp_path, capsys):
-    for norm in ("batch", "group", "batch"):
-        run_id = add(tmp_path, asked(norm=norm))
+    for repeat, norm in enumerate(("batch", "group", "batch"), 1):
+        run_id = add(tmp_path, asked(norm=norm), repeat=repeat)
         write_json(tmp_path, run_id, schema=1, asked=asked(norm=norm), met=MET)
     lines = (tmp_path / "settings.csv").read_text().splitlines(keepends=True)
     (tmp_path / "settings.csv").write_text("".join(lines[:-1]))

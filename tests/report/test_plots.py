@@ -61,6 +61,9 @@ def write_set(folder, speeds, num_repeats=3, num_windows=5, num_epochs=2, **colu
                 {"run_id": run_id, "window": n, "images": 224, "seconds": 224 / speed / numpy.exp(0.02 * rng.normal())}
                 for n in range(num_windows)
             ]
+            if num_windows:
+                own = windows[-num_windows:]
+                runs[-1]["images_per_s"] = 224 * num_windows / sum(window["seconds"] for window in own)
             epochs += [
                 {
                     "run_id": run_id,

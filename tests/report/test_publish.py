@@ -12,11 +12,14 @@ import sys
 import numpy
 import pandas
 import pytest
+from matplotlib import pyplot
 from support import ROOT, environment, recorded
 
 from benchmarks.common.results import WARM_UP, append_rows, read_table
 from scripts.analysis import manifest
 from scripts.analysis.sets import load_set
+from scripts.report import private
+from scripts.report import publish as publish_module
 from scripts.report.publish import Options, _place, _private, put, without_paths
 from scripts.report.publishable import RULE, missing_files, problems
 from scripts.report.readme import PUBLISHED, shown
@@ -165,11 +168,98 @@ def test_paths_of_the_machine_are_left_out():
     assert without_paths(text, private) == wanted
 
 
-@pytest.mark.parametrize(("home", "text"), [("/", "images/s"), ("/home/ann", "~/x, images/s")])
+@pytest.mark.parametrize(("home", "text"), [("/", "images/s"), ("/home/ann", "~ images/s")])
 def test_the_home_of_a_container_hides_no_slash(home, text, good, monkeypatch):
     """Protects reports that a container publishes, where HOME is / and every / once became ~."""
     monkeypatch.setenv("HOME", home)
     assert without_paths(text.replace("~", home), _private(load_set(good), "a set")) == text
+
+
+def test_a_quoted_path_with_spaces_is_left_out():
+    text = """cannot read '/mnt/my disk/ann/x y.JPEG', see "/usr/lib/a b/c" and don't / can't"""
+    wanted = """cannot read 'x y.JPEG', see "/usr/lib/a b/c" and don't / can't"""
+    assert without_paths(text, {}) == wanted
+
+
+TOLD = {  # of a cluster, which its user would not publish
+    "CONTAINER": "docker://ann:tok3n@registry.example/team/image:1", "HOSTS": "node17:4,node18:4",
+    "RDZV_ENDPOINT": "node17.example:29400", "PIP_INDEX_URL": "https://ann:pw@index.example/simple", "DATA": SECRET,
+    "NPROC": "2", "AWS_SECRET": "abc",
+}  # fmt: skip
+COLLECTED = "torch 2.15\ntorch @ file:///home/ann/torch.whl\nhttps://ann:pw@index.example/simple\n[pip3] nccl==13.4.1.3"
+
+
+def test_of_the_environment_what_is_listed_goes_along(own, tmp_path):
+    """Protects keys and hosts of a cluster. Mutants: every variable kept; the image's address kept; all lines of
+    collect_env kept."""
+    told = json.loads((own / "environment.json").read_text())
+    told |= {"variables": TOLD, "collect_env": COLLECTED, "login": "ann"}
+    (own / "environment.json").write_text(json.dumps(told))
+    change(own, "settings", lambda frame: frame.assign(asked=_with(frame.asked, container=TOLD["CONTAINER"])))
+    change(own, "runs", setting("reason", "horovodrun -H node17:4,node18:4 -m benchmarks.horovod_ddp"))
+    results = load_set(own)
+    names = private.names_of_here() | publish_module._hosts(results)
+    publish_module.copy(own, tmp_path / "new", publish_module._private(results, "new"), names)
+    assert private.not_allowed(tmp_path / "new", names) == []
+    text = "".join(path.read_text() for path in (tmp_path / "new").iterdir())
+    assert not re.search(r"tok3n|node1[78]|index\.example|AWS|ann\b|29400|/mnt|file:", text)
+    kept = json.loads((tmp_path / "new/environment.json").read_text())
+    assert kept["variables"] == {"CONTAINER": "image:1", "DATA": "photos", "NPROC": "2"}
+    assert kept["collect_env"] == "torch 2.15\n[pip3] nccl==13.4.1.3" and "login" not in kept
+
+
+def _with(cells, **values):
+    return [json.dumps(json.loads(cell) | values) for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("docker://ann:tok3n@registry.example/image", "an address with a user or a password (docker://...)"),
+        ("https://tok3n@github.com/x", "an address with a user or a password"),
+        ("see file:///home/ann/x", "an address (file:///home/ann/x)"),
+        ("http://index.example:8080/x", "an address (http://index.example:8080/x)"),
+        ("https://github.com.example/x", "an address (https://github.com.example/x)"),
+        ("ssh ann@node17 failed", "a user or a token at a host (...@node17)"),
+        ("connect to 10.0.0.7:29400", "an address of a machine (10.0.0.7:29400)"),
+        ("in /home", "a path (/home)"),
+        ("in ~ann/x", "a path (~ann/x)"),
+        ("key=/secret", "a path (/secret)"),
+        ("on Bluebird-3 it", "the name of this machine or of its user"),
+    ],
+)
+def test_what_a_set_may_not_say_is_named_with_its_line(tmp_path, text, words):
+    """Protects secrets in free text, where no list of what to hide has them all. Mutants: each pattern of private.py
+    left out; only some kinds of files looked through."""
+    for name in ("runs.csv", "deep/environment.json", "report.html", "charts/a.svg", "report.tex"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"fine\nAMD EPYC @ 2.2 GHz, images/s, a / b, </td> {text}\n")
+        (line,) = private.not_allowed(tmp_path, {"bluebird-3"})
+        assert line.startswith(f"{name}, line 2: {words}"), line
+        (tmp_path / name).unlink()
+
+
+def test_charts_say_what_matplotlib_says_of_itself(tmp_path):
+    """Mutants: metadata of pictures not read; any kind of file taken."""
+    figure, _ = pyplot.subplots(figsize=(1, 1))
+    for suffix, key in (("png", "Comment"), ("pdf", "Author"), ("svg", "Creator")):
+        figure.savefig(tmp_path / f"a.{suffix}")
+        assert private.not_allowed(tmp_path, set()) == []
+        figure.savefig(tmp_path / f"a.{suffix}", metadata={key: "ann@bluebird"})
+        (line,) = private.not_allowed(tmp_path, set())
+        assert line.startswith(f"a.{suffix}") and "(...@bluebird" in line
+        (tmp_path / f"a.{suffix}").unlink()
+    pyplot.close(figure)
+    (tmp_path / "run.log").write_text("")
+    assert private.not_allowed(tmp_path, set()) == ["run.log: no kind of file that a set has"]
+
+
+def test_a_name_in_the_environment_is_none():
+    """WSL sets NAME to the machine's. Mutant: $(NAME) as it stands."""
+    for words, wanted in ((["NAME=mine"], '--name "mine"'), ([], '--name ""'), (["-e"], '--name ""')):
+        command = ["make", "-n", "publish", "SETUP=no", *words]
+        done = subprocess.run(command, cwd=ROOT, env=environment(NAME="DESKTOP-1"), capture_output=True, text=True)
+        assert wanted in done.stdout, done.stderr
 
 
 def test_a_failed_move_leaves_the_old_set(tmp_path):
@@ -225,6 +315,13 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     assert again.returncode == 2 and "REPLACE=yes" in again.stderr and len(again.stderr.splitlines()) == 1
     (new / "stale").write_text("")
     assert publish("--replace").returncode == 0 and not (new / "stale").exists()
+    told = shutil.copytree(good, tmp_path / "told")
+    change(told, "runs", setting("reason", "see https://ann:pw@index.example/simple"))
+    kept = checkout / "results/published/cpu2_new/runs.csv"
+    before = kept.read_text()
+    secret = publish("--replace", "--results", told)
+    assert secret.returncode == 1 and kept.read_text() == before
+    assert re.search(r"(?m)^  runs.csv, line \d+: an address with a user or a password", secret.stderr)
     readme.write_text("<!--sweep.ddp.bucket_cap_mb-->x<!--/-->")  # what the set has no figure for
     refused = publish("--replace")
     assert refused.returncode == 1 and "make sweep STRATEGY=ddp KEY=bucket_cap_mb" in refused.stderr

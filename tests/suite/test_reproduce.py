@@ -18,7 +18,7 @@ from test_ab import Clone
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows, read_table
-from scripts.analysis.manifest import NAME, checksums, write_manifest
+from scripts.analysis.manifest import NAME, checksums, faults, write_manifest
 from scripts.analysis.sets import load_set
 from scripts.suite import reproduce, source, worktrees
 
@@ -137,6 +137,21 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
         ({"met__device": "cpu", "met__device_name": "a 6502"}, {}, "single ran on a 6502, and this is "),
         ({"asked__nodes": 2, "asked__ranks": 4}, {}, "ran 4 ranks on 2 nodes; say where they are"),
         ({"asked__fingerprint": "2-4-2-ab", "asked__loader": "folder"}, {"DATA": OTHER}, "other images (4-40-23-"),
+        ({"asked__container": "docker://evil"}, {}, "ran with CONTAINER=docker://evil, and a set may not choose that"),
+        ({"asked__partition": "evil"}, {}, "give PARTITION=... yourself, or PARTITION= for none"),
+        ({"asked__cpus_per_task": "a[$(id)]"}, {}, "cpus_per_task is 'a[$(id)]', which is no number"),
+        ({"asked__decoder": "/evil.so"}, {}, "decoder is '/evil.so', which is no value of it"),
+        ({"asked__added_since": "../x"}, {}, "added_since is '../x', which is no value of it"),
+        ({"asked__arch": ["resnet18"]}, {}, "arch is ['resnet18'], which is no value of it"),
+        ({"asked__workers": "--x"}, {}, "workers is '--x', which is no value of it"),
+        ({"asked__config": "a\nb"}, {}, "config is 'a\\nb', which is no line of text"),
+        ({"asked__loader": "folder", "asked__data": "/"}, {}, "without saying which (fingerprint)"),
+        ({"asked__threads_per_rank": 10**9}, {}, "which is no number of threads_per_rank"),
+        ({"run__strategy": "../x", "asked__strategy": "../x"}, {}, "strategy is '../x', which is no value of it"),
+        ({"run__strategy": "all", "asked__strategy": "all"}, {}, "has no strategy all"),
+        ({"met__device": "cpu; id"}, {}, "device is 'cpu; id', which is none of cpu, cuda"),
+        ({"met__world_size": "2"}, {}, "world_size is '2', which is no number of ranks"),
+        ({"run__rounds": 10**9}, {}, "says 1000000000 rounds, and runs.csv has "),
         ({"files": {"gone.csv": "00"}}, {}, "gone.csv is missing; git checkout"),
         ({"files": {"runs.csv": "00"}}, {}, "runs.csv is not what was published (sha256)"),
         ({"files": {"../x": "00"}}, {}, "names ../x, which is not in the set"),
@@ -161,13 +176,13 @@ def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, tiny_data, to
     assert sorted((kept.folder / "results").iterdir()) == before
 
 
-@pytest.mark.parametrize("rev", ["HEAD", "main", "0123456789ab", ""])
+@pytest.mark.parametrize("rev", ["HEAD", "main", "0123456789ab", "", "--upload-pack=id", "@{-1}"])
 def test_a_commit_is_known_by_its_hash_only(kept, monkeypatch, rev):
     """Protects "at its commit": a branch goes on. Mutant: whatever git resolves."""
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)
     monkeypatch.setattr(source, "ROOT", kept.folder)
     assert reproduce.find_commit({"runs": [], "commit": kept.made_at[:12]}, kept.set) == kept.made_at
-    with pytest.raises(UserError, match=f"commit {rev} of .* is not in this repository"):
+    with pytest.raises(UserError, match=f"commit {re.escape(rev)} of .* is not in this repository"):
         reproduce.find_commit({"runs": [], "commit": rev}, kept.set)
 
 
@@ -176,6 +191,37 @@ def test_the_second_of_two_machines_has_nothing_to_compare(kept):
     told = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "127.0.0.1:29411", "LEAVES": "nothing"}
     done = kept.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/second", **told)
     assert done.returncode == 0 and not (kept.folder / "results/second/runs.csv").exists(), done.stderr
+
+
+def test_what_runs_is_the_users_and_not_the_sets(kept, monkeypatch):
+    """Protects from a set's choice of image, partition and images: a run gets the user's, and its settings say so.
+    Mutants: CONTAINER from `asked`; `data` from `asked`; the user's CONTAINER not recorded."""
+    (run,) = json.loads((kept.set / NAME).read_text())["runs"]
+    told = {"container": "docker://evil", "partition": "evil", "cpus_per_task": "3", "data": "/evil"}
+    for name in ("CONTAINER", "PARTITION", "DATA"):
+        monkeypatch.setenv(name, "")
+    made = reproduce._run(run["asked"] | told, 1, "mine")
+    assert not {"container", "partition"} & made.asked.keys() and made.asked["data"] == made.config.data == "mine"
+    assert "evil" not in str(made.variables) and made.variables["CPUS_PER_TASK"] == "3"
+    assert reproduce._data(run["asked"] | told, kept.set) == os.path.abspath("data/imagenet-mini")
+    monkeypatch.setenv("CONTAINER", "mine.sif")
+    made = reproduce._run(run["asked"] | told, 1, "mine")
+    assert made.asked["container"] == made.variables["CONTAINER"] == "mine.sif"
+
+
+@pytest.mark.parametrize("harm", ["link", "link of a folder", "fifo"])
+def test_a_set_with_links_or_pipes_is_refused(kept, harm, tmp_path):
+    """Protects what lies outside the set, and from waiting for ever. Mutant: links followed."""
+    path = kept.set / "logs" / "evil"
+    if harm == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(tmp_path if "folder" in harm else "/etc/passwd")
+    try:
+        told = json.loads((kept.set / NAME).read_text())
+        assert any("evil is a link or no regular file" in line for line in faults(kept.set, told))
+    finally:
+        path.unlink()
 
 
 def test_a_set_without_a_manifest_is_told_of(kept, monkeypatch):

@@ -1,0 +1,106 @@
+"""What in the tables of a set contradicts itself: a sentence each, which names the lines. Needs no torch.
+
+    for sentence in contradictions(path, tables, groups): ...
+
+A run has one row and one run_id; a round has one ok run of a group; rates are images over seconds; a run has at most
+the windows that it was asked for, and a window is as long as its steps. A run that failed, was interrupted or warmed
+the machine may be in a round again.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy
+import pandas
+
+from scripts.analysis.identity import Identity
+
+TOLERANCE = 0.01
+MOST_LINES = 5  # that a sentence names
+PHASES = ["data_ms", "forward_ms", "backward_ms"]  # of steps that were taken apart, after the windows
+Known = list[tuple[Identity, pandas.DataFrame]]
+"""Each group's identity, and its rows of runs.csv."""
+
+
+def contradictions(path: Path, tables: dict[str, tuple[pandas.DataFrame, list[int]]], groups: Known) -> list[str]:
+    """What contradicts itself in runs.csv, windows.csv and steps.csv of the set in `path`. [] where nothing does.
+
+    tables: these three as read, each with the lines of its rows.
+    """
+    runs, windows, steps = (tables[name][0].assign(line=tables[name][1]) for name in ("runs", "windows", "steps"))
+    asked = {run_id: identity.asked for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
+    found = [*_twice(runs, windows, steps), *_rounds(runs, groups), *_rates(windows)]
+    of_run = {name: dict([*rows.groupby("run_id")]) for name, rows in (("windows", windows), ("steps", _timed(steps)))}
+    for row in runs[runs.status == "ok"].itertuples():
+        if (own := of_run["windows"].get(row.run_id)) is not None:
+            found += _of_run(row, own, of_run["steps"].get(row.run_id), asked.get(row.run_id, {}))
+    return [f"{path}/{sentence}" for sentence in found]
+
+
+def _timed(steps: pandas.DataFrame) -> pandas.DataFrame:
+    """Steps of windows: those that were taken apart came after them."""
+    return steps[steps[PHASES].isna().all(axis=1) & steps.step_ms.notna()]
+
+
+def _twice(runs: pandas.DataFrame, windows: pandas.DataFrame, steps: pandas.DataFrame) -> Iterator[str]:
+    keys = {
+        "runs.csv": (runs, ["run_id"], "a run_id more than once"),
+        "windows.csv": (windows, ["run_id", "window", "images", "seconds"], "a window more than once"),
+        "steps.csv": (steps, ["run_id", "rank", "step", "step_ms", *PHASES], "a step more than once"),
+    }
+    for name, (rows, columns, what) in keys.items():
+        again = rows[rows.duplicated(columns)]
+        if len(again):
+            yield f"{name}, {lines(again.line)}: {what}"
+
+
+def _rounds(runs: pandas.DataFrame, groups: Known) -> Iterator[str]:
+    for _, rows in groups:
+        ok = rows[(rows.status == "ok") & rows["repeat"].notna()]
+        again = ok[ok.duplicated(["repeat"]) & ~ok.duplicated(["run_id"])]  # the same row twice is told of as such
+        if len(again):
+            at = runs[runs.run_id.isin(again.run_id) & (runs.status == "ok")].line
+            yield f"runs.csv, {lines(at)}: a second ok run of {rows.strategy.iloc[0]} with the same settings in a round"
+
+
+def _rates(windows: pandas.DataFrame) -> Iterator[str]:
+    known = windows.dropna(subset=["images", "seconds", "images_per_s"])
+    wrong = known[~_alike(known.images_per_s * known.seconds, known.images)]
+    if len(wrong):
+        yield f"windows.csv, {lines(wrong.line)}: images_per_s is not images / seconds"
+
+
+def _of_run(row, windows: pandas.DataFrame, steps: pandas.DataFrame | None, asked: dict) -> Iterator[str]:
+    """Of one ok run. A job that was put back into the queue timed windows in several processes, each from 0 on, and
+    its row has the last one's rate."""
+    last = windows[(windows.window.diff() <= 0).cumsum() == (windows.window.diff() <= 0).sum()]
+    rates = [rows.images.sum() / rows.seconds.sum() for rows in (windows, last) if rows.seconds.sum() > 0]
+    if row.images_per_s > 0 and rates and not any(_alike(row.images_per_s, rate) for rate in rates):
+        yield (
+            f"runs.csv, line {row.line}: images_per_s is {row.images_per_s:.5g}, and windows.csv, "
+            f"{lines(windows.line)}, {rates[-1]:.5g}"
+        )
+    most = asked.get("windows")
+    if type(most) is int and len(last) > most:
+        yield f"windows.csv, {lines(windows.line)}: {len(last)} windows of a run that was asked for {most}"
+    if steps is None or not row.global_batch > 0:
+        return
+    num_steps = (windows.images / row.global_batch).round()
+    if num_steps.isna().any() or num_steps.sum() != len(steps):  # not all are there
+        return
+    ends = num_steps.cumsum().astype(int)
+    sums_s = [part.sum() / 1000 for part in numpy.split(steps.step_ms.to_numpy(float), ends)[:-1]]
+    wrong = windows[~_alike(numpy.array(sums_s), windows.seconds.to_numpy(float))]
+    if len(wrong):
+        yield f"windows.csv, {lines(wrong.line)}: seconds are not those of the window's steps in steps.csv"
+
+
+def _alike(one, other):
+    return abs(one - other) <= TOLERANCE * abs(other)
+
+
+def lines(numbers: Sequence[int]) -> str:
+    """line 3; lines 3, 5, 6 and 20 more."""
+    told = [str(int(number)) for number in numbers]
+    more = f" and {len(told) - MOST_LINES} more" if len(told) > MOST_LINES else ""
+    return ("line " if len(told) == 1 else "lines ") + ", ".join(told[:MOST_LINES]) + more

@@ -1,0 +1,19 @@
+"""Names that a result set holds: which may become a file of the set, and which may not. Needs no torch."""
+
+import re
+from pathlib import Path
+
+WORD = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)  # a name of one run, strategy or value; no path, and no flag
+
+COMMIT = re.compile(r"[0-9a-f]{3,64}")
+
+
+def file_inside(folder: Path, name: str) -> Path | None:
+    """The regular file `name` of the set in `folder`; None where there is none, or it lies elsewhere, be it by a link:
+    sets come from others, and may not choose what is read."""
+    path = folder / name
+    try:
+        found = path.resolve().is_relative_to(folder.resolve()) and path.is_file()
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, links in a circle
+        return None
+    return path if found and name else None

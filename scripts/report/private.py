@@ -1,0 +1,127 @@
+"""What a published set may say: every file of it is looked through, and what is not allowed is named with its line.
+
+    lines = not_allowed(folder, names_of_here())
+
+Allowed are files of known kinds; in them addresses of the few pages that charts and reports name, paths of the system
+that are the same everywhere, and no others; no user name beside a host or an address, no host or user of this machine.
+Needs no torch.
+"""
+
+import contextlib
+import getpass
+import os
+import re
+import socket
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+TEXTS = (".csv", ".json", ".html", ".md", ".tex", ".svg")
+MOST_FAULTS = 20
+# What stands in charts, in the names of XML and in reports' own sentences. An address is allowed up to its host's end.
+HOSTS = ("www.w3.org", "matplotlib.org", "purl.org", "creativecommons.org", "github.com", "arxiv.org", "doi.org")
+OF_THE_SYSTEM = ("/usr/", "/lib/", "/etc/", "/proc/", "/sys/", "/dev/", "/bin/", "/opt/")  # the same on every machine
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>()\\]*")
+USER_AT = re.compile(r"[\w.%+:-]+@[\w-]*[A-Za-z0-9][\w.-]*", re.ASCII)
+# at the beginning of a word; after a letter, as in images/s, it is none
+A_PATH = re.compile(r"(?:(?<=[\s\"'=:,;(\[{|])|^)(?:~[\w-]*|[A-Z]:)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*")
+IP = re.compile(r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?(?![\w.])")
+COMMON = {"root", "user", "users", "home", "ubuntu", "admin", "debian", "localhost", "runner", "test", "nobody"}
+ENVIRONMENT = (
+    "schema", "platform", "python", "num_cores", "memory_gb", "packages", "variables", "measured_peak", "collect_env",
+)  # fmt: skip
+VARIABLES = (
+    "NPROC", "NUM_GPUS", "THREADS_PER_RANK", "CONFIG", "DATA", "ARGS", "CUDA_VISIBLE_DEVICES", "TIMEOUT", "NODES",
+    "TASKS_PER_NODE", "GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "TIME", "NNODES", "NODE_RANK", "ALLOCATION",
+    "CONTAINER",
+)  # fmt: skip
+
+
+def names_of_here() -> set[str]:
+    """Names of this machine and of who uses it, that a set may not say. Words that anybody uses are not among them."""
+    names = {socket.gethostname(), socket.gethostname().split(".")[0], Path.home().name, os.environ.get("USER", "")}
+    with contextlib.suppress(OSError, KeyError):  # an unknown uid
+        names.add(getpass.getuser())
+    return {name for name in names if len(name) > 2 and name.lower() not in COMMON}
+
+
+def allowed_environment(told: dict, names: set[str]) -> dict:
+    """environment.json with what a set may say of its machine: known keys, known variables, and of the long text of
+    torch.utils.collect_env the lines that hold nothing private."""
+    kept = {key: value for key, value in told.items() if key in ENVIRONMENT}
+    if isinstance(kept.get("variables"), dict):
+        kept["variables"] = {name: text for name, text in kept["variables"].items() if name in VARIABLES}
+    if isinstance(kept.get("collect_env"), str):
+        lines = kept["collect_env"].splitlines()
+        kept["collect_env"] = "\n".join(line for line in lines if not [*faults_of(line, names)])
+    return kept
+
+
+def not_allowed(folder: Path, names: set[str]) -> list[str]:
+    """A line for each thing in the files of `folder` that a set may not say: file, line, and what it is."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            found.append(f"{name} is a link or no regular file")
+        elif path.is_file():
+            found += [f"{name}{place}: {what}" for place, what in _of_file(path, names)]
+    more = [f"and {len(found) - MOST_FAULTS} more"] if len(found) > MOST_FAULTS else []
+    return found[:MOST_FAULTS] + more
+
+
+def _of_file(path: Path, names: set[str]) -> Iterator[tuple[str, str]]:
+    if path.suffix in TEXTS:
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
+            for what in faults_of(line.replace("\\n", " "), names):  # a line's end in JSON
+                yield f", line {number}", what
+    elif path.suffix in (".png", ".pdf"):
+        texts = _texts_of_png(path.read_bytes()) if path.suffix == ".png" else _texts_of_pdf(path.read_bytes())
+        for text in texts:
+            for what in faults_of(text, names):
+                yield ", in what it says of itself", what
+    else:
+        yield "", "no kind of file that a set has"
+
+
+def faults_of(line: str, names: set[str]) -> Iterator[str]:
+    """What a line may not say, each with the beginning of the text."""
+    for found in ADDRESS.finditer(line):
+        rest = found[0].partition("://")[2]
+        if "@" in rest:
+            yield f"an address with a user or a password ({found[0].partition('://')[0]}://...)"
+        elif not rest.startswith(tuple(f"{host}/" for host in HOSTS)) and rest not in HOSTS:
+            yield f"an address ({found[0][:40]})"
+    if found := USER_AT.search(ADDRESS.sub("", line)):
+        yield f"a user or a token at a host (...@{found[0].rpartition('@')[2][:20]})"
+    for found in A_PATH.finditer(ADDRESS.sub("", line)):
+        if not found[0].startswith(OF_THE_SYSTEM):
+            yield f"a path ({found[0][:40]})"
+    for found in IP.finditer(line):
+        if not found[0].startswith("127.") and all(int(part) < 256 for part in found[0].partition(":")[0].split(".")):
+            yield f"an address of a machine ({found[0]})"
+    for name in names:
+        if re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", line, re.IGNORECASE):
+            yield "the name of this machine or of its user"
+
+
+def _texts_of_png(content: bytes) -> Iterator[str]:
+    """The texts in a PNG's chunks (PNG, third edition, 11.3.3)."""
+    at = 8
+    while at + 8 <= len(content):
+        (length,), kind = struct.unpack(">I", content[at : at + 4]), content[at + 4 : at + 8]
+        data = content[at + 8 : at + 8 + length]
+        if kind in (b"tEXt", b"iTXt", b"eXIf"):
+            yield data.replace(b"\0", b" ").decode("utf-8", "replace")
+        elif kind == b"zTXt":
+            key, _, packed = data.partition(b"\0")
+            yield f"{key.decode('latin-1')} {zlib.decompress(packed[1:]).decode('latin-1')}"
+        at += length + 12
+
+
+def _texts_of_pdf(content: bytes) -> Iterator[str]:
+    """What a PDF says outside of its streams: who made it, of what, with what."""
+    outside = re.sub(rb"stream\r?\n.*?endstream", b"", content, flags=re.DOTALL)
+    for found in re.finditer(rb"\((?:[^()\\]|\\.)*\)", outside, re.DOTALL):
+        yield found[0].decode("latin-1")

@@ -1,0 +1,104 @@
+"""Removes the result sets that are not published. Asks before; a set that a suite is writing stays.
+
+    make clean              # on a terminal it asks
+    make clean YES=yes      # it does not ask; without a terminal it has to be said
+
+Exit code: 0; 1 where the answer was no; 2 where nobody could be asked, and nothing was removed. Needs the standard
+library only, so that it runs where nothing is installed.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import locked
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ("published", "README.md")
+LOCK = ".suite"  # schedule.claimed holds it
+MOST_NAMED = 10
+CHECKOUTS = re.compile(r"\.worktrees-(\d+)@(.+)-[^-]+")  # worktrees.PREFIX
+
+
+def main(results: Path = ROOT / "results") -> int:
+    found = sorted(path for path in results.glob("*") if path.name not in KEPT) if results.is_dir() else []
+    with contextlib.ExitStack() as held:
+        in_use = {path: why for path in found if (why := held.enter_context(_claim(path)))}
+        in_use |= {path: "the newest set" for path in found if path.is_symlink() and path.resolve() in in_use}
+        free = [path for path in found if path not in in_use]
+        for path, why in in_use.items():
+            print(f"kept: {path}: {why}")
+        if not free:
+            print("no result set to remove")
+            return 0
+        print("to remove:", *(f"  {path}{_about(path)}" for path in free[:MOST_NAMED]), sep="\n")
+        if len(free) > MOST_NAMED:
+            print(f"  and {len(free) - MOST_NAMED} more")
+        if os.environ.get("YES") != "yes":
+            if not sys.stdin.isatty():
+                print("error: nothing is removed, since nobody can be asked; make clean YES=yes", file=sys.stderr)
+                return 2
+            if input(f"remove these {len(free)}? [y/N] ").strip().lower() not in ("y", "yes"):
+                print("nothing is removed")
+                return 1
+        for path in free:
+            _remove(path)
+    return 0
+
+
+@contextlib.contextmanager
+def _claim(path: Path) -> Iterator[str]:
+    """Hold every lock of the sets in `path` until they are removed; yields why it must stay, '' where it need not."""
+    if path.is_symlink() or not path.is_dir():
+        yield ""
+        return
+    with contextlib.ExitStack() as held:
+        why = _checkouts(path)
+        try:
+            for lock in path.rglob(LOCK):
+                held.enter_context(locked(lock, limit_s=0))
+        except (UserError, OSError) as error:
+            why = "a suite is writing it" if isinstance(error, TimeoutError) else f"its lock cannot be had: {error}"
+        yield why
+
+
+def _checkouts(path: Path) -> str:
+    """Why checkouts of commits stay: make ab or make reproduce runs in them."""
+    found = CHECKOUTS.fullmatch(path.name)
+    if not found:
+        return ""
+    if found[2] != socket.gethostname():
+        return f"checkouts of a process on {found[2]}"
+    return "checkouts that a process runs in" if Path(f"/proc/{found[1]}").exists() else ""
+
+
+def _about(path: Path) -> str:
+    runs = path / "runs.csv"
+    if path.is_symlink() or not runs.is_file():
+        return ""
+    return f" ({max(0, runs.read_bytes().count(10) - 1)} runs)"
+
+
+def _remove(path: Path) -> None:
+    """The link and not what it names, where it is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\nnothing is removed")
+        sys.exit(1)
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}; mend its permissions, and try again", file=sys.stderr)
+        sys.exit(2)

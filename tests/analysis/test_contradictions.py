@@ -1,0 +1,180 @@
+"""Sets whose tables contradict themselves: told of with their lines, and no verdict is drawn from them.
+
+.venv/bin/python -m pytest tests/analysis/test_contradictions.py
+"""
+
+import json
+import os
+import re
+import shutil
+
+import pandas
+import pytest
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import read_table
+from scripts.analysis import compare, power
+from scripts.analysis.sets import load_set
+from scripts.report.content import headline
+from scripts.report.gallery import unbelievable
+from scripts.report.publishable import problems
+from scripts.report.readme import PUBLISHED
+
+REAL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"  # 15 ok runs and a warm-up, of single and ddp
+SETS = [each.parent for each in sorted(PUBLISHED.glob("cpu2*/**/runs.csv"))]
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A real set of few runs, to be changed."""
+    return shutil.copytree(REAL, tmp_path / "own", ignore=shutil.ignore_patterns("charts"))
+
+
+def change(folder, table, made):
+    path = folder / f"{table}.csv"
+    frame = pandas.read_csv(path, dtype=str, keep_default_na=False)
+    made(frame).to_csv(path, index=False)
+
+
+def twice(frame):
+    return pandas.concat([frame, frame])
+
+
+def halved(frame):
+    return frame.assign(seconds=(frame.seconds.astype(float) / 2).astype(str))
+
+
+def faster(frame):
+    """Windows that agree with themselves, and with nothing else."""
+    rates = frame.images_per_s.astype(float) * 2
+    return halved(frame).assign(images_per_s=rates.astype(str))
+
+
+def renamed(frame):
+    """The same runs again, as others of the same rounds."""
+    return pandas.concat([frame, frame.assign(run_id=frame.run_id + "-2")])
+
+
+HARMS = [
+    ("runs", twice, r"runs.csv, lines 18, 19, 20, 21, 22 and 11 more: a run_id more than once"),
+    ("runs", renamed, r"runs.csv, lines .*: a second ok run of ddp with the same settings in a round"),
+    ("windows", twice, r"windows.csv, lines 82, .*: a window more than once"),
+    ("windows", halved, r"windows.csv, lines 2, .*: images_per_s is not images / seconds"),
+    ("windows", faster, r"runs.csv, line 3: images_per_s is [\d.]+, and windows.csv, lines .*, [\d.]+"),
+    ("steps", twice, r"steps.csv, lines 442, .*: a step more than once"),
+    ("steps", lambda frame: frame.assign(step_ms="9.5"), r"windows.csv, line.*: seconds are not those of the window"),
+]
+
+
+@pytest.mark.parametrize("path", SETS, ids=lambda path: str(path.relative_to(PUBLISHED)))
+def test_real_sets_do_not_contradict_themselves(path):
+    """Protects from warnings of what is as it should be: warm-ups, sweeps, sets of the older schema."""
+    assert load_set(path).contradictions == []
+
+
+@pytest.mark.parametrize(("table", "harm", "words"), HARMS)
+def test_a_set_that_contradicts_itself_loads_and_decides_nothing(own, capsys, table, harm, words):
+    """Protects n and every ratio. Mutants: each rule of contradictions.py left out; each place that refuses."""
+    change(own, table, harm)
+    results = load_set(own)
+    assert any(re.search(words, each) for each in results.contradictions), results.contradictions
+    assert re.search(f"warning: .*{words}", capsys.readouterr().err)
+    assert results.groups and results.remarks[-1] in results.contradictions, "it is drawn, and the report warns"
+    for decide in (power.report, lambda results: compare.main(compare.Options(results.path))):
+        with pytest.raises(UserError, match=r"no verdict, since the set contradicts itself: .*csv, line"):
+            decide(results)
+    with pytest.raises(UserError, match="contradicts itself"):
+        compare.main(compare.Options(REAL, own))
+    assert headline(results)[0].startswith("No verdict, since the set contradicts itself: ")
+    assert set(results.contradictions) <= {*problems(results)} & {*unbelievable(results)}
+
+
+def more_windows(frame):
+    more = frame.assign(window=(frame.window.astype(int) + 5).astype(str))
+    return pandas.concat([frame, more]).sort_values(["run_id", "window"], kind="stable")
+
+
+def test_more_windows_than_were_asked_are_told_of(own):
+    """Mutant: their number not looked at."""
+    change(own, "windows", more_windows)
+    assert any(": 10 windows of a run that was asked for 5" in each for each in load_set(own).contradictions)
+
+
+def test_attempts_that_were_made_again_are_no_contradiction(own):
+    """Protects RETRY, and rounds that were interrupted: failed rows of the same round, and several warm-ups. A job
+    that was put back into the queue timed windows before, under the same run_id."""
+    runs = read_table(own, "runs")
+    ok = runs[runs.status == "ok"].iloc[0]
+
+    def again(frame):
+        of_run = frame[frame.run_id == ok.run_id]
+        others = [of_run.assign(run_id=f"x-{status}", status=status) for status in ("failed", "interrupted", "timeout")]
+        warm = frame[frame.status == "warm-up"].assign(run_id="warm-2")
+        return pandas.concat([*others, warm, frame])
+
+    change(own, "runs", again)
+    assert load_set(own).contradictions == []
+
+    def before(frame):
+        first = frame[frame.run_id == ok.run_id].head(2)
+        seconds = first.seconds.astype(float) * 1.3
+        rates = first.images.astype(float) / seconds
+        return pandas.concat([first.assign(seconds=seconds.astype(str), images_per_s=rates.astype(str)), frame])
+
+    change(own, "windows", before)
+    assert load_set(own).contradictions == []
+
+
+# --- how a file is written ----------------------------------------------------------------------------------------
+
+
+def spoil(made):
+    return lambda path: path.write_bytes(made(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (spoil(lambda text: b"\xef\xbb\xbf" + text), "runs.csv, line 1 begins with a byte order mark"),
+        (spoil(lambda text: text.replace(b",ok,", b",OK,", 1)), "runs.csv, line 3 has the status 'OK', which is none"),
+        (spoil(lambda text: text + b"2,torn-1,"), "runs.csv, line 18 is not a whole row and is skipped"),
+        (
+            spoil(lambda text: text.replace(b",wall_s,", b",repeat,", 1)),
+            "runs.csv, line 1 has the column 'repeat' twice",
+        ),
+        (spoil(lambda text: text.replace(b"\n", b"\r")), "runs.csv, line 1 ends in a carriage return alone"),
+        (spoil(lambda text: text.replace(b"\n", b"\r\n")), ""),
+        (spoil(lambda text: text.rstrip(b"\n")), ""),
+    ],
+)
+def test_how_a_file_is_written_changes_nothing_in_silence(own, capsys, harm, words):
+    """Protects rows that an editor changed. Mutants: each check of the reader left out; a last row without a line's
+    end dropped."""
+    harm(own / "runs.csv")
+    try:
+        runs = read_table(own, "runs")
+        said = capsys.readouterr().err
+        assert len(runs) == 16 and (runs.schema == 2).all(), "no row and no column is lost"
+    except UserError as error:
+        said = str(error)
+    assert words in said and bool(said) == bool(words)
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "environment.json"])
+def test_a_pipe_in_a_place_of_a_file_is_not_waited_for(own, name):
+    """Mutant: open() as it stands, which waits for ever."""
+
+    (own / name).unlink()
+    os.mkfifo(own / name)
+    if name == "environment.json":
+        assert load_set(own).environment == {}
+        return
+    with pytest.raises(UserError, match="not a regular file"):
+        load_set(own)
+
+
+def test_a_report_of_deeply_nested_facts_is_made(own):
+    (own / "environment.json").write_text("[" * 100_000)
+    assert load_set(own).environment == {}
+    (own / "environment.json").write_text(json.dumps({"variables": ["x"]}))
+    assert load_set(own).environment == {}

@@ -1,0 +1,135 @@
+"""Sets that somebody made to harm: a published one, changed. What is printed, drawn and read of it does nothing.
+
+.venv/bin/python -m pytest tests/report/test_hostile_sets.py
+"""
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from support import environment
+
+from scripts.analysis.sets import load_set
+from scripts.analysis.words import assigned
+from scripts.report import gallery, page
+from scripts.report.mlperf_log import Options, log_text, settings_of
+from scripts.report.origin import commands, launch_lines
+from scripts.report.readme import PUBLISHED
+
+SMALL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"
+EVIL = """x' "y" $(shell touch ran) $$(touch ran) `touch ran` ; touch ran # \\ ${HOME} $(touch ran) %s é !!"""
+MARKUP = (
+    "<script>alert(1)</script>|[a](javascript:alert(1))|`x`|\\write18{touch ran}|\\input{/etc/passwd}|$x$|' onload='x"
+)
+MAKEFILE = "all bench-all sweep scaling report reproduce:\n\t@printf '%s\\0' \"$$ARGS\" > $@.said\n"
+
+
+def edit(path, **columns):
+    """Other text in every row of a CSV file."""
+    csv.field_size_limit(2**30)
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row | columns for row in rows)
+    path.write_text(out.getvalue())
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """The set of a few runs inside a published one, to be changed; its name has a space and a dollar sign."""
+    return shutil.copytree(SMALL, tmp_path / "a $(touch ran) set")
+
+
+def paste(line, folder):
+    """Run a printed command in bash, beside a Makefile that leaves what arrived; returns it by target."""
+    (folder / "Makefile").write_text(MAKEFILE)
+    done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment(ARGS=None), capture_output=True, text=True)
+    assert [path.name for path in folder.rglob("ran")] == [], f"{line} ran something: {done.stderr}"
+    return {path.stem: path.read_text().removesuffix("\0") for path in folder.glob("*.said")}
+
+
+@pytest.mark.parametrize("value", [EVIL, "$", "$$", "a  b", "--x=1 --y=$(id)", "$(shell touch ran)", "'\\''", "-n"])
+def test_a_pasted_variable_arrives_whole_and_runs_nothing(tmp_path, value):
+    """Protects who pastes a command from a report: bash and make are real. Mutants: shlex alone; $ doubled but not
+    quoted."""
+    assert paste(f"make bench-all {assigned('ARGS', value)}", tmp_path) == {"bench-all": value}
+
+
+@pytest.mark.parametrize("value", ["a\nb", " a", "a ", "a\tb", "\x1b[31m", "a\u2028b"])
+def test_what_make_cannot_carry_has_no_word(value):
+    assert assigned("ARGS", value) == ""
+
+
+def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
+    """Every printed line of a set whose variables, strategy, commit and log are commands. Mutants: commits as they
+    stand; the log's line as it stands; values that make cannot carry."""
+    variables = {"ARGS": EVIL, "CONFIG": "a\nmake evil", "CONTAINER": "$(shell touch ran)", "DATA": ["x"]}
+    (hostile / "environment.json").write_text(json.dumps({"variables": variables}))
+    edit(hostile / "runs.csv", commit="--orphan;touch ran", log_path="logs/x/run.log", strategy="s; touch ran")
+    (hostile / "logs/x").mkdir(parents=True)
+    (hostile / "logs/x/run.log").write_text("$ true; touch ran; $(touch ran)\n")
+    results = load_set(hostile)
+    lines = commands(results)
+    assert lines[0].startswith("# its commit is left out") and "\n" not in "".join(lines)
+    assert "# without CONFIG, which make cannot carry" in "".join(lines)
+    folder = tmp_path / "pasted"
+    folder.mkdir()
+    for line in lines:
+        said = paste(line, folder)
+    assert EVIL in said.values()
+    for _, line in launch_lines(results):
+        paste(line, folder)
+    (hostile / "logs/x/run.log").unlink()
+    (hostile / "logs/x/run.log").symlink_to("/etc/passwd")
+    assert launch_lines(results) == [], "a log is not read through a link"
+
+
+class Tags(HTMLParser):
+    """Names of the elements and attributes of a page."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.found = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.found |= {tag} | {name for name, _ in attrs}
+        assert not any("javascript:" in (value or "") for name, value in attrs if name in ("href", "src", "xlink:href"))
+
+
+def test_texts_of_a_hostile_set_are_text_in_every_format(hostile, tmp_path):
+    """HTML, Markdown, LaTeX and the MLPerf log of a set whose every text is markup. Mutants: autoescape off; `md` left
+    out of a cell; a value as Tex."""
+    plain = Tags((SMALL.parent / "report.html").read_text()).found
+    texts = dict.fromkeys(("device_name", "torch", "reason", "backend", "arch", "governor", "options"), MARKUP)
+    edit(hostile / "runs.csv", **texts, config=MARKUP)
+    told = {"platform": MARKUP, "python": MARKUP, "packages": {MARKUP: MARKUP}, "collect_env": MARKUP}
+    (hostile / "environment.json").write_text(json.dumps(told | {"variables": {"ARGS": MARKUP, "CONFIG": "```"}}))
+    results = load_set(hostile)
+    made, _ = page.texts_of(results)
+    assert Tags(made["report.html"]).found <= plain | {"details", "summary", "pre", "dt", "dd", "dl"}
+    fenced = re.split(r"(?m)^```$", made["report.md"])
+    assert len(fenced) == 3, "the commands are in one fence, which nothing of the set closes"
+    for part in fenced[0], fenced[2]:
+        assert "<script" not in part and not re.search(r"(?<!\\)(\]\(|`)", part)
+    rows = [line for line in fenced[0].splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows[:3]} == {len(re.findall(r"\|", rows[0]))}
+    assert not re.search(r"\\(write18|input)\b", made["report.tex"]) and "textbackslash{}write18" in made["report.tex"]
+    row, epochs = results.ok.iloc[0], results.table("epochs").dropna(subset=["epoch", "seconds", "images"])
+    wall = results.table("wall")
+    log = log_text(
+        Options(),
+        row,
+        settings_of(results, row.run_id),
+        *(table[table.run_id == row.run_id] for table in (epochs, wall)),
+    )
+    assert all(json.loads(line.removeprefix(":::MLLOG ")) for line in log.splitlines())
+    (tmp_path / "published" / "x").mkdir(parents=True)
+    told = gallery.tell(results, {}, tmp_path)
+    assert "<script>alert" not in gallery.render([told], {"x": [MARKUP]}, MARKUP)

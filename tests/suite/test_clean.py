@@ -1,0 +1,128 @@
+"""`make clean`, and what is measured into published sets: nothing that is needed is lost.
+
+.venv/bin/python -m pytest tests/suite/test_clean.py
+"""
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support import ROOT, environment
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import locked
+from scripts.suite import preflight
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with what make clean needs, and sets: two free ones, a published one, and results/latest."""
+    folder = tmp_path / "a checkout"
+    for name in ("benchmarks/common/errors.py", "benchmarks/common/files.py", "scripts/suite/clean.py", "Makefile"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    for name in ("one", "two", "published/kept", "one/scaling"):
+        (folder / "results" / name).mkdir(parents=True)
+        (folder / "results" / name / "runs.csv").write_text("run_id\na\n")
+    (folder / "results/README.md").write_text("")
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere/kept").write_text("")
+    (folder / "results/link").symlink_to(folder / "elsewhere")
+    (folder / "results/latest").symlink_to("two")
+    return folder
+
+
+def clean(folder, stdin=subprocess.DEVNULL, **variables):
+    words = ["make", "clean", "SETUP=no", f"PYTHON={sys.executable}"]
+    env = environment(PYTHON=None, **variables)
+    return subprocess.run(words, cwd=folder, env=env, stdin=stdin, capture_output=True, text=True)
+
+
+def left(folder):
+    return sorted(path.name for path in (folder / "results").iterdir())
+
+
+ALL = ["README.md", "latest", "link", "one", "published", "two"]
+
+
+def test_clean_removes_nothing_unasked(checkout):
+    """Protects hours of runs. Mutant: no terminal taken for yes."""
+    done = clean(checkout)
+    assert done.returncode == 2 and left(checkout) == ALL
+    assert "results/one (1 runs)" in done.stdout and "make clean YES=yes" in done.stderr
+
+
+@pytest.mark.parametrize(("answer", "goes"), [("y\n", True), ("n\n", False), ("\n", False)])
+def test_clean_asks_on_a_terminal(checkout, answer, goes):
+    ours, theirs = pty.openpty()
+    os.write(ours, answer.encode())
+    done = clean(checkout, stdin=theirs)
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == (0 if goes else 2), done.stderr  # make's own, for a 1
+    assert left(checkout) == (["README.md", "published"] if goes else ALL)
+
+
+@pytest.mark.parametrize("lock", ["two/.suite", "one/scaling/.suite"])
+def test_clean_leaves_a_set_that_is_in_use(checkout, lock):
+    """Protects a suite that runs, and results/latest where it names its set; links are removed, and not what they
+    name. Mutants: locks of the set itself only; the lock not tried; a link's folder removed."""
+    with locked(checkout / "results" / lock):
+        done = clean(checkout, YES="yes")
+    name = lock.partition("/")[0]
+    assert done.returncode == 0 and f"results/{name}: a suite is writing it" in done.stdout
+    assert left(checkout) == ["README.md", *(["latest"] if name == "two" else []), *sorted([name, "published"])]
+    assert (checkout / "elsewhere/kept").exists() and (checkout / "results/published/kept").exists()
+    assert clean(checkout, YES="yes").returncode == 0 and left(checkout) == ["README.md", "published"]
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1])
+def test_clean_leaves_checkouts_that_a_process_runs_in(checkout, pid):
+    """make ab runs launchers there. Mutant: hidden folders removed as they are found."""
+    folder = checkout / f"results/.worktrees-{pid}@{os.uname().nodename}-abc"
+    folder.mkdir()
+    assert clean(checkout, YES="yes").returncode == 0 and folder.exists() == (pid == os.getpid())
+
+
+@pytest.mark.parametrize(
+    "name", ["{}", "{}/scaling", "{}/new/er", "results/../{}", "link", "link/scaling", "results/published"]
+)
+def test_nothing_is_measured_into_a_published_set(tmp_path, monkeypatch, name):
+    """Protects what the manifest says of it. Mutants: the text compared; links not followed; folders inside."""
+    published = tmp_path / "results/published/made"
+    (published / "scaling").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(published)
+    monkeypatch.setattr(preflight, "PUBLISHED", published.parent)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="is published, and nothing is measured into it; leave RESULTS out"):
+        preflight.open_set(preflight.Path(name.format("results/published/made")))
+    assert sorted(tmp_path.rglob("*")) == before
+    preflight.open_set(tmp_path / "results/other")
+
+
+@pytest.mark.slow
+def test_every_command_that_measures_refuses_a_published_set():
+    """The real commands and the real set. Mutant: each check left out."""
+    results = next((ROOT / "results/published").glob("*/manifest.json")).parent
+    before = sorted((path, path.stat().st_mtime_ns) for path in results.rglob("*"))
+    env = environment(RESULTS=results, STRATEGIES="single", STRATEGY="single", A="flags:", B="flags:", REPEATS=9)
+    commands = [
+        ["scripts.suite.bench", "all"],
+        ["scripts.suite.ab"],
+        ["scripts.suite.plan", "single"],
+        ["scripts.probe.loader", "--results", results],
+        ["scripts.probe.gradients", "--results", results],
+        ["scripts.report.page", "--measure", "--results", results],
+    ]
+    started = [
+        subprocess.Popen([sys.executable, "-m", *words], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
+        for words in commands
+    ]
+    for words, process in zip(commands, started, strict=True):
+        said = process.communicate(timeout=300)[1]
+        assert process.returncode == 2 and "is published, and nothing is measured into it" in said, (words, said)
+    assert sorted((path, path.stat().st_mtime_ns) for path in results.rglob("*")) == before
