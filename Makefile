@@ -189,7 +189,7 @@ test-all: setup data ## every test
 	@$(PYTHON) -m pytest $(TESTS)
 
 test-faults: setup data ## the fault matrix: every fault that can be made on this machine
-	@$(PYTHON) -m pytest tests/faults/test_faults.py
+	@$(PYTHON) -m pytest tests/faults
 
 fuzz: setup data ## damaged images, packs, indexes, YAML, tables, checkpoints, manifests: MINUTES=10 SEED=1
 	@PYTHONPATH=tests $(PYTHON) -m fuzz.run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
