@@ -470,7 +470,7 @@ def main() -> int:
     options = parser.parse_args()
     print(f"{options.kills} kills, SEED={options.seed}", flush=True)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kill fuzz ") as base:
+    with tempfile.TemporaryDirectory(prefix="kill-fuzz-") as base:
         kills = play(options.kills, options.kinds, Path(base), random.Random(options.seed))
     try:
         save(kills, options.save)
