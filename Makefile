@@ -11,7 +11,7 @@ endif
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders listing loader flags test test-all test-faults lint clean $(BENCHES)
+.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders listing loader flags test test-all test-faults fuzz kill-fuzz lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -48,7 +48,8 @@ help: ## this text
 #: PRICE_PER_HOUR  for gallery: of a machine, such as 2.50 for all sets, or "NAME=2.50 ..." for some
 #: WARNING_S   seconds before a job's time limit: bench-slurm asks for a checkpoint, slurm-all ends the run; default 60
 #: CONTAINER   an image in which scripts run, by Apptainer, or by srun with pyxis
-#: PEERS, MINUTES  for peers: which, and of pairs with each at most; default: all, 30
+#: PEERS, MINUTES  for peers: which, and of pairs with each at most; default: all, 30; MINUTES of fuzz: of all; default 10
+#: SEED, KILLS     for fuzz and kill-fuzz: what is tried, again; how many signals, default 60
 #: MACHINE, LINK   for predict: here, h100x8 or v100x4; links.csv of make bench-allreduce
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
 #: HOSTS       hosts for horovodrun, such as a:4,b:4
@@ -193,7 +194,13 @@ test-all: setup data ## every test
 	@$(PYTHON) -m pytest $(TESTS)
 
 test-faults: setup data ## the fault matrix: every fault that can be made on this machine
-	@$(PYTHON) -m pytest tests/faults/test_faults.py
+	@$(PYTHON) -m pytest tests/faults
+
+fuzz: setup data ## damaged images, packs, indexes, YAML, tables, checkpoints, manifests: MINUTES=10 SEED=1
+	@PYTHONPATH=tests $(PYTHON) -m fuzz.run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+kill-fuzz: setup ## any process of a suite, sweep, pack, report or Slurm job is killed at any moment: KILLS=60 SEED=1
+	@PYTHONPATH=tests $(PYTHON) -m faults.kill_fuzz $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
 lint: setup ## ruff and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check --quiet .

@@ -139,6 +139,26 @@ def test_a_script_tells_how_it_divides_a_step(name):
     assert [argument.arg for argument in split.args.args] == ["config", "num_devices"]
 
 
+TESTS = {name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+
+
+@pytest.mark.parametrize("document", ["tests/faults/README.md", "SECURITY.md"])
+def test_what_a_document_promises_is_tested(document):
+    """Protects the promises: a name that no test has protects nothing, and what it stood for is no longer looked at."""
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / document).read_text()))
+    assert named and named <= TESTS, named - TESTS
+
+
+def test_every_sentence_of_what_is_survived_names_its_test():
+    """Protects the list in tests/faults/README.md from sentences that nobody tries."""
+    text = (ROOT / "tests/faults/README.md").read_text().split("What is not covered:")[0]
+    points = [" ".join(point.split()) for point in text.split("\n- ")[1:]]
+    sentences = [
+        one for point in points for one in re.split(r"(?<=\.) (?=[A-Z`])", re.sub(r"^\*\*.*?\*\* ", "", point))
+    ]
+    assert len(sentences) > 15 and [one for one in sentences if "`test_" not in one] == []
+
+
 def test_nothing_that_ships_patches_anything():
     """Protects what users run: stand-ins are for tests, and code has arguments."""
     for name, text in (SCRIPTS | COMMON | TOOLS).items():

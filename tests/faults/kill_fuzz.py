@@ -1,0 +1,486 @@
+"""Kills a random process of a suite, sweep, pack, report or Slurm job at a random moment, and looks at what is left.
+
+    PYTHONPATH=tests python -m faults.kill_fuzz --kills 60 --seed 1                 # or: make kill-fuzz KILLS=60 SEED=1
+
+After each signal: within 10 s (three times that on a busy machine) nothing of what it was to end is alive. When the
+suite has ended, or the next one in the same set: every started run has one row, no row says ok of a run that was
+killed before it was done, every CSV file is whole, and nothing is left in the folder for temporary files. The last
+suite of a set finishes what is missing. Writes results/measured/kill_fuzz.csv. Exit code: 1 where something was wrong.
+"""
+
+import argparse
+import contextlib
+import csv
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+from fault_runs import processes_of
+from support import ROOT, draw_images, environment, hear_sigint
+
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
+from benchmarks.common.packed import Pack, pack_path
+from benchmarks.common.results import read_table
+from scripts.probe.measured import MEASURED, add_rows
+
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+GONE_S, GONE_SLURM_S = 10.0, 45.0  # Slurm has its own patience with tasks that it ends
+ALIVE_LIMIT_S, SUITE_LIMIT_S = 90.0, 300.0
+KILLS_A_SET = 6
+CACHES = ("torchinductor_",)  # of torch, one a user
+WINDOWS = 2
+TINY = f"""
+arch: resnet18
+image_size: 32
+global_batch: 4
+steps: 40
+warmup_steps: 1
+windows: {WINDOWS}
+window_steps: 4
+timeout_s: 20
+limit_s: 200
+"""
+SYNTHETIC, FOLDER = "loader: synthetic\nworkers: 0\n", "loader: folder\nworkers: 1\n"
+# Which processes there are, by what is in their command line, the first that fits.
+KINDS = (
+    ("loop", "scripts.suite.bench"),
+    ("attempt", "scripts.suite.attempt"),
+    ("torchrun", "torch.distributed.run"),
+    ("rank", "benchmarks."),
+    ("plot", "scripts.report."),
+    ("pack", "scripts.setup.pack"),
+    ("launcher", "launchers/"),
+    ("submitter", "slurm_submit.sh"),
+    ("job script", "slurm_job.sh"),
+    ("srun", "srun"),
+)
+VICTIMS = {
+    "suite": (
+        "loop",
+        "attempt",
+        "attempt",
+        "torchrun",
+        "rank",
+        "rank",
+        "loader worker",
+        "plot",
+        "launcher",
+        "any",
+        "group",
+    ),
+    "sweep": ("loop", "attempt", "torchrun", "rank", "plot", "group"),
+    "slurm": ("loop", "attempt", "submitter", "srun", "job script", "rank", "group"),
+    "pack": ("pack",),
+    "report": ("plot",),
+}
+WHOLE = ("loop", "group")  # whose end ends everything
+SHARES = {"suite": 0.6, "sweep": 0.16, "pack": 0.1, "report": 0.06, "slurm": 0.08}
+
+
+@dataclasses.dataclass
+class Kill:
+    """One signal, and what became of it."""
+
+    number: int
+    kind: str
+    victim: str
+    signal: str
+    moment_s: float
+    """After the start of what was running."""
+    run_id: str = ""
+    finished: bool = False
+    """Whether the run had its summary when the signal was sent."""
+    gone_s: float | None = None
+    status: str = ""
+    """Of the run's row."""
+    faults: list[str] = dataclasses.field(default_factory=list)
+
+    def line(self) -> str:
+        gone = "" if self.gone_s is None else f"gone in {self.gone_s:.1f} s"
+        what = f"{self.kind}: {self.signal} to {self.victim} {self.moment_s:.1f} s after the start"
+        told = ", ".join(filter(None, [f"{self.run_id} {self.status}".strip(), gone]))
+        return f"{self.number:3} {what}; {told}; {'; '.join(self.faults) or 'ok'}"
+
+
+class Set:
+    """One result set, the suites that run in it, and the kills of these."""
+
+    def __init__(self, kind: str, base: Path, cluster: dict, rng: random.Random):
+        self.kind, self.base, self.cluster, self.rng = kind, base, cluster, rng
+        self.results, self.output = base / "a set", base / "output"
+        self.temporary = base / "temporary"
+        self.temporary.mkdir(parents=True)
+        self.config = base / "tiny.yaml"
+        self.loader = SYNTHETIC if kind == "slurm" else rng.choice((SYNTHETIC, FOLDER))
+        self.config.write_text(TINY + self.loader)
+        self.repeats = 0
+        self.process: subprocess.Popen | None = None
+        self.started_at = 0.0
+        self.kills: list[Kill] = []
+
+    def start(self, data: Path) -> None:
+        """The next suite: what the one before has left, or a round more where that came to its end."""
+        self.repeats += self.process is None or self.process.returncode in (0, 1)
+        asked = {"RESULTS": self.results, "CONFIG": self.config, "DATA": data, "REPEATS": self.repeats}
+        asked |= {"TMPDIR": self.temporary, "SLURM_LOCAL_DIR": self.base / "no cluster", "NPROC": 2}
+        words = ["all.sh"]
+        if self.kind == "sweep":
+            words, asked = ["all.sh", "sweep"], asked | {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"}
+        else:
+            asked |= {"STRATEGIES": "slurm" if self.kind == "slurm" else "ddp single"}
+        self.process = launch([ROOT / "launchers" / words[0], *words[1:]], asked | self.cluster, self.output)
+        self.started_at = time.monotonic()
+
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def wait(self) -> int:
+        """Let the suite end. Returns its exit code, which is none of a suite's where it did not."""
+        assert self.process
+        try:
+            return self.process.wait(SUITE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            return 999
+
+    def kill(self, number: int, victim: str) -> Kill | None:
+        """Send a random signal to a process of that kind once there is one; None where none came."""
+        assert self.process
+        signum, patience_s = self.rng.choice(SIGNALS), self.rng.uniform(0, 4)
+        kind = self.rng.choice(("attempt", "rank", "torchrun", "plot", "loop")) if victim == "group" else victim
+        until(lambda: self.processes(kind) or not self.alive(), ALIVE_LIMIT_S)
+        time.sleep(patience_s)
+        there = self.processes(kind) or self.processes("any")
+        if not there or not self.alive():
+            return None
+        process = self.rng.choice(sorted(there, key=lambda each: each.pid))
+        with contextlib.suppress(psutil.Error):
+            folder = run_folder_of(process, self.results)
+            what = "group" if victim == "group" else kind_of(process)
+            finished = bool(folder) and (folder / "summary.json").exists()
+            moment_s = time.monotonic() - self.started_at
+            before = self.processes("any")
+            if victim == "group":
+                os.killpg(self.process.pid, signum)
+            else:
+                process.send_signal(signum)
+            made = Kill(number, self.kind, what, signum.name, moment_s, folder.name if folder else "", finished)
+            self.kills.append(made)
+            self.watch(made, process, folder, before)
+            return made
+        return None
+
+    def watch(self, kill: Kill, process: psutil.Process, folder: Path | None, before: list[psutil.Process]) -> None:
+        """Note how long what was to end was alive."""
+        began, limit_s = time.monotonic(), GONE_SLURM_S if self.kind == "slurm" else GONE_S
+        limit_s *= 3 if os.getloadavg()[0] > len(os.sched_getaffinity(0)) else 1
+        if kill.victim in WHOLE:
+            left = lambda: processes_of(self.base)  # noqa: E731
+        elif folder and (kill.signal == "SIGKILL" or kill.victim in ("attempt", "torchrun")):
+            left = lambda: [each for each in before if lives(each) and run_folder_of(each, self.results) == folder]  # noqa: E731
+        else:
+            return  # a process may finish what it does before it heeds such a signal; the rows tell
+        if until(lambda: not left(), limit_s):
+            kill.gone_s = time.monotonic() - began
+        else:
+            names = Counter(kind_of(each) for each in left())
+            kill.faults.append(f"alive after {limit_s:g} s: {', '.join(f'{n} {name}' for name, n in names.items())}")
+
+    def processes(self, kind: str) -> list[psutil.Process]:
+        """The set's living processes of a kind."""
+        found = processes_of(self.base)
+        return found if kind == "any" else [each for each in found if kind_of(each) == kind]
+
+    def judge(self, last: bool) -> list[str]:
+        """What is wrong with the set now that nothing runs. last: after a suite that nobody disturbed."""
+        faults = []
+        if left := processes_of(self.base):
+            faults.append(f"{len(left)} processes are left: {sorted({kind_of(each) for each in left})}")
+            for each in left:
+                with contextlib.suppress(psutil.Error):
+                    each.kill()
+        faults += [f"{path.name}: {fault}" for path in self.results.glob("*.csv") for fault in faults_of_csv(path)]
+        if litter := [path.name for path in self.temporary.iterdir() if not path.name.startswith(CACHES)]:
+            faults.append(f"left in TMPDIR: {', '.join(sorted(litter)[:3])}")
+            for path in self.temporary.iterdir():
+                subprocess.run(["rm", "-rf", path], check=True)
+        runs = read_table(self.results, "runs")
+        rows = Counter(runs.run_id)
+        for kill in self.kills:
+            own = runs[runs.run_id == kill.run_id]
+            kill.status = "/".join(own.status)
+            ended_it = kill.signal in ("SIGKILL", "SIGQUIT") and kill.victim in ("attempt", "torchrun", "rank", "group")
+            if (own.status == "ok").any() and ended_it and not kill.finished:
+                kill.faults.append("its row says ok")
+        folders = [path.name for path in (self.results / "logs").iterdir()] if (self.results / "logs").exists() else []
+        if last:
+            faults += [f"{name} has {rows[name]} rows" for name in folders if rows[name] != 1]
+            if litter := [path.name for path in self.results.glob(".*.csv.*")]:
+                faults.append(f"left in the set: {', '.join(litter[:3])}")
+        faults += [f"{name} has {number} rows" for name, number in rows.items() if number > 1 and not last]
+        windows = Counter(read_table(self.results, "windows").run_id)
+        ok = runs[(runs.status == "ok") & (runs.repeat > 0)]
+        return faults + [
+            f"{name} is ok and has {windows[name]} windows" for name in ok.run_id if windows[name] != WINDOWS
+        ]
+
+
+def launch(command: list, asked: dict, output: Path) -> subprocess.Popen:
+    with open(output, "ab") as file:
+        return subprocess.Popen(
+            [str(word) for word in command],
+            cwd=ROOT,
+            env=environment(**asked),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            preexec_fn=hear_sigint,
+        )
+
+
+def until(condition: Callable[[], object], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def kind_of(process: psutil.Process) -> str:
+    """A rank's child of the same words is a loader worker."""
+    with contextlib.suppress(psutil.Error):
+        words = " ".join(process.cmdline())
+        kind = next((kind for kind, part in KINDS if part in words), process.name())
+        if kind == "rank" and process.parent() and process.parent().cmdline() == process.cmdline():
+            return "loader worker"
+        return kind
+    return "gone"
+
+
+def run_folder_of(process: psutil.Process, results: Path) -> Path | None:
+    """By RUN_DIR or RUN_ID in its environment, or the attempt's own flag."""
+    with contextlib.suppress(psutil.Error):
+        told, words = process.environ(), process.cmdline()
+        if "--run-id" in words:
+            return results / "logs" / words[words.index("--run-id") + 1]
+        if told.get("RUN_DIR"):
+            return Path(told["RUN_DIR"])
+        if told.get("RUN_ID"):
+            return results / "logs" / told["RUN_ID"]
+    return None
+
+
+def faults_of_csv(path: Path) -> Iterator[str]:
+    """Whether the file is whole: its last line, and as many cells in each row as in the header."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if text and not text.endswith("\n"):
+        yield "the last line is cut off"
+    rows = [*csv.reader(text.splitlines())]
+    wrong = [number for number, row in enumerate(rows, 1) if len(row) != len(rows[0])]
+    if wrong:
+        yield f"line {wrong[0]} has other cells than the header"
+
+
+# ---- what is played ------------------------------------------------------------------------------------------------
+
+
+def play_set(
+    kind: str, num_kills: int, first: int, base: Path, data: Path, cluster: dict, rng: random.Random
+) -> list[Kill]:
+    """Kill in one set, until it has had enough; then a suite that nobody disturbs. Returns the kills."""
+    played = Set(kind, base, cluster, rng)
+    missed = 0
+    while len(played.kills) < num_kills and missed < 2 * num_kills:
+        if not played.alive():
+            if played.process:
+                note(played, played.judge(last=False))
+            played.start(data)
+        missed += played.kill(first + len(played.kills), rng.choice(VICTIMS[kind])) is None
+    if played.alive() and played.wait() == 999:
+        note(played, [f"the suite did not end in {SUITE_LIMIT_S:g} s"])
+    note(played, played.judge(last=False))
+    played.start(data)
+    code = played.wait()
+    faults = played.judge(last=True)
+    runs = read_table(played.results, "runs")
+    done = runs[(runs.status == "ok") & (runs.repeat == played.repeats)]
+    if code or done.empty:
+        told = played.output.read_text(errors="replace").strip().splitlines()[-1:]
+        faults.append(
+            f"the next suite ended with {code} and {len(done)} ok runs in its last round ({''.join(told)[:150]})"
+        )
+    note(played, faults)
+    for kill in played.kills:
+        print(kill.line(), flush=True)
+    return played.kills
+
+
+def note(played: Set, faults: list[str]) -> None:
+    """What is wrong with a set is the last kill's, once."""
+    if played.kills:
+        known = {fault for kill in played.kills for fault in kill.faults}
+        played.kills[-1].faults += [fault for fault in faults if fault not in known]
+
+
+def play_pack(number: int, base: Path, data: Path, rng: random.Random) -> Kill:
+    """A pack that is killed leaves nothing that is taken for a whole one, and the next one makes it."""
+    base.mkdir()
+    asked, command = {"PACKED": base / "packed", "TMPDIR": base}, [sys.executable, "-m", "scripts.setup.pack"]
+    command += ["--data", data, "--pack", rng.choice(("full", "jpeg256"))]
+    kill = play_one("pack", number, command, asked, base, rng, within_s=5)
+    path = pack_path(Config(pack=command[-1]), "train")
+    path = base / "packed" / path.parent.name / path.name
+    if launch(command, asked, base / "output").wait(SUITE_LIMIT_S):
+        kill.faults.append("the next pack failed")
+    else:
+        with contextlib.closing(open(path, "rb")):
+            pack = Pack(path)
+        pack.check("checking")
+        if len(pack) != len([*(data / "train").rglob("*.JPEG")]):
+            kill.faults.append(f"the pack has {len(pack)} images")
+    print(kill.line(), flush=True)
+    return kill
+
+
+def play_report(number: int, base: Path, results: Path, rng: random.Random) -> Kill:
+    """Drawing leaves the tables as they are, whenever it is killed."""
+    base.mkdir()
+    module = rng.choice(("plot", "page"))
+    before = {path: path.read_bytes() for path in results.glob("*.csv")}
+    command = [sys.executable, "-m", f"scripts.report.{module}", "--results", results]
+    kill = play_one("report", number, command, {"TMPDIR": base}, base, rng, within_s=12)
+    if any(path.read_bytes() != content for path, content in before.items()):
+        kill.faults.append("a table has changed")
+    if launch(command, {"TMPDIR": base}, base / "output").wait(SUITE_LIMIT_S):
+        kill.faults.append("the next one failed")
+    print(kill.line(), flush=True)
+    return kill
+
+
+def play_one(
+    kind: str, number: int, command: list, asked: dict, base: Path, rng: random.Random, within_s: float
+) -> Kill:
+    """Start a command and signal it at a random moment."""
+    signum, moment_s = rng.choice(SIGNALS), rng.uniform(0, within_s)
+    process = launch(command, asked, base / "output")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(moment_s)
+    kill = Kill(number, kind, kind, signum.name, moment_s, finished=process.poll() is not None)
+    if not kill.finished:
+        process.send_signal(signum)
+    began = time.monotonic()
+    if until(lambda: process.poll() is not None and not processes_of(base), 3 * GONE_S):
+        kill.gone_s = time.monotonic() - began
+    else:
+        kill.faults.append("alive after 30 s")
+        process.kill()
+    return kill
+
+
+@contextlib.contextmanager
+def slurm_cluster(base: Path) -> Iterator[dict | None]:
+    """A local cluster: what a launcher's environment needs to find it; None where there can be none."""
+    script, env = ROOT / "scripts/setup/slurm_local.sh", os.environ | {"SLURM_LOCAL_DIR": str(base / "slurm")}
+    started = subprocess.run([script, "start"], env=env, capture_output=True, text=True, timeout=300)
+    if started.returncode:
+        print(f"no Slurm: {started.stderr.strip().splitlines()[-1:]}")
+        yield None
+        return
+    try:
+        yield {"SLURM_CONF": str(base / "slurm" / "slurm.conf")}
+    finally:
+        subprocess.run([script, "stop"], env=env, capture_output=True, timeout=120)
+
+
+def shares(num_kills: int, kinds: list[str]) -> dict[str, int]:
+    """Kills of each kind."""
+    total = sum(SHARES[kind] for kind in kinds)
+    dealt = {kind: int(num_kills * SHARES[kind] / total) for kind in kinds}
+    dealt[kinds[0]] += num_kills - sum(dealt.values())
+    return dealt
+
+
+def play(num_kills: int, kinds: list[str], base: Path, rng: random.Random) -> list[Kill]:
+    data, kills = base / "tiny images", []
+    for seed, part in enumerate(("train", "val")):
+        draw_images(data / part, 160, seed)
+
+    def sets(kind: str, wanted: int, cluster: dict) -> None:
+        for first in range(0, wanted, KILLS_A_SET):
+            place = base / f"{kind} {first}"
+            kills.extend(play_set(kind, min(KILLS_A_SET, wanted - first), len(kills) + 1, place, data, cluster, rng))
+
+    for kind, wanted in shares(num_kills, kinds).items():
+        if kind in ("suite", "sweep"):
+            sets(kind, wanted, {})
+        for _ in range(wanted if kind == "pack" else 0):
+            kills.append(play_pack(len(kills) + 1, base / f"pack {len(kills)}", data, rng))
+        for _ in range(wanted if kind == "report" else 0):
+            results = next(iter(base.glob("suite */a set")), None) or published_copy(base)
+            kills.append(play_report(len(kills) + 1, base / f"report {len(kills)}", results, rng))
+        if kind == "slurm" and wanted:
+            with slurm_cluster(base) as cluster:
+                if cluster:
+                    sets(kind, wanted, cluster)
+    return kills
+
+
+def published_copy(base: Path) -> Path:
+    shown = json.loads((ROOT / "results/published/shown.json").read_text())["cpu"]
+    subprocess.run(["cp", "-r", ROOT / "results/published" / shown, base / "published"], check=True)
+    return base / "published"
+
+
+def save(kills: list[Kill], path: Path) -> None:
+    """In the place of the kills before."""
+    path.unlink(missing_ok=True)
+    names = ("number", "kind", "victim", "signal", "moment_s", "run_id", "status", "gone_s")
+    rows = [{name: getattr(kill, name) for name in names} | {"faults": "; ".join(kill.faults)} for kill in kills]
+    add_rows(path, rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument(
+        "--seed", type=int, default=random.SystemRandom().randrange(2**31), help="default: another each time"
+    )
+    parser.add_argument("--kinds", nargs="*", choices=SHARES, default=list(SHARES))
+    parser.add_argument("--save", type=Path, default=MEASURED / "kill_fuzz.csv")
+    options = parser.parse_args()
+    print(f"{options.kills} kills, SEED={options.seed}", flush=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kill-fuzz-") as base:
+        kills = play(options.kills, options.kinds, Path(base), random.Random(options.seed))
+    try:
+        save(kills, options.save)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+    bad = sum(bool(kill.faults) for kill in kills)
+    minutes = (time.monotonic() - began) / 60
+    print(f"{len(kills)} kills in {minutes:.0f} minutes, {bad} with faults; SEED={options.seed}; {options.save}")
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""What fuzzing has found once stays mended: every input of tests/fuzz/corpus/, in a child process each target.
+
+.venv/bin/python -m pytest tests/fuzz/test_corpus.py
+"""
+
+import ctypes
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from fuzz import child
+from fuzz.child import Child
+from fuzz.run import CORPUS, TARGETS, prepared
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_inputs_that_were_found_once_end_well(name):
+    """Protects what was mended: a value, a documented error or a warning, and never a traceback or a crash."""
+    inputs = sorted((CORPUS / name).glob("*"))
+    findings = {}
+    with prepared(TARGETS[name]) as (seeds, folder), Child(TARGETS[name].attempt, folder) as one:
+        for content in [seeds[0], *(path.read_bytes() for path in inputs)]:
+            answer = one.ask(content)
+            if answer.finding:
+                findings[answer.finding] = answer.details[-500:]
+    assert findings == {}
+
+
+def misbehave(content: bytes, folder: Path) -> str:
+    """Does what an input's name says."""
+    match content:
+        case b"crash":
+            ctypes.string_at(0)
+        case b"raise":
+            raise ArithmeticError("planted")
+        case b"program":
+            subprocess.run(["true"], check=True)
+        case b"socket":
+            with socket.socket() as one:
+                one.bind(("127.0.0.1", 0))
+        case b"write":
+            (folder.parent / "outside").write_text("")
+        case b"hang":
+            time.sleep(60)
+        case b"memory":
+            return str(len(bytearray(os.urandom(1024)) * 2**22))
+    return "fine"
+
+
+def test_every_kind_of_finding_is_seen_and_the_next_input_is_tried(tmp_path, monkeypatch):
+    """Protects the fuzzers: a harness that misses a crash, a program or a hang finds nothing for ever."""
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(child, "ANSWER_LIMIT_S", 1.0)
+    monkeypatch.setattr(child, "MEMORY_LIMIT_MB", 100)
+    seen = {}
+    with Child(misbehave, tmp_path / "folder") as one:
+        for content in (b"crash", b"raise", b"program", b"socket", b"write", b"hang", b"memory"):
+            seen[content.decode()] = one.ask(content).finding
+            assert one.ask(b"good").outcome == "fine", content
+    assert seen["crash"].startswith("crash: SIGSEGV at") and seen["hang"].startswith("hangs")
+    assert seen["raise"].startswith("ArithmeticError at")
+    assert seen["program"].startswith("forbidden: starts a program") and "socket" in seen["socket"]
+    assert seen["write"].startswith("forbidden: writes outside") and seen["memory"]
