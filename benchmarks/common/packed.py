@@ -119,9 +119,9 @@ def check_tables(tables: Arrays, num_bytes: int, num_classes: int, pixels: bool)
         raise Damaged("its tables are not of as many images")
     if not len(ends):
         raise Damaged("it holds no image")
-    sizes = numpy.diff(ends, prepend=0)
-    if (sizes < 0).any() or ends[-1] > num_bytes or (ends < 0).any():
+    if ends[0] < 0 or (ends[1:] < ends[:-1]).any() or ends[-1] > num_bytes:
         raise Damaged("an image is outside of its images")
+    sizes = numpy.diff(ends, prepend=0)
     if (targets < 0).any() or (targets >= num_classes).any():
         raise Damaged("an image has no class")
     areas = shapes[:, 0] * shapes[:, 1]  # below 2^62
