@@ -21,19 +21,20 @@ from benchmarks.common.settings import Shape
 from benchmarks.common.split import Split
 
 
-def meeting_point(config: Config) -> str:
+def meeting_point(config: Config, num_ranks: int) -> dict:
     """Where the ranks meet: a file that only this step of this job can know, or the first node's address."""
     job = f"{os.environ['SLURM_JOB_ID']}-{os.environ['SLURM_STEP_ID']}-{os.environ.get('SLURM_RESTART_COUNT', 0)}"
     if config.rendezvous == "file":
-        return f"file://{os.path.abspath(os.environ.get('RUN_DIR', '.'))}/rendezvous-{job}"
+        path = os.path.abspath(os.path.join(os.environ.get("RUN_DIR", "."), f"rendezvous-{job}"))
+        return {"store": dist.FileStore(path, num_ranks)}
     port = 20000 + int(os.environ["SLURM_JOB_ID"]) * 16 % 10000 + int(os.environ["SLURM_STEP_ID"]) % 16
-    return f"tcp://{os.environ.get('MASTER_ADDR', os.environ['SLURM_LAUNCH_NODE_IPADDR'])}:{port}"
+    return {"init_method": f"tcp://{os.environ.get('MASTER_ADDR', os.environ['SLURM_LAUNCH_NODE_IPADDR'])}:{port}"}
 
 
 def main(config: Config, fit=fit) -> None:
     config, worker = start_worker(config, find_place("srun"))  # slurm: by SLURM_PROCID, SLURM_LOCALID and others
     dist.init_process_group(
-        init_method=meeting_point(config),
+        **meeting_point(config, worker.world_size),
         rank=worker.rank,
         world_size=worker.world_size,
         **group_options(config, worker),

@@ -83,7 +83,9 @@ def group_options(config: Config, worker: Worker) -> dict:
     the device, without which a barrier would guess it. In RENDEZVOUS_FILE, where a launcher names one, ranks meet."""
     options = {"backend": worker.backend, "timeout": timedelta(seconds=config.timeout_s)}
     if path := os.environ.get("RENDEZVOUS_FILE"):
-        options |= {"init_method": f"file://{path}", "rank": worker.rank, "world_size": worker.world_size}
+        store = dist.FileStore(path, worker.world_size)  # not file://, where a # or ? in the path would end it
+        store.set_timeout(options["timeout"])
+        options |= {"store": store, "rank": worker.rank, "world_size": worker.world_size}
     if worker.device.type == "cuda":
         options["device_id"] = worker.device
     return options

@@ -11,18 +11,19 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import usable_gpus
 
 HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name that begins with - is an option
+MOST_DIGITS = 9  # more than any machine has of anything
 
 
 def number(name: str, what: str, least: int = 1) -> int | None:
     """The whole number in environment variable `name`, None where it is not set.
 
-    Raises UserError, which says that it must be `what`, for other text.
+    Raises UserError, which says that it must be `what`, for other text, and for more than MOST_DIGITS.
     """
     text = os.environ.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal()) or int(text) < least:
-        raise UserError(f"{name} is {text!r}, but must be {what}, {least} or more")
+    if not (text.isascii() and text.isdecimal()) or len(text) > MOST_DIGITS or int(text) < least:
+        raise UserError(f"{name} is {text[:40]!r}, but must be {what}, {least} or more")
     return int(text)
 
 

@@ -31,7 +31,11 @@ def main(kind: Literal["all", "sweep", "scaling", "ablate"] = "all", /) -> int:
     def of_round(number: int) -> list[plan.Run]:
         return plan.fitted([run for run in made(dataclasses.replace(given, repeats=number)) if run.round == number])
 
-    runs = made(dataclasses.replace(given, repeats=rounds.least(given, of_round)))
+    num_rounds, a_round = rounds.least(given, of_round), len(of_round(1))
+    if num_rounds * a_round > plan.MOST_RUNS:
+        many = f"{num_rounds} rounds of {a_round} runs are more than {plan.MOST_RUNS} runs"
+        raise UserError(f"{many}; lower REPEATS, or give BUDGET, which adds rounds as long as there is time")
+    runs = made(dataclasses.replace(given, repeats=num_rounds))
     rounds.check(runs, given)
     strategy = "" if kind == "all" else preflight.only(given.strategy)  # not that of the first run: scaling has two
     report = {

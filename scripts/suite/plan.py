@@ -34,6 +34,7 @@ from scripts.suite.variables import Given, read_variables
 Point = tuple[str, Config, int, str, int]
 """A run of every round: strategy, configuration, ranks on this machine and no other (0: as many as there are, on all
 nodes), flags as typed, threads a rank."""
+MOST_VALUES, MOST_RUNS = 200, 20_000
 OF_A_CLUSTER = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
 
 
@@ -179,7 +180,10 @@ def sweep(given: Given) -> list[Run]:
     strategy, key = preflight.only(given.strategy), find_key(given.key)
     if key in NOT_COUNTED:
         raise UserError(f"KEY={key} cannot change what is measured ({NOT_COUNTED[key]}); sweep another option")
-    own = [value_flags(key, text) for text in dict.fromkeys(given.values.split())]
+    values = [*dict.fromkeys(given.values.split())]
+    if len(values) > MOST_VALUES:
+        raise UserError(f"VALUES holds {len(values)} values, but must be at most {MOST_VALUES}; sweep some of them")
+    own = [value_flags(key, text) for text in values]
     configs = [(load_config([*given.flags, *flags]), " ".join([given.args, *flags]).strip()) for flags in own]
     preflight.check_ranks([config for config, _ in configs], [given.ranks_here])
     share, first = machine.threads_per_rank(given.ranks_here), preflight.CORE[0]
@@ -280,6 +284,8 @@ def main(strategy: str = "", /) -> None:
         told = of_machine(given.ranks_here, machine.threads_per_rank(given.ranks_here))
         results = given.results if os.environ.get("PLAN") == "yes" else preflight.open_set(given.results)
         told |= {"RESULTS": str(results or "")}
+    if broken := [name for name, value in told.items() if not value.isprintable()]:
+        raise UserError(f"{broken[0]} is {told[broken[0]]!r}, which has a line end or the like in it; choose another")
     print("\n".join(f"{name}={value}" for name, value in told.items()))
 
 

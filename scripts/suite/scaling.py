@@ -10,7 +10,7 @@ from benchmarks.common import machine
 from benchmarks.common.config import load_config, whole_batch
 from benchmarks.common.errors import UserError
 from scripts.suite import preflight
-from scripts.suite.plan import Run, in_rounds, make_run
+from scripts.suite.plan import MOST_VALUES, Run, in_rounds, make_run
 from scripts.suite.variables import Given
 
 
@@ -21,8 +21,10 @@ def scaling(given: Given) -> list[Run]:
 
     if not given.strategy or not given.ranks:
         raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
-    if not all(word.isdecimal() and int(word) > 0 for word in given.ranks.split()):
-        raise UserError(f"RANKS is {given.ranks!r}, but must be numbers of ranks, such as 1 2 4")
+    words = given.ranks.split()
+    fit = [word.isascii() and word.isdecimal() and len(word) <= machine.MOST_DIGITS and int(word) > 0 for word in words]
+    if not all(fit) or len(words) > MOST_VALUES:
+        raise UserError(f"RANKS is {given.ranks[:80]!r}, but must be some numbers of ranks, such as 1 2 4")
     if elsewhere := [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]:
         raise UserError(f"RANKS are numbers of ranks on this machine; leave {elsewhere[0]} out")
     strategy, ranks = preflight.only(given.strategy), sorted({int(word) for word in given.ranks.split()})

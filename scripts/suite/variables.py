@@ -10,6 +10,8 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import STATUSES
 from scripts.analysis.words import parse_percent
 
+MOST_ROUNDS = 10_000
+
 
 @dataclasses.dataclass(frozen=True)
 class Given:
@@ -52,7 +54,12 @@ def read_variables() -> Given:
         raise UserError(f"RETRY is {text['RETRY']!r}; it takes {', '.join(again)}")
     flags = ["--config", os.environ.get("CONFIG") or default_config()]
     flags += ["--data", os.environ["DATA"]] if text["DATA"] else []
+    _check_nodes()
+    if not text["RESULTS"].isprintable():  # a launcher reads it as a line
+        raise UserError(f"RESULTS is {text['RESULTS']!r}, which has a line end or the like in it; choose another name")
     results = Path(os.environ["RESULTS"]) if text["RESULTS"] else None
+    if text["RESULTS"].startswith("-"):  # no flag of a program that gets it
+        results = results.absolute()
     if results and results.is_symlink():  # results/latest is about to be linked anew
         results = Path(os.path.relpath(results.resolve()))
     return Given(
@@ -84,9 +91,21 @@ def default_config() -> str:
 
 def _at_least_one(name: str, default: int) -> int:
     text = os.environ.get(name) or str(default)
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+    digits = text.lstrip("0")
+    if not (digits.isascii() and digits.isdecimal()):
         raise UserError(f"{name} is {text}, but must be at least 1")
-    return int(text)
+    if len(digits) > len(str(MOST_ROUNDS)) or int(digits) > MOST_ROUNDS:
+        raise UserError(f"{name} is {text[:40]}, but must be at most {MOST_ROUNDS}; for more rounds, call again")
+    return int(digits)
+
+
+def _check_nodes() -> None:
+    """Refuse what is no number of nodes, and a node beyond them. Raises UserError."""
+    nodes = machine.number("NNODES", "a number of nodes") or 1
+    node = machine.number("NODE_RANK", "the number of this node, of which the first is 0", least=0) or 0
+    if node >= nodes:
+        raise UserError(f"NODE_RANK is {node}, but must be less than NNODES, which is {nodes}; the first node is 0")
+    machine.number("CPUS_PER_TASK", "a number of cores")
 
 
 def _until() -> float | None:
@@ -114,6 +133,6 @@ def _limit_s() -> float | None:
         limit_s = float(text)
     except ValueError:
         limit_s = -1.0
-    if limit_s < 0:
+    if limit_s < 0 or limit_s == float("inf"):
         raise UserError(f"TIMEOUT is {text!r}, but must be seconds, 0 or more; 0 is no limit")
     return None if limit_s != limit_s else limit_s

@@ -11,7 +11,7 @@ from benchmarks.common.run_folder import RunFolder
 from scripts.suite.telemetry import Sampler
 
 # What a rank says when another one has left it: true, but not the cause. A note is `Name: text` of an exception, or a
-# sentence of ours. Some exceptions say no other thing; of others the libraries' own words count, and not a name in them.
+# sentence of ours. Some exceptions say nothing else; of others the libraries' own words count, but no path in them.
 LEFT_NAME = re.compile(
     r"(Dist(Backend|Network|Store)?|HorovodInternal|Connection\w+|BrokenPipe)Error|Process(Exited|Raised)Exception"
 )

@@ -27,7 +27,15 @@ def given(monkeypatch, tmp_path):
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
 
     def read(**variables) -> plan.Given:
-        for name in (*VARIABLES.split(), "TASKS_PER_NODE", "GPUS_PER_NODE", "THREADS_PER_RANK", "REPEAT"):
+        for name in (
+            *VARIABLES.split(),
+            "TASKS_PER_NODE",
+            "NODE_RANK",
+            "CPUS_PER_TASK",
+            "GPUS_PER_NODE",
+            "THREADS_PER_RANK",
+            "REPEAT",
+        ):
             monkeypatch.delenv(name, raising=False)
         ours = {"CONFIG": tmp_path / "own.yaml", "NUM_GPUS": 0, "STRATEGIES": "single ddp", "REPEATS": 2}
         for name, value in (ours | variables).items():

@@ -1,4 +1,4 @@
-"""A finished run keeps its row whatever becomes of who reads its output; and what is killed leaves one row and no process.
+"""A finished run keeps its row whoever reads its output; what is killed leaves one row and no process.
 
 .venv/bin/python -m pytest tests/suite/test_killed.py
 """
@@ -85,7 +85,7 @@ def test_a_terminal_that_closes_ends_a_run_with_its_row_and_under_nohup_does_not
         started[name] = (process, folder, master)
     for _, folder, master in started.values():
         until((folder.path / "began").exists, "the run begins", 60)
-        until(lambda: select.select([master], [], [], 0)[0], "the bar is drawn", 60)
+        until(lambda master=master: select.select([master], [], [], 0)[0], "the bar is drawn", 60)
         os.close(master)
     time.sleep(0.5)  # some bars that nobody sees
     (started["nohup"][1].path / "go").touch()

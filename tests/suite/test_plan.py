@@ -18,7 +18,7 @@ from benchmarks.common.files import locked
 from benchmarks.common.results import append_rows, read_table
 from scripts.proof import wanted
 from scripts.setup import pack
-from scripts.suite import plan, preflight, source, worktrees
+from scripts.suite import bench, plan, preflight, scaling, source, worktrees
 from scripts.suite.preflight import CORE, all_strategies
 
 # --- done already -------------------------------------------------------------------------------------------------
@@ -244,6 +244,43 @@ def test_ranks_of_all_machines(monkeypatch, variables, ranks_and_nodes):
 
 
 BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663", "a:4\n", "-oProxyCommand=x:4"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"NNODES": "abc"}, "NNODES is 'abc', but must be a number of nodes"),
+        ({"NNODES": 2, "NODE_RANK": "abc"}, "NODE_RANK is 'abc'"),
+        ({"NNODES": 2, "NODE_RANK": 2}, "NODE_RANK is 2, but must be less than NNODES, which is 2"),
+        ({"NODE_RANK": 1}, "NODE_RANK is 1, but must be less than NNODES, which is 1"),
+        ({"NPROC": "9" * 5000}, "NPROC is '9999.*, but must be a number of ranks"),
+        ({"CPUS_PER_TASK": "x"}, "CPUS_PER_TASK is 'x'"),
+        ({"TIMEOUT": "1e400"}, "TIMEOUT is '1e400', but must be seconds"),
+        ({"REPEATS": 10**9}, "REPEATS is 1000000000, but must be at most 10000"),
+        ({"REPEATS": "9" * 5000}, "REPEATS is 9999.*, but must be at most 10000"),
+        ({"SEEDS": 10**9}, "SEEDS is 1000000000, but must be at most 10000"),
+        ({"RESULTS": "a\nPYTHON=b"}, r"RESULTS is 'a\\nPYTHON=b', which has a line end"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_at_once(given, variables, words):
+    """Protects the reader from tracebacks, from a plan of a thousand million runs, and from a line taken for another
+    variable."""
+    with pytest.raises(UserError, match=words):
+        given(**variables)
+
+
+def test_more_runs_than_anybody_waits_for_are_refused_before_they_are_made(given, monkeypatch, capsys):
+    """Protects a terminal from minutes without an answer, also where each number is fit by itself."""
+    monkeypatch.setenv("PLAN", "yes")
+    given(REPEATS=10_000, STRATEGIES="single ddp fsdp")
+    with pytest.raises(UserError, match=r"10000 rounds of .* runs are more than 20000 runs; lower REPEATS"):
+        bench.main("all")
+    values = " ".join(map(str, range(100_000)))
+    with pytest.raises(UserError, match="VALUES holds 100000 values, but must be at most 200"):
+        plan.sweep(given(STRATEGY="single", KEY="lr", VALUES=values))
+    for ranks in (values, f"1 {'9' * 5000}"):
+        with pytest.raises(UserError, match=r"RANKS is .*, but must be some numbers of ranks"):
+            scaling.scaling(given(STRATEGY="ddp", RANKS=ranks))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from scripts.suite.verdict import first_cause
 LEFT = [
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:12345",
     "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:1065] readv error: No route to host",
-    "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:83] Timed out waiting 20000ms for recv operation to complete",
+    "RuntimeError: [../gloo/transport/tcp/buffer.cc:83] Timed out waiting 20000ms for recv operation to complete",
     "RuntimeError: Application timeout caused pair closure",
     "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error",
     "RuntimeError: Broken pipe",
