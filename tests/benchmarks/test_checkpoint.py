@@ -421,9 +421,7 @@ def test_no_file_of_a_folder_is_a_link_to_another(checkpoints):
     ],
 )
 def test_a_training_goes_on_with_its_settings(trained, changes, words, capsys):
-    """Protects the weights at the end from being of two trainings without a word.
-
-    --resume-anyway goes on, and says it."""
+    """Protects the weights at the end from being of two trainings without a word. --resume-anyway goes on."""
     config, saved = trained
     config = dataclasses.replace(config, resume=True, **changes)
     path = Path("last.pt")

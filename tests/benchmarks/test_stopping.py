@@ -69,7 +69,7 @@ def test_all_ranks_stop_after_the_same_step(tmp_path):
     """Protects a checkpoint, which all ranks write together: whoever hears of a signal when, before a step or in it,
     all end after the step that the foremost has begun, and none waits in a step that another leaves out.
 
-    Seen to fail with the first rank's number in place of the largest, and with steps read before the signal is set."""
+    Seen to fail with the smallest of the ranks' numbers in place of the largest."""
     for number, points in enumerate(POINTS):
         folder = RunFolder(tmp_path / str(number))
         folder.path.mkdir()
@@ -84,6 +84,17 @@ def test_all_ranks_stop_after_the_same_step(tmp_path):
         ended = [rank.ended_after for rank in ranks]
         assert ended == [folder.decided_stop()] * size, (points, ended)
         assert min(points) // 2 <= ended[0] <= min(points) // 2 + 2, (points, ended)
+
+
+def test_the_signal_is_set_before_the_steps_are_read(tmp_path):
+    """Protects the same: a rank that looked before the signal was set has counted its step before it was read."""
+    found = []
+
+    class Watched(StopRequest):
+        steps_begun = property(lambda self: found.append(self.signum) or 3, lambda self, steps: None)
+
+    Watched(Worker(CPU, world_size=2), RunFolder(tmp_path), 1.0).ask(TERM)
+    assert found == [TERM]
 
 
 def test_a_signal_of_one_rank_waits_for_the_next_agreement_on_all(tmp_path):
