@@ -67,9 +67,9 @@ NEEDED := torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psu
 
 ifeq ($(SETUP),no)
 setup:
-	@$(PYTHON) -c 'import importlib.util as u, sys; \
+	@"$$PYTHON" -c 'import importlib.util as u, sys; \
 	  missing = [n for n in "$(NEEDED)".split() if not u.find_spec(n)]; \
-	  sys.exit(f"error: $(PYTHON) lacks {chr(44).join(missing)}; requirements.txt lists all" if missing else 0)'
+	  sys.exit(f"error: {sys.executable} lacks {chr(44).join(missing)}; requirements.txt lists all" if missing else 0)'
 else
 setup: .venv/.ready .venv/.extras ## install everything into .venv, as the other targets do by themselves
 endif
@@ -89,7 +89,7 @@ endif
 again:
 
 data: setup ## make imagenet-mini, unless DATA is given
-	@test -n "$$DATA" || $(PYTHON) -m scripts.setup.make_dataset
+	@test -n "$$DATA" || "$$PYTHON" -m scripts.setup.make_dataset
 
 bench-all: setup data ## time the core strategies (STRATEGIES=all: every one), REPEATS rounds, then draw the charts
 	@launchers/all.sh
@@ -101,48 +101,48 @@ $(BENCHES): bench-%: setup data
 	@STRATEGIES=$* launchers/all.sh
 
 plot: setup ## draw the charts of RESULTS (one or several sets) again
-	@$(PYTHON) -m scripts.report.plot --results $(or $(RESULTS),results/latest)
+	@"$$PYTHON" -m scripts.report.plot --results $${RESULTS:-results/latest}
 
 compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; without B: strategies within A
-	@$(PYTHON) -m scripts.analysis.compare --a "$(or $(A),results/latest)" $(if $(B),--b "$(B)") \
-	  $(if $(FAIL_OVER),--fail-over $(FAIL_OVER)) $(ARGS)
+	@"$$PYTHON" -m scripts.analysis.compare --a "$${A:-results/latest}" $${B:+--b "$$B"} \
+	  $${FAIL_OVER:+--fail-over "$$FAIL_OVER"} $$ARGS
 
 ab: setup data ## is B faster than A, in one sitting? A=HEAD~1 B=tree: [FAIL_OVER=5%]; also flags:..., config:FILE, python:PATH
-	@STRATEGY=$(or $(STRATEGY),ddp) $(PYTHON) -m scripts.suite.ab
+	@STRATEGY="$${STRATEGY:-ddp}" "$$PYTHON" -m scripts.suite.ab
 
 roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FLOPs and bytes of a step; ARGS="--layers"
-	@$(PYTHON) -m scripts.probe.roof $(ARGS)
+	@"$$PYTHON" -m scripts.probe.roof $$ARGS
 
 forecast: setup ## memory that each strategy needs: ARGS="--memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml"
-	@$(PYTHON) -m scripts.suite.room $(ARGS)
+	@"$$PYTHON" -m scripts.suite.room $$ARGS
 
 gpu-check: setup ## everything that the suite says of GPUs, tried on this one, in 9 minutes; called again, it goes on; without a GPU a dry run
-	@$(PYTHON) -m scripts.gpu_check.run $(ARGS)
+	@"$$PYTHON" -m scripts.gpu_check.run $$ARGS
 
 profile: setup ## torch.profiler around some steps: the top kernels, and how far each kind of layer is from the roof
-	@$(PYTHON) -m scripts.probe.profile $(ARGS)
+	@"$$PYTHON" -m scripts.probe.profile $$ARGS
 
 power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spread of RESULTS
-	@$(PYTHON) -m scripts.analysis.power --results "$(or $(RESULTS),results/latest)"
+	@"$$PYTHON" -m scripts.analysis.power --results "$${RESULTS:-results/latest}"
 
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
-	@STRATEGY=$(or $(STRATEGY),ddp) $(PYTHON) -m scripts.report.page --results "$(or $(RESULTS),results/latest)" $(if $(filter no,$(MEASURE)),,--measure)
+	@STRATEGY="$${STRATEGY:-ddp}" "$$PYTHON" -m scripts.report.page --results "$${RESULTS:-results/latest}" $(if $(filter no,$(MEASURE)),,--measure)
 
 publish: setup ## check RESULTS and put it into results/published/NAME with its report; README's figures follow
-	@$(PYTHON) -m scripts.report.publish --results "$(or $(RESULTS),results/latest)" --name "$(if $(findstring command line,$(origin NAME)),$(NAME))" $(if $(filter yes,$(REPLACE)),--replace)
+	@"$$PYTHON" -m scripts.report.publish --results "$${RESULTS:-results/latest}" --name "$(if $(findstring command line,$(origin NAME)),$$NAME)" $(if $(filter yes,$(REPLACE)),--replace)
 
 gallery: setup ## all published sets on one page, results/gallery.html: filters, J/image, seconds of an epoch; PRICE_PER_HOUR=2.50 adds costs
 	$(if $(findstring $$,$(value PRICE_PER_HOUR)),$(error PRICE_PER_HOUR has a $$ in it, which make takes for a variable; give the number alone, such as 2.50))
-	@$(PYTHON) -m scripts.report.gallery $(if $(PRICE_PER_HOUR),--price-per-hour "$(PRICE_PER_HOUR)")
+	@"$$PYTHON" -m scripts.report.gallery $${PRICE_PER_HOUR:+--price-per-hour "$$PRICE_PER_HOUR"}
 
 reproduce: setup data ## a published set again, at its commit, and compared: SET=results/published/x
-	@$(PYTHON) -m scripts.suite.reproduce
+	@"$$PYTHON" -m scripts.suite.reproduce
 
 readme: setup ## the figures in the READMEs again, from the committed results
-	@$(PYTHON) -m scripts.report.readme
+	@"$$PYTHON" -m scripts.report.readme
 
 verify: setup data ## prove that the runs of RESULTS (or of CONFIG, ARGS) compute the same update; STRATEGIES for some
-	@$(PYTHON) -m scripts.proof.verify
+	@"$$PYTHON" -m scripts.proof.verify
 
 sweep: setup data ## one option, several values: STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"
 	@launchers/all.sh sweep
@@ -151,60 +151,60 @@ scaling: setup data ## strong and weak scaling: STRATEGY=ddp RANKS="1 2 4"
 	@launchers/all.sh scaling
 
 ablate: setup data ## what each option is worth, by itself and all together: STRATEGY=ddp REPEATS=5
-	@STRATEGY=$(or $(STRATEGY),ddp) launchers/all.sh ablate
+	@STRATEGY="$${STRATEGY:-ddp}" launchers/all.sh ablate
 
 peers: setup data ## ddp beside what one would pick instead, launches by turns: PEERS="fabric bare" MINUTES=30
-	@$(PYTHON) -m scripts.probe.peers $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PEERS),--only $(PEERS))
+	@"$$PYTHON" -m scripts.probe.peers $${MINUTES:+--minutes "$$MINUTES"} $${PEERS:+--only $$PEERS}
 
 mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
-	@$(PYTHON) -m scripts.report.mlperf_log --results "$(or $(RESULTS),results/latest)" $(ARGS)
+	@"$$PYTHON" -m scripts.report.mlperf_log --results "$${RESULTS:-results/latest}" $$ARGS
 
 pack: setup data ## write the images as one mapped file a split: DATA=... PACK=full, 256 or jpeg256 PACKED=folder
-	@$(PYTHON) -m scripts.setup.pack --data "$(or $(DATA),data/imagenet-mini)" --pack $(or $(PACK),full)
+	@"$$PYTHON" -m scripts.setup.pack --data "$${DATA:-data/imagenet-mini}" --pack "$${PACK:-full}"
 
 bench-loaders: setup data ## the loaders of this suite, bare loops and other projects' loaders, side by side
-	@$(PYTHON) -m scripts.probe.loaders --data "$(or $(DATA),data/imagenet-mini)" $(ARGS)
+	@"$$PYTHON" -m scripts.probe.loaders --data "$${DATA:-data/imagenet-mini}" $$ARGS
 
 bench-allreduce: setup ## all-reduces of 1 KB to 256 MB by each strategy's own path; its fit is the link model of predict
-	@$(PYTHON) -m scripts.probe.allreduce $(ARGS)
+	@"$$PYTHON" -m scripts.probe.allreduce $$ARGS
 
 predict: setup ## 2 to 4,096 devices, from RESULTS and LINK, or MACHINE=h100x8, v100x4; ARGS="--between-gbit 100"
 ifeq ($(or $(MACHINE),here),here)
-	@test -e "$(or $(RESULTS),results/latest)/gradients.csv" || $(PYTHON) -m scripts.probe.gradients --results "$(or $(RESULTS),results/latest)"
+	@test -e "$${RESULTS:-results/latest}/gradients.csv" || "$$PYTHON" -m scripts.probe.gradients --results "$${RESULTS:-results/latest}"
 endif
-	@$(PYTHON) -m scripts.report.predict --machine $(or $(MACHINE),here) --results "$(or $(RESULTS),results/latest)" $(if $(LINK),--link "$(LINK)") $(ARGS)
+	@"$$PYTHON" -m scripts.report.predict --machine "$${MACHINE:-here}" --results "$${RESULTS:-results/latest}" $${LINK:+--link "$$LINK"} $$ARGS
 
 predict-check: setup data ## this machine's 2-rank steps, predicted from what exchanges nothing, beside measured ones; ARGS="--gbit 1"
-	@$(PYTHON) -m scripts.probe.predict_check $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
+	@"$$PYTHON" -m scripts.probe.predict_check $${CONFIG:+--config "$$CONFIG"} $$ARGS
 
 listing: setup ## what a rank pays to know 1.3 million files, by ImageFolder and by the index
-	@$(PYTHON) -m scripts.probe.listing $(if $(DATA),--data "$(DATA)")
+	@"$$PYTHON" -m scripts.probe.listing $${DATA:+--data "$$DATA"}
 
 loader: setup data ## is the loader the limit? loader alone, training alone, both; and how many cores it needs
-	@$(PYTHON) -m scripts.probe.loader --results "$(or $(RESULTS),results/latest)"
-	@$(PYTHON) -m scripts.probe.workers --results "$(or $(RESULTS),results/latest)"
+	@"$$PYTHON" -m scripts.probe.loader --results "$${RESULTS:-results/latest}"
+	@"$$PYTHON" -m scripts.probe.workers --results "$${RESULTS:-results/latest}"
 
 flags: setup ## every configuration field and its flag
-	@$(PYTHON) -m benchmarks.single --help
+	@"$$PYTHON" -m benchmarks.single --help
 
 test: setup data ## the tests, but for the slow ones
-	@$(PYTHON) -m pytest -m "not slow" $(TESTS)
+	@"$$PYTHON" -m pytest -m "not slow" $$TESTS
 
 test-all: setup data ## every test
-	@$(PYTHON) -m pytest $(TESTS)
+	@"$$PYTHON" -m pytest $$TESTS
 
 test-faults: setup data ## the fault matrix: every fault that can be made on this machine
-	@$(PYTHON) -m pytest tests/faults
+	@"$$PYTHON" -m pytest tests/faults
 
 fuzz: setup data ## damaged images, packs, indexes, YAML, tables, checkpoints, manifests: MINUTES=10 SEED=1
-	@PYTHONPATH=tests $(PYTHON) -m fuzz.run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	@PYTHONPATH=tests "$$PYTHON" -m fuzz.run $${MINUTES:+--minutes "$$MINUTES"} $${SEED:+--seed "$$SEED"}
 
 kill-fuzz: setup ## any process of a suite, sweep, pack, report or Slurm job is killed at any moment: KILLS=60 SEED=1
-	@PYTHONPATH=tests $(PYTHON) -m faults.kill_fuzz $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+	@PYTHONPATH=tests "$$PYTHON" -m faults.kill_fuzz $${KILLS:+--kills "$$KILLS"} $${SEED:+--seed "$$SEED"}
 
 lint: setup ## ruff and shellcheck
-	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check --quiet .
-	@$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*/*.sh .ci/run
+	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .
+	@$$("$$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*/*.sh .ci/run
 
 clean: ## remove caches, and results that are neither published nor in use; asks before, unless YES=yes
 	@rm -rf .pytest_cache .ruff_cache .hypothesis

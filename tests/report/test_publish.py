@@ -256,7 +256,7 @@ def test_charts_say_what_matplotlib_says_of_itself(tmp_path):
 
 def test_a_name_in_the_environment_is_none():
     """WSL sets NAME to the machine's. Mutant: $(NAME) as it stands."""
-    for words, wanted in ((["NAME=mine"], '--name "mine"'), ([], '--name ""'), (["-e"], '--name ""')):
+    for words, wanted in ((["NAME=mine"], '--name "$NAME"'), ([], '--name ""'), (["-e"], '--name ""')):
         command = ["make", "-n", "publish", "SETUP=no", *words]
         done = subprocess.run(command, cwd=ROOT, env=environment(NAME="DESKTOP-1"), capture_output=True, text=True)
         assert wanted in done.stdout, done.stderr

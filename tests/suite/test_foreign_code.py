@@ -84,3 +84,25 @@ def test_make_drops_it_too():
     env = environment(CDPATH="/elsewhere", PYTHONSAFEPATH="1", PYTHON=sys.executable)
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     assert "PYTHON=" in done.stdout and "CDPATH" not in done.stdout and "SAFEPATH" not in done.stdout
+
+
+TARGETS = """plot compare power report publish gallery mlperf pack bench-loaders bench-allreduce predict predict-check
+listing loader peers roof forecast profile gpu-check ab ablate reproduce fuzz kill-fuzz test test-all""".split()
+VARIABLES = """RESULTS DATA NAME A B FAIL_OVER STRATEGY ARGS PRICE_PER_HOUR MINUTES PEERS PACK MACHINE LINK CONFIG SEED
+KILLS TESTS""".split()
+
+
+@pytest.mark.parametrize("as_variable", [True, False])
+def test_no_text_of_a_variable_is_run_by_a_recipe(tmp_path, as_variable):
+    """Protects who completes the name of a folder that somebody else has named.
+
+    Mutant: any recipe that has $(RESULTS), say, in place of "$$RESULTS". The interpreter's path has a space.
+    """
+    ran, python = tmp_path / "ran", tmp_path / "an interpreter"
+    python.write_text("#!/bin/bash\n")
+    python.chmod(0o755)
+    given = dict.fromkeys(VARIABLES, f"x`touch {ran}`;touch {ran};")
+    words = ["make", "-k", "SETUP=no", *TARGETS, *(f"{name}={text}" for name, text in given.items() if as_variable)]
+    env = environment(**({} if as_variable else given)) | {"PYTHON": str(python)}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert "No rule to make" not in done.stderr and not ran.exists()
