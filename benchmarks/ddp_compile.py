@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.account import exchange_of, no_exchange
-from benchmarks.common.compiling import check_compiler
+from benchmarks.common.compiling import prepare_compiler
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
 from benchmarks.common.devices import all_reduce_sum, ddp_options, group_options, start_worker, synchronize
@@ -25,7 +25,7 @@ from benchmarks.common.split import Split
 
 def main(config: Config, fit=fit) -> None:
     config, worker = start_worker(config, find_place("torchrun"))
-    check_compiler(on_gpu=worker.device.type == "cuda")
+    prepare_compiler(on_gpu=worker.device.type == "cuda")
     dist.init_process_group(**group_options(config, worker))
     with rank_first(worker.rank, dist.barrier):
         train, val = build_loaders(config, worker)

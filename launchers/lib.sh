@@ -16,7 +16,7 @@ PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
 export PYTHON
 STRATEGY_NAME=$(basename "$0" .sh)
-unset RENDEZVOUS_FILE # of a run around this one
+unset RENDEZVOUS_FILE RENDEZVOUS_DIR # of a run around this one
 
 if [ -z "${RUN_ID:-}" ]; then
   told=$("$PYTHON" -m scripts.suite.plan "$STRATEGY_NAME") || exit 2
@@ -68,8 +68,15 @@ see_only() { # N: one process takes all GPUs that it sees, so it sees the first 
 
 meet_in_files() { # fills FILES: torchrun's words for it; its stores, as of `torchrun --standalone`, would listen on every address
   over_loopback
-  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$RESULTS/logs/$RUN_ID/ranks
-  FILES=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$RESULTS/logs/$RUN_ID/torchrun")
+  local folder=$RESULTS/logs/$RUN_ID
+  # torchrun unpickles its store: whoever can put another file there runs commands in it, and a group's members often can
+  # write to RESULTS. Nobody else can rename what lies in /tmp. The attempt removes it. A container may not have /tmp.
+  if [ -z "${CONTAINER:-}" ]; then
+    folder=$(mktemp -d "${TMPDIR:-/tmp}/ranks.XXXXXXXX")
+    export RENDEZVOUS_DIR=$folder
+  fi
+  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$folder/ranks
+  FILES=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$folder/torchrun")
 }
 
 words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, on each node of the allocation, or as one of NNODES

@@ -1,15 +1,19 @@
 """What torch.compile needs of the machine. Needs no torch.
 
-from benchmarks.common.compiling import check_compiler, no_compiler
+from benchmarks.common.compiling import no_compiler, prepare_compiler
 """
 
 import os
 import shutil
 import sysconfig
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.common.errors import Unavailable
+from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.files import home
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def no_compiler(on_gpu: bool) -> str:
@@ -26,7 +30,31 @@ def no_compiler(on_gpu: bool) -> str:
     return ""
 
 
-def check_compiler(on_gpu: bool) -> None:
-    """Raises Unavailable where nothing can be compiled."""
+def prepare_compiler(on_gpu: bool) -> None:
+    """Call it before torch.compile: it keeps what is compiled private.
+
+    Raises Unavailable where nothing can be compiled, and UserError as private_cache does.
+    """
     if why := no_compiler(on_gpu):
         raise Unavailable(why)
+    os.environ[CACHE] = os.environ.get(CACHE) or str(private_cache())
+
+
+def private_cache() -> Path:
+    """A folder for what torch.compile keeps, into which only this user can write; a new one for a user without a home.
+
+    torch takes /tmp/torchinductor_<user>, whoever made it, and unpickles and loads what lies there. Raises UserError
+    where somebody else can write to the folder.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or (home() and home() / ".cache")
+    if not cache:
+        return Path(tempfile.mkdtemp(prefix="torchinductor-"))
+    folder = Path(cache, "imagenet-parallel-benchmarks", "torchinductor")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError:  # a home that cannot be written, such as a container's
+        return Path(tempfile.mkdtemp(prefix="torchinductor-"))
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise UserError(f"others can write to {folder}, from which torch.compile runs code; remove it, or set {CACHE}")
+    return folder

@@ -7,7 +7,7 @@ import torch
 import torchvision
 from torch import nn
 
-from benchmarks.common.compiling import check_compiler
+from benchmarks.common.compiling import prepare_compiler
 from benchmarks.common.config import Config
 from benchmarks.common.data import MEMORY_FORMATS
 from benchmarks.common.errors import UserError
@@ -17,7 +17,7 @@ from benchmarks.common.stages import trace
 def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Module:
     """A torchvision ResNet with weights drawn from config.seed on the CPU, so that every rank, strategy and
     device starts from the same ones; float32, but its forward pass computes in config.precision where that is bf16.
-    Raises UserError for norm=sync or CUDA graphs on a CPU, and Unavailable as check_compiler does."""
+    Raises UserError for norm=sync or CUDA graphs on a CPU, and Unavailable as prepare_compiler does."""
     if config.norm == "sync" and device.type != "cuda":
         raise UserError("norm sync (SyncBatchNorm) runs on GPUs only; use --norm group, or batch")
     torch.manual_seed(config.seed)
@@ -28,7 +28,7 @@ def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Mo
     if config.cuda_graphs and not (config.compile and device.type == "cuda"):
         raise UserError("cuda_graphs are of compiled kernels on GPUs: it goes with --compile, and not on a CPU")
     if config.compile:
-        check_compiler(on_gpu=device.type == "cuda")
+        prepare_compiler(on_gpu=device.type == "cuda")
         # the module itself, so that its tensors keep their names
         model.compile(mode="reduce-overhead" if config.cuda_graphs else None)
     return model

@@ -54,10 +54,22 @@ def main(options: Options, command: list[str]) -> int:
     folder.path.mkdir(parents=True, exist_ok=True)
     if options.skip:
         return skip(options, folder)
-    with locked(folder.unrecorded) as unrecorded:
-        code = run(options, command, folder, unrecorded)
-        folder.unrecorded.unlink()
-        return code
+    try:
+        with locked(folder.unrecorded) as unrecorded:
+            code = run(options, command, folder, unrecorded)
+            folder.unrecorded.unlink()
+            return code
+    finally:
+        remove_rendezvous()
+
+
+def remove_rendezvous() -> None:
+    """Remove the files in which the ranks met; launchers/lib.sh made their folder for this run alone."""
+    if path := os.environ.get("RENDEZVOUS_DIR"):
+        with contextlib.suppress(OSError):
+            for name in ("ranks", "torchrun"):
+                Path(path, name).unlink(missing_ok=True)
+            os.rmdir(path)
 
 
 def skip(options: Options, folder: RunFolder) -> int:

@@ -5,8 +5,10 @@
 
 import dataclasses
 import math
+import os
 import runpy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -156,3 +158,23 @@ def test_a_compiled_run_says_how_long_it_compiled(tmp_path, tiny_data, tiny_conf
     where = {"DATA": tiny_data, "CONFIG": tiny_config}
     row, _ = trained(tmp_path / "single", tmp_path / "set", "--compile", "single", **where)
     assert row["compile_s"] > 1 and row["step_ms_p95"] < 1000 * row["compile_s"] / 2
+
+
+def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path):
+    """Protects from another user of the machine: torch unpickles what lies in /tmp/torchinductor_<user>.
+
+    Mutants: no look at the mode; the variable is not set.
+    """
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(compiling.CACHE, raising=False)
+    compiling.prepare_compiler(on_gpu=False)
+    folder = Path(os.environ[compiling.CACHE])
+    assert folder.is_relative_to(tmp_path) and folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o770)
+    with pytest.raises(UserError, match="others can write to"):
+        compiling.private_cache()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nobody/writes/here")
+    assert compiling.private_cache().stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv(compiling.CACHE, "/the/user's own")
+    compiling.prepare_compiler(on_gpu=False)
+    assert os.environ[compiling.CACHE] == "/the/user's own"

@@ -46,20 +46,25 @@ FAST = {"ddp", "horovod_ddp"}  # one of each tool that listens
     "strategy", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE]
 )
 def test_a_run_on_one_machine_listens_on_loopback(tmp_path, strategy):
-    """Protects users of a shared machine: whoever reaches a port of a run can stop it, or worse. And /tmp from what
-    torchrun leaves there."""
+    """Protects users of a shared machine: whoever reaches a port of a run can stop it, and whoever can put a file in
+    the place of torchrun's store runs commands in torchrun. And /tmp from what torchrun and the launcher leave there.
+    """
     results, temporary = tmp_path / "set", tmp_path / "tmp"
     temporary.mkdir()
     process = start([ROOT / "launchers" / f"{strategy}.sh"], results, "slow", ARGS="--steps 1000", TMPDIR=temporary)
     try:
-        found = listeners("RUN_DIR", until_planted(results))
-        left = [*temporary.glob("torchelastic_*")]
+        run_dir = until_planted(results)
+        found = listeners("RUN_DIR", run_dir)
+        left = [*temporary.glob("torchelastic_*"), *run_dir.glob("torchrun*"), *run_dir.glob("ranks*")]
+        stores = [path.parent for path in temporary.glob("ranks.*/torchrun")]
+        assert len(stores) == bool(stores) and all(path.stat().st_mode & 0o777 == 0o700 for path in stores)
+        assert stores or strategy != "ddp"
     finally:
         process.send_signal(signal.SIGTERM)
         finish(process, results)
     if strategy not in ONE_PROCESS:
         assert found, "ranks that talk to each other listen somewhere"
-    assert not beyond_loopback(found) and not left
+    assert not beyond_loopback(found) and not left and not [*temporary.glob("ranks.*")]
 
 
 # --- every other command that starts ranks ------------------------------------------------------------------------
