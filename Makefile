@@ -208,4 +208,4 @@ lint: setup ## ruff and shellcheck
 
 clean: ## remove caches, and results that are neither published nor in use; asks before, unless YES=yes
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
-	@"$$(command -v "$(PYTHON)" || echo python3)" -m scripts.suite.clean
+	@"$$(command -v "$(PYTHON)" || echo python3)" -m scripts.suite.clean $(if $(filter yes,$(YES)),--yes)

@@ -7,8 +7,8 @@ Exit code: 0; 1 where the answer was no; 2 where nobody could be asked, and noth
 library only, so that it runs where nothing is installed.
 """
 
+import argparse
 import contextlib
-import os
 import re
 import shutil
 import socket
@@ -26,7 +26,7 @@ MOST_NAMED = 10
 CHECKOUTS = re.compile(r"\.worktrees-(\d+)@(.+)-[^-]+")  # worktrees.PREFIX
 
 
-def main(results: Path = ROOT / "results") -> int:
+def main(yes: bool, results: Path = ROOT / "results") -> int:
     found = sorted(path for path in results.glob("*") if path.name not in KEPT) if results.is_dir() else []
     with contextlib.ExitStack() as held:
         in_use = {path: why for path in found if (why := held.enter_context(_claim(path)))}
@@ -40,7 +40,7 @@ def main(results: Path = ROOT / "results") -> int:
         print("to remove:", *(f"  {path}{_about(path)}" for path in free[:MOST_NAMED]), sep="\n")
         if len(free) > MOST_NAMED:
             print(f"  and {len(free) - MOST_NAMED} more")
-        if os.environ.get("YES") != "yes":
+        if not yes:
             if not sys.stdin.isatty():
                 print("error: nothing is removed, since nobody can be asked; make clean YES=yes", file=sys.stderr)
                 return 2
@@ -94,8 +94,10 @@ def _remove(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
     try:
-        sys.exit(main())
+        sys.exit(main(parser.parse_args().yes))
     except KeyboardInterrupt:
         print("\nnothing is removed")
         sys.exit(1)
