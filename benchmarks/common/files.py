@@ -23,7 +23,7 @@ from benchmarks.common.errors import UserError
 LOCK_LIMIT_S = 60.0
 FIRST_POLL_S, POLL_S = 0.001, 0.05  # most locks are held for a millisecond
 PIECE_BYTES = 1 << 16
-# Of an image's file. The most pixels that are decoded, 179 million, take about 100 MB as a JPEG.
+# Of an image's file: more than any photograph has, and no more than a machine can spare for each reader.
 LARGEST_IMAGE_BYTES = 1 << 28
 
 

@@ -206,7 +206,7 @@ def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, co
     """Protects from a file that somebody made: whatever its header and tables say, it is refused as Damaged, or each
     image is its own bytes. A checksum does not help: who writes the tables writes it.
 
-    Mutants: `begin != place` of arrays._layout, and the bounds of `ends` and of `targets`, left out.
+    Mutants: `begin != place` of arrays._layout, and the order of `ends`, left out.
     """
     path = tmp_path_factory.getbasetemp() / "hostile.safetensors"
     path.write_bytes(content)
@@ -228,6 +228,29 @@ def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, co
                 if isinstance(stored, bytes)
                 else stored.size <= NUM_BYTES and stored.shape[2] == 3
             )
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"ends": [-1, 24]}, "outside"),
+        ({"ends": [24, 12]}, "outside"),
+        ({"ends": [12, 33]}, "outside"),
+        ({"ends": [12, 25]}, "size of its shape"),  # 13 bytes are not 2 x 2 pixels, though 13 // 3 is 4
+        ({"shapes": [[-2, -2], [1, 4]]}, "size of its shape"),
+        ({"targets": [0, -1]}, "no class"),
+        ({"targets": [0, 2]}, "no class"),
+        ({"checksums": [0]}, "of as many images"),
+    ],
+)
+def test_each_bound_of_a_packs_tables_is_checked(changes, reason):
+    """Protects from each of them alone. Mutants: each comparison of check_tables left out."""
+    rows = {"ends": [12, 24], "shapes": [[2, 2], [1, 4]], "targets": [0, 1], "checksums": [0, 0]}
+    right = {name: numpy.array(row, packed.TABLES[name][0]) for name, row in rows.items()}
+    packed.check_tables(right, NUM_BYTES, 2, pixels=True)
+    changed = {name: numpy.array(row, packed.TABLES[name][0]) for name, row in changes.items()}
+    with pytest.raises(Damaged, match=reason):
+        packed.check_tables(right | changed, NUM_BYTES, 2, pixels=True)
 
 
 def test_a_pack_that_is_no_file_is_refused_at_once(own_data):
