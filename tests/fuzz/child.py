@@ -216,7 +216,7 @@ def _watch(work: Path) -> list[str]:
         if not isinstance(path, str | bytes | os.PathLike):
             return True  # an open file descriptor, whose opening was seen
         whole = os.path.realpath(os.fsdecode(path))
-        return whole.startswith(inside) or whole.startswith(("/dev/", "/proc/self/"))
+        return f"{whole}{os.sep}".startswith(inside) or whole.startswith(("/dev/", "/proc/self/"))
 
     def hook(event: str, args: tuple) -> None:
         if event in PROGRAMS:

@@ -41,6 +41,7 @@ LARGEST_KEPT = 100_000  # bytes of a file in the corpus
 @contextlib.contextmanager
 def prepared(target: ModuleType) -> Iterator[tuple[list[bytes], Path]]:
     """The target's seeds and a folder of its own."""
+    torch.set_num_threads(1)  # threads of torch's own do not survive a fork, and the child would wait for them
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         folder = Path(place) / "folder"
         folder.mkdir()
@@ -129,7 +130,6 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=TARGETS, default=list(TARGETS), help="targets")
     options = parser.parse_args()
     warnings.simplefilter("ignore", hypothesis.errors.HypothesisWarning)  # the repr of a strategy that holds files
-    torch.set_num_threads(1)  # no thread of torch's own before a fork
     print(f"fuzz: {options.minutes:g} minutes, SEED={options.seed}", flush=True)
     num_findings = 0
     for name in options.only:
