@@ -245,9 +245,19 @@ def load_checkpoint(config: Config, num_classes: int) -> dict | None:
         raise UserError(f"{path} is no checkpoint of this suite; {remedy}")
     wanted = about(config, num_classes)
     for name, value in wanted.items():
-        if state["about"].get(name) != value:
-            raise UserError(f"{path} is of {name} {state['about'].get(name)}, but this run has {value}; {remedy}")
+        if not _same(state["about"].get(name), value):
+            found = _shown(state["about"].get(name))
+            raise UserError(f"{path} is of {name} {found}, but this run has {value}; {remedy}")
     return state
+
+
+def _same(saved: object, own: object) -> bool:
+    """Whether a value of a file, which may be anything that torch loads, is the run's own text or number."""
+    return isinstance(saved, (str, int, float, type(None))) and saved == own
+
+
+def _shown(saved: object) -> str:
+    return str(saved) if isinstance(saved, (str, int, float, type(None))) else f"a {type(saved).__name__}"
 
 
 def about(config: Config, num_classes: int) -> dict:
@@ -282,8 +292,12 @@ def compare_settings(path: Path, saved: dict, config: Config) -> str:
         return ""
     defaults = {name: field.default for name, field in FIELDS.items()}  # of fields that are newer than the checkpoint
     before = defaults | before
-    names = [name for name in now if name != "fingerprint" or (before.get(name) and now[name])]
-    changed = [f"{name} {now[name]}, not {before.get(name)}" for name in names if before.get(name) != now[name]]
+    names = [name for name in now if name != "fingerprint" or (before.get(name) not in ("", None) and now[name])]
+    changed = [
+        f"{name} {now[name]}, not {_shown(before.get(name))}"
+        for name in names
+        if not _same(before.get(name), now[name])
+    ]
     if changed and not config.resume_anyway:
         raise UserError(
             f"{path} is of a training with other settings (this run has {'; '.join(changed)}); set these as they were, "
@@ -299,7 +313,9 @@ def problems(saved: dict, model: torch.nn.Module, num_steps: int, config: Config
     yield from _wrong_weights(saved["model"], model.state_dict(), config)
     yield from _wrong_optimizer(saved.get("optimizer"), [*model.parameters()])
     for name, tensor in _tensors(saved):
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+            yield f"{name} is no plain tensor"
+        elif tensor.is_floating_point() and not tensor.isfinite().all():
             yield f"{name} holds values that are not finite"
 
 

@@ -8,6 +8,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -68,6 +69,7 @@ TEXT_COLUMNS = frozenset(
 )
 LIMIT_BYTES = 2**32  # of a table that is read
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def append_rows(results: Path, table: str, rows: Iterable[dict], *, anew: bool = False, once: bool = False) -> None:
@@ -167,6 +169,11 @@ def plain(text: str) -> str:
     return text[1:] if text.startswith("'") and _is_formula(text) else text
 
 
+def without_controls(text: str) -> str:
+    """The text with a ? for each control character: a set of somebody else's could steer the terminal by them."""
+    return CONTROLS.sub("?", text)
+
+
 def _is_formula(text: str) -> bool:
     """Whether a spreadsheet would run it, or would once marks like ours are taken away."""
     return text.lstrip("'").startswith(FORMULA_STARTS)
@@ -231,7 +238,7 @@ def numbered_table(results: Path, table: str) -> tuple:
     frame = pandas.DataFrame(rows, columns=list(dict.fromkeys(columns)), dtype=object)
     for name in columns:
         if name in TEXT_COLUMNS:
-            frame[name] = frame[name].fillna("").astype(str).map(plain)
+            frame[name] = frame[name].fillna("").astype(str).map(plain).map(without_controls)
         else:
             frame[name] = pandas.to_numeric(frame[name], errors="coerce")
     if table == "runs":

@@ -211,7 +211,7 @@ def load_set(path: Path) -> ResultSet:
             kept = [index for index, sample in samples.items() if sample is not None]
             rounds = [float(value) for value in part.loc[kept, "repeat"]]
             own = [samples[index] for index in kept], rounds, part.loc[kept, "sitting"].tolist()
-            groups.append(Group(name, str(strategy), identity, part, *own))
+            groups.append(Group(clean(name), str(strategy), identity, part, *own))
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     found = contradictions(path, read, [(group.identity, group.rows) for group in groups])
     for sentence in found:

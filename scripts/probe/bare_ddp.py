@@ -8,11 +8,18 @@ import itertools
 import torch
 import torch.distributed as dist
 import torchvision
+from PIL import Image
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
+
+
+def read_rgb(path):
+    """torchvision's own reader of a file, but of JPEGs and PNGs alone: for an EPS Pillow starts Ghostscript."""
+    with open(path, "rb") as file:
+        return Image.open(file, formats=("JPEG", "PNG")).convert("RGB")
 
 
 def train(device, folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
@@ -28,7 +35,7 @@ def train(device, folder, arch, image_size, global_batch, workers, lr, momentum,
     normalize = v2.Compose(
         [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
     )
-    dataset = ImageFolder(folder, transform)
+    dataset = ImageFolder(folder, transform, loader=read_rgb)
     sampler = DistributedSampler(dataset)
     loader = DataLoader(
         dataset,

@@ -10,6 +10,7 @@ import os
 import torch
 import torch.distributed as dist
 import torchvision
+from PIL import Image
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -17,11 +18,17 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 
+def read_rgb(path):
+    """torchvision's own reader of a file, but of JPEGs and PNGs alone: for an EPS Pillow starts Ghostscript."""
+    with open(path, "rb") as file:
+        return Image.open(file, formats=("JPEG", "PNG")).convert("RGB")
+
+
 def files(folder, image_size):
     """The example's training set: images of a folder, cropped at random, flipped, as normalised float tensors."""
     normalize = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     crop, flip = transforms.RandomResizedCrop(image_size), transforms.RandomHorizontalFlip()
-    return ImageFolder(folder, transforms.Compose([crop, flip, transforms.ToTensor(), normalize]))
+    return ImageFolder(folder, transforms.Compose([crop, flip, transforms.ToTensor(), normalize]), loader=read_rgb)
 
 
 class Meter:

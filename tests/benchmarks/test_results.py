@@ -296,3 +296,9 @@ def test_random_damage_never_raises(tmp_path, noise, where):
     assert list(frame.columns) == list(TABLES["windows"])
     lines_hit = 1 + noise.count(b"\n")
     assert where < len(whole.split(b"\n")[0]) or len(frame) >= 4 - lines_hit
+
+
+def test_a_control_character_of_a_table_reaches_nobody(tmp_path):
+    """Protects the terminal of who reads somebody else's set. Mutant: the cells as they are."""
+    (tmp_path / "runs.csv").write_text("run_id,strategy,status\nx,ddp\x1b]0;owned\x07\x9b2J,ok\n", encoding="utf-8")
+    assert [*read_table(tmp_path, "runs").strategy] == ["ddp?]0;owned??2J"]

@@ -116,7 +116,6 @@ STARTED_BY = {
     # start no ranks: git, nvidia-smi and pip; TeX; loaders alone; network namespaces; or other commands of this table
     "probe.listing": [],
     "probe.loaders": [],
-    "probe.measured": [],
     "probe.namespaces": [],
     "report.latex": [],
     "report.measure": [],
@@ -124,7 +123,6 @@ STARTED_BY = {
     "suite.processes": [],
     "suite.reproduce": [],
     "suite.source": [],
-    "suite.worktrees": [],
 }
 STARTERS = {
     "subprocess",
