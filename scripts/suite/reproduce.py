@@ -8,7 +8,7 @@ has to be the set's. STRATEGIES takes some of it, REPEATS another number of roun
 "--day-sd 2%": two sets are two days, so that without one there are ratios and no verdict. RESULTS given again runs
 only what is missing. PLAN=yes starts nothing.
 
-Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129, 130 or 143 after a signal.
+Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129, 130, 131 or 143 after a signal.
 """
 
 import dataclasses
