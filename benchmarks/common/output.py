@@ -34,8 +34,8 @@ def outlive_readers() -> None:
 def _lasting(before: TextIO | None, descriptor: int) -> TextIO:
     """A stream that is to people as `before`, None where it was closed, and raises no OSError."""
     settings = {"encoding": "utf-8", "errors": "backslashreplace"}
-    if isinstance(before, io.StringIO):  # of a caller that keeps what is said
-        return before
+    if before is not None and not isinstance(before, io.TextIOWrapper):
+        return before  # somebody collects the text in memory
     if before is not None:
         with contextlib.suppress(OSError):
             before.flush()

@@ -6,7 +6,7 @@
     python -m scripts.suite.bench ablate       # make ablate
 
 What they run is said by Make's variables (`make help`). PLAN=yes prints the runs and starts none. Exit code: 0 when
-every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run, 129, 130 or 143 after a signal.
+every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run, 129, 130, 131 or 143 by a signal.
 """
 
 import dataclasses

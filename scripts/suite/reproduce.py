@@ -11,7 +11,7 @@ only what is missing. PLAN=yes starts nothing.
 A set chooses no program, image, partition or folder: it may come from somebody else. Of its settings a run gets those
 that scripts/suite/allowed.py lets through; CONTAINER, PARTITION and DATA are the user's.
 
-Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129, 130 or 143 after a signal.
+Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129, 130, 131 or 143 after a signal.
 """
 
 import dataclasses
