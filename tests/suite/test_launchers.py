@@ -107,9 +107,9 @@ def test_ranks_and_threads(command, name):
 def test_ranks_default_to_the_gpus_and_else_to_two(command):
     """Protects `make bench-ddp` without a variable set, on either kind of machine."""
     assert command("ddp")[1]["NPROC"] == "2"
-    assert command("ddp", NUM_GPUS=8)[0][4] == "8"
-    assert command("ddp", NUM_GPUS=None, CUDA_VISIBLE_DEVICES="-1")[0][4] == "2"
-    assert command("ddp", NUM_GPUS=None, CUDA_VISIBLE_DEVICES="")[0][4] == "2"
+    assert command("ddp", NUM_GPUS=8)[0][6] == "8"
+    assert command("ddp", NUM_GPUS=None, CUDA_VISIBLE_DEVICES="-1")[0][6] == "2"
+    assert command("ddp", NUM_GPUS=None, CUDA_VISIBLE_DEVICES="")[0][6] == "2"
     assert command("ddp", THREADS_PER_RANK=7)[1]["OMP_NUM_THREADS"] == "7"
 
 
