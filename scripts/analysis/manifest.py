@@ -17,6 +17,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.files import read_regular
 from benchmarks.common.results import read_table, write_json
 from benchmarks.common.settings import settings_hash
+from scripts.analysis.inside import file_inside
 from scripts.analysis.recorded import read_halves
 from scripts.analysis.sets import ResultSet
 from scripts.analysis.words import clean
@@ -105,16 +106,20 @@ def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
             name = clean(path.relative_to(folder).as_posix())
             yield f"{name} is a link or no regular file, and no set is published with one"
     for name, wanted in files.items():
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()):  # from elsewhere, it may not choose a file
-            yield f"{NAME} names {name}, which is not in the set"
-        elif not path.is_file():
-            yield f"{name} is missing; git checkout {path}"
+        path, shown = file_inside(folder, name), clean(name)[:100]
+        if path is None and _leads_out(name):
+            yield f"{NAME} names {shown}, which is not in the set"
+        elif path is None:
+            yield f"{shown} is missing; git checkout {folder / shown}"
         elif _sha256(path) != wanted:
-            yield f"{name} is not what was published (sha256); git checkout {path}"
+            yield f"{shown} is not what was published (sha256); git checkout {path}"
     for name in _names(folder):
         if name not in files:
             yield f"{name} is not in {NAME}: it was not published; take it away, or git checkout {folder / NAME}"
+
+
+def _leads_out(name: str) -> bool:
+    return name.startswith("/") or ".." in name.split("/")
 
 
 def _of_tables(folder: Path, told: dict) -> Iterator[str]:
