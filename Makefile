@@ -1,4 +1,7 @@
 # make help            every target and variable
+# make expands what its command line says: of a folder named $(shell ...) it would run the name. $$ is a $.
+$(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(if \
+  $(findstring $$,$(subst $$$$,,$(value $(name)))),$(error $(name) has a $$ in it, which make takes for a variable; write $$$$))))
 SHELL := /bin/bash
 SETUP ?= yes
 PYTHON ?= .venv/bin/python

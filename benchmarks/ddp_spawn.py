@@ -27,7 +27,12 @@ def main(config: Config, fit=fit) -> None:
     num_ranks = machine.num_ranks()
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{folder}/rendezvous"  # ddp_spawn: a fresh file, where a fixed port would collide
-        mp.spawn(start, (num_ranks, meeting, config, fit), nprocs=num_ranks)  # ddp_spawn: calls start(rank, *args)
+        # When a rank fails, mp.spawn unpickles a file of a name that was free: in /tmp any user could have made it.
+        before, tempfile.tempdir = tempfile.tempdir, folder
+        try:
+            mp.spawn(start, (num_ranks, meeting, config, fit), nprocs=num_ranks)  # ddp_spawn: calls start(rank, *args)
+        finally:
+            tempfile.tempdir = before
 
 
 def start(rank: int, num_ranks: int, meeting: str, config: Config, fit) -> None:

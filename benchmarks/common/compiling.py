@@ -51,10 +51,14 @@ def private_cache() -> Path:
         return Path(tempfile.mkdtemp(prefix="torchinductor-"))
     folder = Path(cache, "imagenet-parallel-benchmarks", "torchinductor")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
+        for each in (Path(cache), folder.parent, folder):  # who can write to one, can replace the next
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.parent.stat().st_uid == os.getuid():
+            folder.parent.chmod(folder.parent.stat().st_mode & 0o7755)  # the index of images made it by the umask
+        stats = [(each, each.stat()) for each in (folder.parent, folder)]
     except OSError:  # a home that cannot be written, such as a container's
         return Path(tempfile.mkdtemp(prefix="torchinductor-"))
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise UserError(f"others can write to {folder}, from which torch.compile runs code; remove it, or set {CACHE}")
+    for each, status in stats:
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise UserError(f"others can write to {each}, from which torch.compile runs code; remove it or set {CACHE}")
     return folder

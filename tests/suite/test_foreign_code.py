@@ -106,3 +106,21 @@ def test_no_text_of_a_variable_is_run_by_a_recipe(tmp_path, as_variable):
     env = environment(**({} if as_variable else given)) | {"PYTHON": str(python)}
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
     assert "No rule to make" not in done.stderr and not ran.exists()
+
+
+@pytest.mark.parametrize("name", ["DATA", "RESULTS", "A"])
+def test_no_text_of_the_command_line_is_run_by_make(tmp_path, name):
+    """Protects who completes such a name: make expands what its command line says before any recipe.
+
+    A doubled $, which the commands in reports have, is one. In the environment make leaves it alone. Mutant: no look.
+    """
+    ran, text = tmp_path / "ran", f"a $(shell touch {tmp_path}/ran) folder"
+    show = ["make", "-s", "--eval", f"shown:; @printf '%s' \"$${name}\"", "shown"]
+
+    def say(*words, **variables):
+        return subprocess.run([*show, *words], cwd=ROOT, env=environment(**variables), capture_output=True, text=True)
+
+    refused = say(f"{name}={text}")
+    assert refused.returncode == 2 and f"{name} has a $ in it" in refused.stderr and not ran.exists()
+    doubled = text.replace("$", "$$")
+    assert say(f"{name}={doubled}").stdout == say(**{name: text}).stdout == text and not ran.exists()
