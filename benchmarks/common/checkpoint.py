@@ -5,10 +5,15 @@ torch.load("last.pt", weights_only=True)["model"]    # plain tensors under torch
 Each run has a folder of its own, which the plan names DIR/<strategy>-<round>.
 """
 
+import contextlib
+import errno
+import fcntl
 import math
+import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -17,7 +22,7 @@ import torch
 from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.devices import Worker
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import make_folder, replace_whole
+from benchmarks.common.files import make_folder, open_lock, replace_whole
 from benchmarks.common.model import draw_model
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED
@@ -25,6 +30,8 @@ from benchmarks.common.settings import NOT_COUNTED
 CHECKPOINT = re.compile(r"(last|previous|best|epoch\d+-step\d+)\.pt")
 # What a killed run leaves: files of replace_whole, and of check_writable.
 LEFT_OVER = re.compile(rf"\.{CHECKPOINT.pattern}\.[0-9a-f]{{16}}|\.probe\.\w+")
+IN_USE = ".in-use"  # a run holds it locked
+CLAIM_LIMIT_S, CLAIM_POLL_S = 10.0, 0.1  # a run that was killed may take a moment to end
 # Besides NOT_COUNTED: a training that goes on may have others of these. Every other field must be what it was.
 MAY_DIFFER = {
     "epochs": "a longer or a shorter training",
@@ -66,6 +73,14 @@ class Checkpointer:
     ):
         self.config, self.worker, self.num_classes = config, worker, num_classes
         self.share, self.state, self.load, self.extra = share, state, load, extra
+        self.held = contextlib.ExitStack()
+
+    def __enter__(self) -> "Checkpointer":
+        return self
+
+    def __exit__(self, *_) -> None:
+        """Let other runs have the folder: this one writes no more."""
+        self.held.close()
 
     def save(self, name: str, at: dict) -> None:
         """Write checkpoint_dir/name. at: where training stands (tensors, numbers), which `resume` returns again."""
@@ -89,13 +104,14 @@ class Checkpointer:
         """Restore everything, if --resume asks for it and finds a checkpoint; returns the checkpoint, and columns of
         the row: the reason, where settings of its training are others now. num_steps: of an epoch.
 
-        Raises UserError for a folder that cannot be written or holds another run's checkpoints, and for a checkpoint of
-        another training, with impossible content, or of a strategy whose state this one cannot take up.
+        Raises UserError for a folder that cannot be written, that another run is using, or that holds another run's
+        checkpoints, and for a checkpoint of another training, with impossible content, or of a strategy whose state
+        this one cannot take up.
         """
         if self.config.checkpoint_dir:
             check_unused(self.config)
             if self.worker.reports:
-                check_writable(Path(self.config.checkpoint_dir))
+                make_writable(Path(self.config.checkpoint_dir), self.held)
         saved = load_checkpoint(self.config, self.num_classes)
         if saved is None:
             return None, {}
@@ -152,13 +168,15 @@ def holds_checkpoints(folder: Path) -> bool:
     return folder.is_dir() and any(CHECKPOINT.fullmatch(path.name) for path in folder.iterdir())
 
 
-def check_writable(folder: Path) -> None:
-    """Make the folder, put a file there for a moment, and remove what killed runs have left half written.
+def make_writable(folder: Path, held: contextlib.ExitStack) -> None:
+    """Make the folder, keep other runs out of it until `held` is closed, put a file there for a moment, and remove what
+    killed runs have left half written.
 
     Raises UserError where one of these fails, so that it is known before the first epoch and not after it.
     """
     try:
         make_folder(folder)
+        held.enter_context(claimed(folder))
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe.") as probe:
             probe.write(b"checkpoints will lie here\n")
             probe.flush()
@@ -168,6 +186,32 @@ def check_writable(folder: Path) -> None:
     except OSError as error:
         why = error.strerror or error
         raise UserError(f"cannot write checkpoints in {folder}: {why}; choose another --checkpoint-dir") from None
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep runs of other processes out of the folder, which would write over this one's checkpoints.
+
+    A lock of the process: workers of a loader, which live a little longer, do not inherit it. Where the file system has
+    no locks, nobody is kept out. Raises UserError where another run has the folder.
+    """
+    descriptor, deadline = open_lock(folder / IN_USE), time.monotonic() + CLAIM_LIMIT_S
+    try:
+        while not _locked(descriptor):
+            if time.monotonic() > deadline:
+                raise UserError(f"another run is writing checkpoints in {folder}; choose another --checkpoint-dir")
+            time.sleep(CLAIM_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
 
 
 def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> None:

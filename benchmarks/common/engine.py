@@ -72,7 +72,7 @@ def fit(
         step, predict = first_timed(step, worker.device, columns), predict or model.forward
     run = _Run(config, worker, model, optimizer, train, val, step, reduce, predict or model, share, checkpoints, clock)
     first_epoch, first_step = run.resume()
-    with stop_request(config, worker) as run.stop:
+    with checkpoints, stop_request(config, worker) as run.stop:
         for epoch in range(first_epoch, config.epochs):
             run.train_epoch(epoch, first_step if epoch == first_epoch else 0)
             run.evaluate(epoch)

@@ -86,8 +86,7 @@ def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int
     """Run and record it. unrecorded: descriptor of the file that gets what is known of the row before the start."""
     asked, flags = read_asked(folder)
     row = known_before(folder, options.strategy, options.repeat, asked, os.environ) | {"options": flags}
-    os.ftruncate(unrecorded, 0)
-    os.pwrite(unrecorded, json.dumps(row).encode(), 0)
+    keep(unrecorded, row)
     sampler, cores = Sampler(folder.path), Cores()
     ended = watch(command, folder, asked, sampler, options)
     telemetry = sampler.stop()
@@ -99,6 +98,7 @@ def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int
         return 0
     row |= as_warm_up(row) if options.repeat == 0 else {}
     met = (folder.summary() or {}).get("met", {})
+    keep(unrecorded, row)
     write(options, folder, row, asked, met)
     if row.get("other_gpu_processes"):
         print("warning: other processes used its GPUs meanwhile (nvidia-smi names them)", file=sys.stderr)
@@ -108,6 +108,14 @@ def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int
     if ended.signum:
         return 128 + ended.signum
     return int(not done)
+
+
+def keep(unrecorded: int, row: dict) -> None:
+    """Put into the file `unrecorded` what is known of the row, for whoever writes it where this attempt cannot."""
+    content = json.dumps(row, default=float).encode()
+    with contextlib.suppress(OSError):  # a full disk; what is there stays, up to where it was written over
+        if os.pwrite(unrecorded, content.ljust(os.fstat(unrecorded).st_size), 0) >= len(content):
+            os.ftruncate(unrecorded, len(content))
 
 
 def read_asked(folder: RunFolder) -> tuple[dict, str]:
@@ -125,7 +133,8 @@ def write(options: Options, folder: RunFolder, row: dict, asked: dict, met: dict
     try:
         if asked:
             if met:
-                met = met | {"commit": source.commit() or "", "local_changes": source.local_changes()}
+                # of the start: who commits while a run goes on changes nothing of it
+                met = met | {"commit": row["commit"] or "", "local_changes": source.local_changes()}
                 folder.add_met(met)
             row = row | {"settings": add_settings(options.results, asked, met)}
         append_rows(options.results, "runs", [row])

@@ -21,7 +21,7 @@ from benchmarks.common.files import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("published", "README.md")
-LOCK = ".suite"  # schedule.claimed holds it
+LOCKS = (".suite", "logs/*/unrecorded")  # schedule.claimed holds the one, and the attempt of a run the other
 MOST_NAMED = 10
 CHECKOUTS = re.compile(r"\.worktrees-(\d+)@(.+)-[^-]+")  # worktrees.PREFIX
 
@@ -61,7 +61,7 @@ def _claim(path: Path) -> Iterator[str]:
     with contextlib.ExitStack() as held:
         why = _checkouts(path)
         try:
-            for lock in path.rglob(LOCK):
+            for lock in [lock for name in LOCKS for lock in path.rglob(name)]:
                 held.enter_context(locked(lock, limit_s=0))
         except (UserError, OSError) as error:
             why = "a suite is writing it" if isinstance(error, TimeoutError) else f"its lock cannot be had: {error}"

@@ -177,6 +177,11 @@ def check_results(results: Path) -> None:
     """Create the result folder; refuse one that is published, or that cannot be written."""
     if why := why_published(results):
         raise UserError(f"{why}; leave RESULTS out for a new set, or choose another")
+    place = Path(os.path.realpath(results))
+    if place == Path(os.path.realpath(ROOT / "results")):
+        raise UserError(f"RESULTS={results} is the folder of all sets; choose a name in it, such as results/mine")
+    if place == Path(os.path.realpath(ROOT / "results")) / "latest":  # else each suite makes it a link to its set
+        raise UserError(f"RESULTS={results}: there is no newest set; leave RESULTS out for a new one")
     try:
         make_folder(results / "logs")
         probe = results / f".probe-{os.getpid()}"

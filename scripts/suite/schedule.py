@@ -11,6 +11,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -122,15 +123,17 @@ def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: in
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
     row = known_before(folder, run.strategy, run.round, run.asked, told)
+    finished = left_by_attempt(folder)
     ended = f"{signal.Signals(-code).name} ended the attempt" if code < 0 else f"the launcher ended with code {code}"
     row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
     if heard and -code in HEARD:
         row |= {"status": "interrupted", "reason": f"{signal.Signals(heard).name} to the suite, before the run began"}
     row |= as_warm_up(row) if run.round == 0 else {}
     row |= {"settings": add_settings(folder.results, run.asked), "options": run.flags}
+    row = with_settings(folder, finished) if "status" in finished else row
     append_rows(folder.results, "runs", [row])
     print(
-        f"{told['LABEL']:>7} {run.strategy:<18} #{run.round}  {row['status']:<11}            {row['reason']}",
+        f"{told['LABEL']:>7} {run.strategy:<18} #{run.round}  {row['status']:<11}            {row.get('reason', '')}",
         flush=True,
     )
 
@@ -177,16 +180,32 @@ def record_lost(results: Path) -> None:
 
 
 def lost_row(folder: RunFolder) -> dict:
-    """The row of a run of which nothing is known but what was asked."""
+    """The row of a run whose attempt could not write it: what was asked, and no more unless the run had ended."""
     row = {"schema": SCHEMA, "run_id": folder.run_id}
     if named := re.fullmatch(r"(.+?)-(\d+)-.*", folder.run_id):
         row |= {"strategy": named[1], "repeat": int(named[2])}
-    with contextlib.suppress(OSError, ValueError):  # it is empty where no attempt began
-        row |= json.loads(read_regular(folder.unrecorded, LOST_ROW_BYTES))
+    left = left_by_attempt(folder)
+    if "status" in left:
+        return with_settings(folder, row | left)
+    row |= left
     row |= {"status": "failed", "reason": "its attempt was killed or could not write this row, and nothing is known"}
     row |= as_warm_up(row) if row.get("repeat") == 0 else {}
+    return with_settings(folder, row)
+
+
+def left_by_attempt(folder: RunFolder) -> dict:
+    """What the attempt knew of the row: all of it, with a status, where the run had ended; {} where none began."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(read_regular(folder.unrecorded, LOST_ROW_BYTES))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def with_settings(folder: RunFolder, row: dict) -> dict:
+    """The row with the hash of what its folder says of the run's settings, where it says it."""
     with contextlib.suppress(UserError):
-        row |= {"settings": add_settings(folder.results, folder.settings()["asked"])}
+        settings = folder.settings()
+        return row | {"settings": add_settings(folder.results, settings["asked"], settings.get("met"))}
     return row
 
 
@@ -194,9 +213,12 @@ def link_latest(results: Path) -> None:
     """Make the set results/latest, where it lies in results/."""
     folder = ROOT / "results"
     if results.resolve().parent == folder.resolve() and os.environ.get("NODE_RANK", "0") == "0":
-        link = folder / f".latest-{os.getpid()}"
+        latest, link = folder / "latest", folder / f".latest-{os.getpid()}"
+        if latest.exists() and not latest.is_symlink():
+            print(f"warning: {latest} is no link, and stays as it is; move it away", file=sys.stderr)
+            return
         link.symlink_to(results.resolve().name)
-        link.replace(folder / "latest")
+        link.replace(latest)
 
 
 def describe(results: Path, run: Run, children: Relay, interpreter: str = "") -> None:

@@ -20,7 +20,8 @@ def commit() -> str | None:
 @functools.cache
 def local_changes() -> str:
     """A short hash of what differs from the commit, files that git does not know included; '' where nothing does."""
-    changed = git("diff", "--binary", "HEAD")
+    # a program of the user's for differences may be a window that waits, or print nothing
+    changed = git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
     new = git("ls-files", "--others", "--exclude-standard", "-z")
     if not changed and not new:
         return ""

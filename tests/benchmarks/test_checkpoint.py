@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/benchmarks/test_checkpoint.py
 """
 
+import contextlib
 import copy
 import dataclasses
 import math
@@ -21,11 +22,12 @@ import torch
 from support import ROOT, environment
 
 from benchmarks import single
+from benchmarks.common import checkpoint
 from benchmarks.common.checkpoint import (
     about,
-    check_writable,
     compare_settings,
     load_checkpoint,
+    make_writable,
     problems,
     save_checkpoint,
     trained_with,
@@ -167,8 +169,35 @@ def test_a_kill_during_a_write_leaves_a_whole_checkpoint(checkpoints):
             assert len(state["model"]["weight"].unique()) == 1
         (checkpoints / "previous.pt").unlink()
     assert hits > 0
-    check_writable(checkpoints)  # the next run: what killed writers left does not add up
+    with contextlib.ExitStack() as held:
+        make_writable(checkpoints, held)  # the next run: what killed writers left does not add up
     assert not half_written(checkpoints) and (checkpoints / "last.pt").exists()
+
+
+def hold(folder: Path, told) -> None:
+    with contextlib.ExitStack() as held:
+        make_writable(folder, held)
+        told.send("held")
+        told.recv()
+
+
+def test_two_runs_do_not_write_into_one_folder(checkpoints, monkeypatch):
+    """Protects the checkpoint of a run in progress: another run would write over it, and take the file that is being
+    written for what a killed run has left."""
+    monkeypatch.setattr(checkpoint, "CLAIM_LIMIT_S", 0.2)
+    ours, theirs = multiprocessing.Pipe()
+    first = multiprocessing.get_context("fork").Process(target=hold, args=[checkpoints, theirs])
+    first.start()
+    assert ours.recv() == "held"
+    (checkpoints / f".last.pt.{'0' * 16}").touch()
+    with contextlib.ExitStack() as held, pytest.raises(UserError, match="another run is writing checkpoints in"):
+        make_writable(checkpoints, held)
+    assert half_written(checkpoints)
+    ours.send("go")
+    first.join()
+    with contextlib.ExitStack() as held:
+        make_writable(checkpoints, held)
+    assert not half_written(checkpoints)
 
 
 def test_the_checkpoint_before_the_last_is_kept(checkpoints):

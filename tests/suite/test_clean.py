@@ -14,7 +14,7 @@ from support import ROOT, environment
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import locked
-from scripts.suite import preflight
+from scripts.suite import preflight, schedule
 
 
 @pytest.fixture
@@ -66,10 +66,12 @@ def test_clean_asks_on_a_terminal(checkout, answer, goes):
     assert left(checkout) == (["README.md", "published"] if goes else ALL)
 
 
-@pytest.mark.parametrize("lock", ["two/.suite", "one/scaling/.suite"])
+@pytest.mark.parametrize("lock", ["two/.suite", "one/scaling/.suite", "one/logs/single-1-120000/unrecorded"])
 def test_clean_leaves_a_set_that_is_in_use(checkout, lock):
     """Protects a suite that runs, and results/latest where it names its set; links are removed, and not what they
-    name. Mutants: locks of the set itself only; the lock not tried; a link's folder removed."""
+    name. A launcher that a person has started holds its run only. Mutants: locks of the set itself only; the lock not
+    tried; a link's folder removed."""
+    (checkout / "results" / lock).parent.mkdir(parents=True, exist_ok=True)
     with locked(checkout / "results" / lock):
         done = clean(checkout, YES="yes")
     name = lock.partition("/")[0]
@@ -77,6 +79,28 @@ def test_clean_leaves_a_set_that_is_in_use(checkout, lock):
     assert left(checkout) == ["README.md", *(["latest"] if name == "two" else []), *sorted([name, "published"])]
     assert (checkout / "elsewhere/kept").exists() and (checkout / "results/published/kept").exists()
     assert clean(checkout, YES="yes").returncode == 0 and left(checkout) == ["README.md", "published"]
+
+
+def test_a_set_is_neither_the_folder_of_all_sets_nor_the_name_of_the_newest(tmp_path, monkeypatch):
+    """Protects all later suites, each of which has to make results/latest a link, and a set from make clean, which
+    looks for locks in the folders of results/."""
+    monkeypatch.setattr(preflight, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name, words in (("results", "the folder of all sets"), ("results/latest", "there is no newest set")):
+        with pytest.raises(UserError, match=words):
+            preflight.open_set(preflight.Path(name))
+    assert [*tmp_path.iterdir()] == []
+    preflight.open_set(preflight.Path("results/one"))
+
+
+def test_a_folder_in_the_place_of_latest_costs_no_suite(tmp_path, monkeypatch, capsys):
+    """Protects the runs from what copying results/ without links makes of results/latest."""
+    monkeypatch.setattr(schedule, "ROOT", tmp_path)
+    for name in ("one", "latest"):
+        (tmp_path / "results" / name).mkdir(parents=True)
+    schedule.link_latest(tmp_path / "results/one")
+    assert "results/latest is no link" in capsys.readouterr().err
+    assert left(tmp_path) == ["latest", "one"]
 
 
 @pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1])

@@ -23,6 +23,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import ask
+from scripts.suite import attempt as attempts
 from scripts.suite import schedule
 
 WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
@@ -103,6 +104,37 @@ def test_a_full_disk_under_the_rows_still_says_what_became_of_the_run(tmp_path):
     done = subprocess.run(attempt(folder, FINISHES), cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode and "single             #1  ok" in done.stdout and "1.0 images/s" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_suite(tmp_path):
+    """Protects what was measured from a disk that was full, or a table that was spoilt, when the run ended: it was
+    written down as failed, and not run again."""
+    folder = folder_of(tmp_path)
+    (tmp_path / "runs.csv").write_text("run_id;strategy\n")  # as a spreadsheet saves it
+    finishes = [*FINISHES[:3], SUMMARY.replace('"met": {}', '"met": {"torch": "2"}')]
+    done = subprocess.run(attempt(folder, finishes), cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode and "move it away" in done.stderr
+    (tmp_path / "runs.csv").unlink()
+    schedule.record_lost(tmp_path)
+    row = row_of(tmp_path)
+    assert (row["run_id"], row["status"], row["images_per_s"]) == (folder.run_id, "ok", 1.0)
+    (settings,) = read_table(tmp_path, "settings").to_dict("records")
+    assert (settings["settings"], bool(settings["met"])) == (row["settings"], True)
+
+
+def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
+    """Protects the source of a run during which somebody commits. Mutant: asked for again at the end."""
+    folder, commits = folder_of(tmp_path), iter(["before"])
+    monkeypatch.setattr(attempts.source, "commit", lambda: next(commits, "after"))
+    monkeypatch.setattr(attempts.source, "local_changes", lambda: "")
+    (folder.path / "summary.json").write_text(SUMMARY.replace('"met": {}', '"met": {"torch": "2"}'))
+    descriptor = os.open(folder.unrecorded, os.O_RDWR | os.O_CREAT)
+    monkeypatch.setattr(attempts, "watch", lambda *words: words[3].start() or attempts.Ended(0, 1.0, 0.0))
+    options = attempts.Options("single", tmp_path, folder.run_id)
+    assert attempts.run(options, ["true"], folder, descriptor) == 0
+    os.close(descriptor)
+    (settings,) = read_table(tmp_path, "settings").to_dict("records")
+    assert row_of(tmp_path)["commit"] == json.loads(settings["met"])["commit"] == "before"
 
 
 def test_quit_leaves_a_row(tmp_path):

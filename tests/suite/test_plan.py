@@ -390,7 +390,8 @@ def test_a_run_ends_at_its_limit_though_another_process_keeps_the_tables_locked(
 
 
 def test_local_changes_are_told_apart(tmp_path, monkeypatch):
-    """Protects a reader from two different programs under one commit: changed files count, and new ones."""
+    """Protects a reader from two different programs under one commit: changed files count, and new ones, also where
+    the user has git ask another program for differences, which prints none."""
 
     def git(*words):
         ident = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -402,6 +403,7 @@ def test_local_changes_are_told_apart(tmp_path, monkeypatch):
 
     monkeypatch.setattr(source, "ROOT", tmp_path)
     git("init", "-q")
+    git("config", "diff.external", "true")
     (tmp_path / "a.py").write_text("1")
     git("add", "a.py")
     git("commit", "-qm", "first")
