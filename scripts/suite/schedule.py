@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import locked, read_regular
-from benchmarks.common.relay import HEARD, Relay, relay
+from benchmarks.common.relay import ENDING_SIGNALS, Relay, relay
 from benchmarks.common.results import SCHEMA, WARM_UP, add_settings, append_rows, read_table, write_whole
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite import processes
@@ -124,7 +124,7 @@ def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: in
     row = known_before(folder, run.strategy, run.round, run.asked, told)
     ended = f"{signal.Signals(-code).name} ended the attempt" if code < 0 else f"the launcher ended with code {code}"
     row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
-    if heard and -code in HEARD:
+    if heard and -code in ENDING_SIGNALS:
         row |= {"status": "interrupted", "reason": f"{signal.Signals(heard).name} to the suite, before the run began"}
     row |= as_warm_up(row) if run.round == 0 else {}
     row |= {"settings": add_settings(folder.results, run.asked), "options": run.flags}
@@ -137,9 +137,10 @@ def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: in
 
 @contextlib.contextmanager
 def claimed(results: Path) -> Iterator[None]:
-    """One suite at a time in a set, and its last run: launchers inherit the lock, so that the set is in use until the
-    attempt of a suite that was killed has written its row. Runs whose attempt was killed too get theirs first.
+    """Hold the set's lock, so that one suite at a time writes it, and write the rows of lost runs first.
 
+    Launchers inherit the lock. So if a suite is killed, its set stays in use until the attempt in progress has written
+    its row. A run is lost if its suite and its attempt were both killed.
     Raises UserError, which names the process that has the set.
     """
     with contextlib.ExitStack() as stack:
@@ -154,7 +155,7 @@ def claimed(results: Path) -> Iterator[None]:
 
 
 def by_whom(results: Path) -> str:
-    """'by process 123', as far as the set tells who has it."""
+    """Which process has the set, such as 'by process 123', as far as its .holder says."""
     try:
         pid, host = read_regular(results / ".holder", HOLDER_BYTES).decode().split()
     except (OSError, ValueError):
@@ -169,7 +170,10 @@ def record_lost(results: Path) -> None:
     """End what is left of runs whose suite and attempt were killed, and write their rows."""
     for path in sorted(results.glob("logs/*/unrecorded")):
         folder = RunFolder(path.parent.resolve())
-        with contextlib.suppress(TimeoutError), locked(path, limit_s=0):  # else it is the attempt's, which is alive
+        with (
+            contextlib.suppress(TimeoutError),
+            locked(path, limit_s=0),
+        ):  # a living attempt keeps the lock of its own run
             processes.end_all(folder.path, GRACE_S)
             if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
                 append_rows(folder.results, "runs", [lost_row(folder)])
@@ -177,11 +181,11 @@ def record_lost(results: Path) -> None:
 
 
 def lost_row(folder: RunFolder) -> dict:
-    """The row of a run of which nothing is known but what was asked."""
+    """The row of a run of which only the settings are known."""
     row = {"schema": SCHEMA, "run_id": folder.run_id}
     if named := re.fullmatch(r"(.+?)-(\d+)-.*", folder.run_id):
         row |= {"strategy": named[1], "repeat": int(named[2])}
-    with contextlib.suppress(OSError, ValueError):  # it is empty where no attempt began
+    with contextlib.suppress(OSError, ValueError):  # the file is empty where no attempt began
         row |= json.loads(read_regular(folder.unrecorded, LOST_ROW_BYTES))
     row |= {"status": "failed", "reason": "its attempt was killed or could not write this row, and nothing is known"}
     row |= as_warm_up(row) if row.get("repeat") == 0 else {}
