@@ -6,9 +6,10 @@ SHELL := /bin/bash
 SETUP ?= yes
 PYTHON ?= .venv/bin/python
 export PYTHON
-unexport CDPATH PYTHONSAFEPATH # launchers/lib.sh says why
+# With either set, another folder's code would run; launchers/lib.sh says how.
+unexport CDPATH PYTHONSAFEPATH
 ifneq ($(realpath $(dir $(lastword $(MAKEFILE_LIST)))),$(CURDIR))
-$(error this Makefile works in its own folder; use make -C, not make -f)
+$(error this Makefile runs in its own folder only; use make -C FOLDER, not make -f)
 endif
 
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
@@ -46,13 +47,13 @@ help: ## this text
 #: PACK, PACKED                            what make pack keeps (full, 256, jpeg256), and its folder
 #: MEASURE     no: make report from what is there
 #: NAME, REPLACE   for publish: <hardware>_<torch>_<yyyymm>; yes: in the place of the set of that name
-#: YES         yes: make clean removes sets without asking; without a terminal it removes none otherwise
+#: YES         yes: make clean removes sets without asking; where there is no terminal to ask on, it needs this
 #: SET         for reproduce: a published set; STRATEGIES takes some of it, ARGS="--day-sd 2%" allows a verdict
 #: PRICE_PER_HOUR  for gallery: of a machine, such as 2.50 for all sets, or "NAME=2.50 ..." for some
 #: WARNING_S   seconds before a job's time limit: bench-slurm asks for a checkpoint, slurm-all ends the run; default 60
 #: CONTAINER   an image in which scripts run, by Apptainer, or by srun with pyxis
-#: PEERS, MINUTES  for peers: which, and of pairs with each at most; default: all, 30; MINUTES of fuzz: of all; default 10
-#: SEED, KILLS     for fuzz and kill-fuzz: what is tried, again; how many signals, default 60
+#: PEERS, MINUTES  for peers: which peers, and the most minutes with each; default: all, 30. MINUTES of fuzz: in all; default 10
+#: SEED, KILLS     for fuzz and kill-fuzz: the seed of the random choices; for kill-fuzz: number of signals, default 60
 #: MACHINE, LINK   for predict: here, h100x8 or v100x4; links.csv of make bench-allreduce
 #: NNODES, NODE_RANK, RDZV_ENDPOINT        torchrun over several machines without Slurm
 #: HOSTS       hosts for horovodrun, such as a:4,b:4
@@ -131,6 +132,7 @@ power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spre
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
 	@STRATEGY="$${STRATEGY:-ddp}" "$$PYTHON" -m scripts.report.page --results "$${RESULTS:-results/latest}" $(if $(filter no,$(MEASURE)),,--measure)
 
+# NAME counts on the command line only: WSL has a NAME in the environment.
 publish: setup ## check RESULTS and put it into results/published/NAME with its report; README's figures follow
 	@"$$PYTHON" -m scripts.report.publish --results "$${RESULTS:-results/latest}" --name "$(if $(findstring command line,$(origin NAME)),$$NAME)" $(if $(filter yes,$(REPLACE)),--replace)
 
@@ -199,16 +201,16 @@ test-all: setup data ## every test
 test-faults: setup data ## the fault matrix: every fault that can be made on this machine
 	@"$$PYTHON" -m pytest tests/faults
 
-fuzz: setup data ## damaged images, packs, indexes, YAML, tables, checkpoints, manifests: MINUTES=10 SEED=1
+fuzz: setup data ## read damaged images, packs, indexes, YAML, tables, checkpoints, manifests: MINUTES=10 SEED=1
 	@PYTHONPATH=tests "$$PYTHON" -m fuzz.run $${MINUTES:+--minutes "$$MINUTES"} $${SEED:+--seed "$$SEED"}
 
-kill-fuzz: setup ## any process of a suite, sweep, pack, report or Slurm job is killed at any moment: KILLS=60 SEED=1
+kill-fuzz: setup ## kill random processes of a suite, sweep, pack, report or Slurm job at random moments: KILLS=60 SEED=1
 	@PYTHONPATH=tests "$$PYTHON" -m faults.kill_fuzz $${KILLS:+--kills "$$KILLS"} $${SEED:+--seed "$$SEED"}
 
 lint: setup ## ruff and shellcheck
 	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .
 	@$$("$$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*/*.sh .ci/run
 
-clean: ## remove caches, and results that are neither published nor in use; asks before, unless YES=yes
+clean: ## remove caches, and results that are neither published nor in use; asks first, unless YES=yes
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
-	@"$$(command -v "$(PYTHON)" || echo python3)" -m scripts.suite.clean $(if $(filter yes,$(YES)),--yes)
+	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.suite.clean $(if $(filter yes,$(YES)),--yes)

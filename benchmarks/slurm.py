@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.account import exchange_of, no_exchange
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, ddp_options, group_options, start_worker
+from benchmarks.common.devices import Worker, all_reduce_sum, ddp_options, file_store, group_options, start_worker
 from benchmarks.common.engine import fit
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.outcome import guarded
@@ -21,12 +21,12 @@ from benchmarks.common.settings import Shape
 from benchmarks.common.split import Split
 
 
-def meeting_point(config: Config, num_ranks: int) -> dict:
-    """Where the ranks meet: a file that only this step of this job can know, or the first node's address."""
+def rendezvous_options(config: Config, worker: Worker) -> dict:
+    """By what the ranks find each other: a file with a name of this job's step alone, or the first node's address."""
     job = f"{os.environ['SLURM_JOB_ID']}-{os.environ['SLURM_STEP_ID']}-{os.environ.get('SLURM_RESTART_COUNT', 0)}"
     if config.rendezvous == "file":
         path = os.path.abspath(os.path.join(os.environ.get("RUN_DIR", "."), f"rendezvous-{job}"))
-        return {"store": dist.FileStore(path, num_ranks)}
+        return {"store": file_store(path, config, worker)}
     port = 20000 + int(os.environ["SLURM_JOB_ID"]) * 16 % 10000 + int(os.environ["SLURM_STEP_ID"]) % 16
     return {"init_method": f"tcp://{os.environ.get('MASTER_ADDR', os.environ['SLURM_LAUNCH_NODE_IPADDR'])}:{port}"}
 
@@ -34,7 +34,7 @@ def meeting_point(config: Config, num_ranks: int) -> dict:
 def main(config: Config, fit=fit) -> None:
     config, worker = start_worker(config, find_place("srun"))  # slurm: by SLURM_PROCID, SLURM_LOCALID and others
     dist.init_process_group(
-        **meeting_point(config, worker.world_size),
+        **rendezvous_options(config, worker),
         rank=worker.rank,
         world_size=worker.world_size,
         **group_options(config, worker),

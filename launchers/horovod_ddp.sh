@@ -10,7 +10,7 @@ if in_allocation; then
   for host in "${HOST_NAMES[@]:1}"; do
     HOSTS+=,$host:$NPROC
     ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" true </dev/null >/dev/null 2>&1 ||
-      skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` does not work without a question; set up a key, and let ssh know the host"
+      skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` fails or asks a question; set up a key without a passphrase, and add the host to known_hosts"
   done
   count_all_nodes
 elif [ -n "${HOSTS:-}" ]; then

@@ -7,8 +7,8 @@
 #   NPROC NUM_GPUS NUM_CORES THREADS_PER_RANK REPEAT LABEL
 # Without RUN_ID a person has started it: then the planner makes the folder, from Make's variables, and says the rest.
 set -euo pipefail
-# Either would have another folder's code run: CDPATH sends `cd` there; without the folder on Python's path, which is what
-# PYTHONSAFEPATH asks for, `-m scripts...` finds whatever PYTHONPATH has. Here the folder is always the checkout.
+# With either set, another folder's code would run. CDPATH sends `cd` to another folder. PYTHONSAFEPATH takes the current
+# folder, which is the checkout, off Python's path: then `-m scripts...` would find what PYTHONPATH has.
 unset CDPATH PYTHONSAFEPATH
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -66,34 +66,35 @@ see_only() { # N: one process takes all GPUs that it sees, so it sees the first 
   export CUDA_VISIBLE_DEVICES
 }
 
-meet_in_files() { # fills FILES: torchrun's words for it; its stores, as of `torchrun --standalone`, would listen on every address
+# Stores of torchrun and of the ranks are files: stores with ports would listen on every address.
+use_file_stores() { # fills FILE_STORE, torchrun's flags for it
   over_loopback
   local folder=$RESULTS/logs/$RUN_ID
-  # torchrun unpickles its store: whoever can put another file there runs commands in it, and a group's members often can
-  # write to RESULTS. Nobody else can rename what lies in /tmp. The attempt removes it. A container may not have /tmp.
+  # torchrun unpickles its store, so whoever can replace the file can run commands. Members of a group often can write to
+  # RESULTS, but nobody else can rename what lies in /tmp. The attempt removes the folder. A container may not have /tmp.
   if [ -z "${CONTAINER:-}" ]; then
     folder=$(mktemp -d "${TMPDIR:-/tmp}/ranks.XXXXXXXX")
     export RENDEZVOUS_DIR=$folder
   fi
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$folder/ranks
-  FILES=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$folder/torchrun")
+  FILE_STORE=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$folder/torchrun")
 }
 
 words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, on each node of the allocation, or as one of NNODES
-  # --log-dir: else it leaves a folder in /tmp; what ranks write is in the run's log
-  local torchrun=(-m torch.distributed.run --log-dir /dev/null --nproc-per-node "$NPROC") own
+  # --log-dir: without it torchrun leaves a folder in /tmp; what ranks write is in the run's log
+  local torchrun=(-m torch.distributed.run --log-dir /dev/null --nproc-per-node "$NPROC") node_command
   if in_allocation; then
     torchrun+=(--nnodes "$NODES" --rdzv-id "$RUN_ID")
     # shellcheck disable=SC2016 # a task's own number; torchrun reads the options that it is not given in PET_*
     if is_local; then # c10d numbers nodes by their addresses; all of 127.0.0.* is this host
-      meet_in_files
-      torchrun+=("${FILES[@]}") own='PET_LOCAL_ADDR=127.0.0.$((SLURM_NODEID + 1)) exec "$@"'
+      use_file_stores
+      torchrun+=("${FILE_STORE[@]}") node_command='PET_LOCAL_ADDR=127.0.0.$((SLURM_NODEID + 1)) exec "$@"'
     else
       torchrun+=(--rdzv-backend static --rdzv-endpoint "$(first_address):$(free_port)")
-      own='PET_NODE_RANK=$SLURM_NODEID exec "$@"'
+      node_command='PET_NODE_RANK=$SLURM_NODEID exec "$@"'
     fi
     words_of_step "$NODES" 1 "$((CPUS_PER_TASK * TASKS_PER_NODE))" # a torchrun a node
-    TORCHRUN=("${STEP[@]}" bash -c "$own" node "${INTERPRETER[@]}" "${torchrun[@]}")
+    TORCHRUN=("${STEP[@]}" bash -c "$node_command" node "${INTERPRETER[@]}" "${torchrun[@]}")
     count_all_nodes
     return 0
   fi
@@ -104,7 +105,7 @@ words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, on each no
     TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend static
       --rdzv-id "$STRATEGY_NAME-${REPEAT:-1}" --rdzv-endpoint "$RDZV_ENDPOINT")
   else
-    meet_in_files
-    TORCHRUN+=("${FILES[@]}" --local-addr 127.0.0.1)
+    use_file_stores
+    TORCHRUN+=("${FILE_STORE[@]}" --local-addr 127.0.0.1)
   fi
 }

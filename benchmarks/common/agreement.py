@@ -1,11 +1,11 @@
-"""What the ranks agree on: by a script's own sum over them, and, once they were asked to stop, by their run's folder.
+"""What the ranks agree on, by a script's own sum over them. Where to stop they agree on by files in the run's folder.
 
     with stop_request(config, worker) as stop:      # a signal waits for a checkpoint
         stop.steps_begun += 1                       # before each step
         if stop.signum and stop.is_due(): ...       # all ranks stop before this step
         signum = agree(losses, stop.signum, steps_done, worker.device, reduce)
 
-`agree` and what follows it are collectives: every rank calls them, with the same number of losses or values.
+`agree`, `gather` and `count_devices` are collectives: every rank calls them, with the same number of losses or values.
 """
 
 import contextlib
@@ -26,37 +26,37 @@ from benchmarks.common.errors import Diverged
 from benchmarks.common.host_batches import STOP_SIGNALS
 from benchmarks.common.run_folder import RunFolder
 
-POSTS_S, POLL_S = 5.0, 0.02  # for the signal, and then the news of it, to reach every rank
+POST_LIMIT_S, POLL_S = 5.0, 0.02  # how long a rank waits for the other ranks' posts, and between two looks
 EXACT_HEX_DIGITS = 13  # 52 bits, which a float64 holds exactly
 
 
 class StopRequest:
     """Whether this rank was asked to stop, and before which step all ranks do so.
 
-    Ranks hear of a signal at different steps, some while they wait in a collective, where Python runs no handler. So a
-    thread hears it, and posts in the run's folder how many steps its rank has begun. Each rank waits before its next
-    step until all have posted; the last step is the largest of these numbers, which every rank can still reach. Where
-    not all have posted in time, they stop where `agree` finds them next. Whoever says first which of the two it
-    is decides for all. Nothing of this costs a run that is not asked to stop anything.
+    Ranks get a signal at different steps. Some get it while they wait in a collective, where Python runs no handler. So
+    a thread reads the signal. It posts in the run's folder how many steps its rank has begun. Before its next step,
+    each rank waits until all have posted. The largest posted number is the last step: every rank can still reach it. If
+    a post is missing after `post_limit_s`, all ranks stop at their next call of `agree` instead. The first rank that
+    decides between the two decides for all. A run that is not asked to stop pays nothing for this.
     """
 
-    def __init__(self, worker: Worker, folder: RunFolder | None, posts_s: float):
-        self.worker, self.folder, self.posts_s = worker, folder, posts_s
+    def __init__(self, worker: Worker, folder: RunFolder | None, post_limit_s: float):
+        self.worker, self.folder, self.post_limit_s = worker, folder, post_limit_s
         self.signum = 0
-        """The first signal that asked."""
+        """The first signal that asked this rank to stop; 0: none has."""
         self.steps_begun = 0
-        """By this rank, counted by the engine before it looks at `signum`."""
+        """By this rank. The engine counts a step before it looks at `signum`."""
         self.last_step: float | None = None
 
-    def hear(self, sent: socket.socket) -> None:
-        """Read the numbers of signals until the other end is closed."""
-        while numbers := sent.recv(64):
+    def read_signals(self, reading_end: socket.socket) -> None:
+        """Read the numbers of signals until the writing end is closed."""
+        while numbers := reading_end.recv(64):
             asked = [number for number in numbers if number in STOP_SIGNALS]
             if asked and not self.signum:
                 self.ask(asked[0])
 
     def ask(self, signum: int) -> None:
-        """The signal has come. It is set before the steps are read: a step that begins after that sees it."""
+        """Ask this rank to stop. The signal is set before the steps are read, so a step that begins later sees it."""
         self.signum = signum
         if self.folder and self.worker.world_size > 1:
             try:
@@ -71,17 +71,17 @@ class StopRequest:
         return self.steps_begun > self.last_step
 
     def _agreed_step(self) -> float:
-        """The number of steps after which all ranks stop; infinity where `agree` has to find the place."""
+        """The number of steps after which all ranks stop; infinity where they stop at `agree` instead."""
         if self.worker.world_size == 1:
             return self.steps_begun - 1
         began_s = time.monotonic()
-        while self.folder and time.monotonic() < began_s + 2 * self.posts_s:
+        while self.folder and time.monotonic() < began_s + 2 * self.post_limit_s:
             if (decided := self.folder.decided_stop()) is not None:
                 return decided if decided >= 0 else math.inf
-            posted = self.folder.stops(self.worker.world_size)
+            posted = self.folder.posted_stops(self.worker.world_size)
             if len(posted) == self.worker.world_size:
                 self.folder.decide_stop(max(posted))
-            elif time.monotonic() > began_s + self.posts_s:
+            elif time.monotonic() > began_s + self.post_limit_s:
                 self.folder.decide_stop(-1)
             else:
                 time.sleep(POLL_S)
@@ -90,22 +90,23 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_request(config: Config, worker: Worker) -> Iterator[StopRequest]:
-    """Signals that arrive, where there is a checkpoint to write before obeying them; else they kill at once.
+    """A StopRequest that signals set, in a run with checkpoints. In other runs the signals kill at once.
 
     SIGTERM is what schedulers and launchers send, SIGINT what torch.multiprocessing sends to ranks whose parent has
     gone; SIGUSR1 is what launchers/slurm.sh asks Slurm to send first.
     """
-    stop = StopRequest(worker, RunFolder.current(), min(POSTS_S, config.timeout_s / 4))
+    stop = StopRequest(worker, RunFolder.current(), min(POST_LIMIT_S, config.timeout_s / 4))
     with contextlib.ExitStack() as undo:
         if config.checkpoint_dir:
-            heard, told = socket.socketpair()
-            told.setblocking(False)
-            undo.callback(told.close)
-            undo.callback(told.shutdown, socket.SHUT_RDWR)  # also where a loader's worker holds the other copy
-            undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False))
-            threading.Thread(target=stop.hear, args=[heard], daemon=True).start()
+            reading_end, writing_end = socket.socketpair()
+            writing_end.setblocking(False)
+            undo.callback(writing_end.close)
+            # shutdown ends the thread; close does not, where a loader's worker holds a copy of the socket
+            undo.callback(writing_end.shutdown, socket.SHUT_RDWR)
+            undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writing_end.fileno(), warn_on_full_buffer=False))
+            threading.Thread(target=stop.read_signals, args=[reading_end], daemon=True).start()
             for signum in STOP_SIGNALS:
-                before = signal.signal(signum, lambda number, frame: None)
+                before = signal.signal(signum, lambda number, frame: None)  # without a handler there is no wakeup
                 undo.callback(signal.signal, signum, before or signal.SIG_DFL)
         yield stop
 
@@ -115,8 +116,8 @@ def agree(
 ) -> int:
     """One sum over the ranks tells all of them whether any has lost its loss or was asked to stop.
 
-    losses: of the last steps, scalars on the device, or None on ranks without one. signum: that this rank was
-    sent, or 0. Returns the signal to obey, or 0. Raises Diverged on every rank, with the first bad step.
+    losses: of the last steps, scalars on the device, or None on ranks without one. signum: the signal
+    that this rank got, or 0. Returns the signal to obey, or 0. Raises Diverged on every rank, with the first bad step.
     """
     news = torch.zeros(len(losses) + 1, dtype=torch.float64, device=device)
     if losses and losses[0] is not None:

@@ -22,8 +22,8 @@ ALIGNED = 8
 LARGEST_HEADER_BYTES = 1 << 25  # JSON takes 20 times its bytes as Python objects; 1,000 classes take 0.1 MB
 # What a bus error (SIGBUS) means here, for messages.
 CUT_SHORT = (
-    "a file that it had mapped was cut short: an index of the images, which the next start writes anew, or a packed "
-    "file, which make pack writes anew; or /dev/shm is full"
+    "a file that it had mapped was cut short, or /dev/shm is full; run make pack again for a packed file; an index of "
+    "the images is written anew by the next start"
 )
 
 Arrays = dict[str, numpy.ndarray]
@@ -77,8 +77,8 @@ def write_arrays(path: Path, metadata: dict[str, str], arrays: Arrays) -> None:
 def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
     """The metadata and the mapped arrays of a file. Raises OSError, or Damaged where it is not whole.
 
-    Whatever the file says, nothing outside of it is read, and memory is taken for its header only. What the arrays
-    hold is the caller's to check. A file that is cut short later ends the process that reads there by SIGBUS.
+    Whatever the header says, nothing outside of the file is read, and memory is taken for the header only. The caller
+    checks what the arrays hold. If the file is cut short later, SIGBUS ends the process that reads beyond its end.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -95,24 +95,24 @@ def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
             # copy-on-write, so that torch takes the arrays without a warning; nobody writes
             whole = numpy.memmap(file, mode="c", dtype=numpy.uint8, shape=(size,))
         except ValueError:
-            raise Damaged(f"it has no longer its {size} bytes") from None
+            raise Damaged(f"it no longer has its {size} bytes") from None
     data = whole[8 + length :].view(numpy.ndarray)
     return metadata, {name: data[begin:end].view(dtype).reshape(shape) for name, dtype, shape, begin, end in layout}
 
 
 def _layout(entries: dict, num_bytes: int) -> tuple[dict[str, str], list[tuple] | None]:
-    """The metadata, and (name, dtype, shape, begin, end) of each array; None where they do not fill `num_bytes`, one
-    after the other. Raises errors of several types for a header of another kind."""
+    """The metadata, and (name, dtype, shape, begin, end) of each array; None where the arrays do not fill `num_bytes`
+    without gaps. Raises errors of several types for a header of another format."""
     metadata = dict(entries.pop("__metadata__").items())
     if not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError("the format's metadata are texts")
-    layout, place = [], 0
+    layout, expected_begin = [], 0
     for name, one in entries.items():
         dtype, shape, (begin, end) = DTYPES[one["dtype"]], tuple(one["shape"]), one["data_offsets"]
         if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)) or len(shape) > 2:
-            raise ValueError("a place or a shape is no number")
-        if begin != place or dtype.itemsize * math.prod(shape) != end - begin or end > num_bytes:
+            raise ValueError("an offset or a shape is no number")
+        if begin != expected_begin or dtype.itemsize * math.prod(shape) != end - begin or end > num_bytes:
             return metadata, None
         layout.append((name, dtype, shape, begin, end))
-        place = end
-    return metadata, layout if place == num_bytes else None
+        expected_begin = end
+    return metadata, layout if expected_begin == num_bytes else None

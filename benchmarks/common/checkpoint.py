@@ -28,19 +28,19 @@ from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED
 
 CHECKPOINT = re.compile(r"(last|previous|best|epoch\d+-step\d+)\.pt")
-# What a killed run leaves: files of replace_whole, and of check_writable.
+# Files that a killed run leaves: those of replace_whole, and those of check_writable.
 LEFT_OVER = re.compile(rf"\.{CHECKPOINT.pattern}\.[0-9a-f]{{16}}|\.probe\.\w+")
 IN_USE = ".in-use"  # a run holds it locked
 CLAIM_LIMIT_S, CLAIM_POLL_S = 10.0, 0.1  # a run that was killed may take a moment to end
-# Besides NOT_COUNTED: a training that goes on may have others of these. Every other field must be what it was.
+# Fields, besides NOT_COUNTED, that may change when a training is resumed. Every other field must be as it was.
 MAY_DIFFER = {
     "epochs": "a longer or a shorter training",
     "global_batch": "compared by `about`",
-    "batch_per_device": "the global batch that it makes is compared",
+    "batch_per_device": "the global batch that follows from it is compared",
     **dict.fromkeys(("warmup_steps", "windows", "window_steps", "account_steps"), "what is timed"),
     **dict.fromkeys(("workers", "prefetch"), "who reads the images, and when"),
-    "skip_bad_files": "the way on after a file that cannot be read",
-    # A checkpoint goes from one strategy to another, so that options of one strategy may differ, too.
+    "skip_bad_files": "what happens at a file that cannot be read",
+    # One strategy can resume another's checkpoint, so options of a single strategy may change too.
     **dict.fromkeys(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view"), "of DDP"),
     **dict.fromkeys(("comm_hook", "powersgd_rank", "shard_ranks", "local_period", "local_group"), "of one strategy"),
     **dict.fromkeys(("compression", "opt_level", "cut", "split_size", "copy_stream"), "of one strategy"),
@@ -101,12 +101,12 @@ class Checkpointer:
         save_checkpoint(Path(self.config.checkpoint_dir), name, whole, kept)
 
     def resume(self, optimizer: torch.optim.Optimizer, num_steps: int) -> tuple[dict | None, dict]:
-        """Restore everything, if --resume asks for it and finds a checkpoint; returns the checkpoint, and columns of
-        the row: the reason, where settings of its training are others now. num_steps: of an epoch.
+        """Restore everything, if --resume asks for it and finds a checkpoint. num_steps: of an epoch.
 
+        Returns the checkpoint or None, and columns for the row: a reason, where settings of the training have changed.
         Raises UserError for a folder that cannot be written, that another run is using, or that holds another run's
         checkpoints, and for a checkpoint of another training, with impossible content, or of a strategy whose state
-        this one cannot take up.
+        this one cannot load.
         """
         if self.config.checkpoint_dir:
             check_unused(self.config)
@@ -130,14 +130,14 @@ class Checkpointer:
             for key, value in self.extra.items():
                 value.load_state_dict(saved["extra"][key])
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-            # how torch says that an optimizer's state is another one's
+            # torch raises these for the state of another optimizer
             why = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
             raise UserError(
                 f"the checkpoint's state does not fit ({why}); resume it with the strategy that wrote it, or start "
                 "without --resume"
             ) from None
         for group, values in zip(optimizer.param_groups, asked, strict=True):
-            group.update(values)  # momentum and weight decay are this run's
+            group.update(values)  # momentum and weight decay stay as this run's configuration says
         self.share()  # a no-op where every rank has read the same file
         torch.set_rng_state(saved["random"])
         return saved, {"reason": f"resumed with other settings: {changed}"} if changed else {}
@@ -155,7 +155,7 @@ def load_whole_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, s
 
 
 def check_unused(config: Config) -> None:
-    """Raises UserError where the folder holds checkpoints and the run is not asked to go on from them."""
+    """Raises UserError where the folder holds checkpoints and the run has no --resume."""
     folder = Path(config.checkpoint_dir)
     if not config.resume and holds_checkpoints(folder):
         raise UserError(
@@ -169,16 +169,16 @@ def holds_checkpoints(folder: Path) -> bool:
 
 
 def make_writable(folder: Path, held: contextlib.ExitStack) -> None:
-    """Make the folder, keep other runs out of it until `held` is closed, put a file there for a moment, and remove what
-    killed runs have left half written.
+    """Make the folder, and keep other runs out of it until `held` is closed. Write a file there and delete it, and
+    remove what killed runs have left half written.
 
-    Raises UserError where one of these fails, so that it is known before the first epoch and not after it.
+    Raises UserError where one of these fails: before the first epoch, not after it.
     """
     try:
         make_folder(folder)
         held.enter_context(claimed(folder))
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe.") as probe:
-            probe.write(b"checkpoints will lie here\n")
+            probe.write(b"may checkpoints be written here?\n")
             probe.flush()
         for path in folder.iterdir():
             if LEFT_OVER.fullmatch(path.name):
@@ -225,7 +225,7 @@ def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> Non
     def write(file) -> None:
         torch.save(_on_cpu(state), file)  # so that a machine without this device can read it
         if name == "last.pt" and path.exists():
-            copy_whole(path, folder / "previous.pt")  # only now that the new one has found its place on the disk
+            copy_whole(path, folder / "previous.pt")  # only now: the disk had space for the new one
 
     try:
         make_folder(folder)
@@ -238,7 +238,7 @@ def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> Non
 
 
 def copy_whole(source: Path, target: Path) -> None:
-    """A copy and no link, which some file systems do not have. Raises OSError."""
+    """Copy a file. Not by a hard link: some file systems have none. Raises OSError."""
     with open(source, "rb") as content:
         replace_whole(target, lambda file: shutil.copyfileobj(content, file, 2**20))
 
@@ -253,11 +253,14 @@ def _on_cpu(value):
 
 
 def source_of(config: Config) -> Path:
-    """The file that --resume reads: in the run's folder, or where this one has no checkpoints in the folder above,
-    which suites gave to all their runs before each had its own."""
+    """The file that --resume reads. It lies in the run's folder.
+
+    If that holds no checkpoints, it may lie in the folder above: older versions had one folder for all runs of a suite.
+    """
     folder, name = Path(config.checkpoint_dir), f"{config.resume_from}.pt"
-    older = RunFolder.current() and not holds_checkpoints(folder) and (folder.parent / name).exists()
-    return folder.parent / name if older else folder / name
+    if RunFolder.current() and not holds_checkpoints(folder) and (folder.parent / name).exists():
+        return folder.parent / name
+    return folder / name
 
 
 def remedy_for(config: Config) -> str:
@@ -296,7 +299,7 @@ def load_checkpoint(config: Config, num_classes: int) -> dict | None:
 
 
 def _same(saved: object, own: object) -> bool:
-    """Whether a value of a file, which may be anything that torch loads, is the run's own text or number."""
+    """Whether a checkpoint's value equals the run's own. The checkpoint's may be anything that torch loads."""
     return isinstance(saved, (str, int, float, type(None))) and saved == own
 
 
@@ -316,8 +319,10 @@ def about(config: Config, num_classes: int) -> dict:
 
 
 def trained_with(config: Config) -> dict:
-    """The settings of a training that a run which resumes it must have, too; the fingerprint of the images is '' for
-    synthetic ones, and in a run that no launcher started."""
+    """The settings that must not change when a training is resumed.
+
+    The fingerprint of the images is '' for synthetic images, and in a run that no launcher started.
+    """
     folder, fingerprint = RunFolder.current(), ""
     if folder and folder.has_settings():
         fingerprint = folder.settings()["asked"].get("fingerprint", "")
@@ -326,13 +331,13 @@ def trained_with(config: Config) -> dict:
 
 
 def compare_settings(path: Path, saved: dict, config: Config) -> str:
-    """Which settings the training had otherwise, in words; '' where none, or where the checkpoint does not say.
+    """The settings that have changed since the checkpoint, in words; '' where none has, or where it does not say.
 
-    Raises UserError where there are some, unless --resume-anyway says to go on with the new ones.
+    Raises UserError where one has changed, unless --resume-anyway says to go on with the new ones.
     """
     before, now = saved.get("settings"), trained_with(config)
     if not isinstance(before, dict):
-        print(f"warning: {path} does not say what it was trained with; lr, data and others were not compared")
+        print(f"warning: {path} does not say what it was trained with; lr, data and other settings were not compared")
         return ""
     defaults = {name: field.default for name, field in FIELDS.items()}  # of fields that are newer than the checkpoint
     before = defaults | before
@@ -351,8 +356,10 @@ def compare_settings(path: Path, saved: dict, config: Config) -> str:
 
 
 def problems(saved: dict, model: torch.nn.Module, num_steps: int, config: Config) -> Iterator[str]:
-    """What a checkpoint holds that no training writes. model: the one that it is of, on the meta device. num_steps: of
-    an epoch."""
+    """What is in a checkpoint that no training writes.
+
+    model: a model of the checkpoint's architecture, on the meta device. num_steps: of an epoch.
+    """
     yield from _wrong_numbers(saved, num_steps)
     yield from _wrong_weights(saved["model"], model.state_dict(), config)
     yield from _wrong_optimizer(saved.get("optimizer"), [*model.parameters()])

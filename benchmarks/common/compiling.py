@@ -31,7 +31,7 @@ def no_compiler(on_gpu: bool) -> str:
 
 
 def prepare_compiler(on_gpu: bool) -> None:
-    """Call it before torch.compile: it keeps what is compiled private.
+    """Call this before torch.compile: it makes torch keep compiled code in a folder that only this user can write to.
 
     Raises Unavailable where nothing can be compiled, and UserError as private_cache does.
     """
@@ -41,10 +41,11 @@ def prepare_compiler(on_gpu: bool) -> None:
 
 
 def private_cache() -> Path:
-    """A folder for what torch.compile keeps, into which only this user can write; a new one for a user without a home.
+    """A folder for torch.compile's cache that only this user can write to.
 
-    torch takes /tmp/torchinductor_<user>, whoever made it, and unpickles and loads what lies there. Raises UserError
-    where somebody else can write to the folder.
+    It is below XDG_CACHE_HOME, else ~/.cache. A user who cannot write there gets a new folder in TMPDIR. By default
+    torch takes /tmp/torchinductor_<user>, even if somebody else made it, and unpickles and runs what lies there. Raises
+    UserError where somebody else can write to the folder.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or (home() and home() / ".cache")
     if not cache:
@@ -60,5 +61,8 @@ def private_cache() -> Path:
         return Path(tempfile.mkdtemp(prefix="torchinductor-"))
     for each, status in stats:
         if status.st_uid != os.getuid() or status.st_mode & 0o022:
-            raise UserError(f"others can write to {each}, from which torch.compile runs code; remove it or set {CACHE}")
+            raise UserError(
+                f"others can write to {each}, and torch.compile runs code from there; remove it, or set {CACHE} to "
+                "another folder"
+            )
     return folder

@@ -109,7 +109,7 @@ class Config:
     """Steps after the timed windows in which each phase (data, forward, ...) is timed by hooks."""
 
     checkpoint_dir: str = ""
-    """Folder in which each run has its own, such as ddp-1, for last.pt and best.pt; empty: no checkpoints."""
+    """Folder in which each run writes last.pt and best.pt to its own folder, such as ddp-1; empty: no checkpoints."""
     checkpoint_steps: int = 0
     """Steps between checkpoints within an epoch; 0: at the end of each epoch only."""
     checkpoint_keep: bool = False
@@ -119,7 +119,7 @@ class Config:
     resume_from: Literal["last", "previous", "best"] = "last"
     """Which file --resume reads: `previous` is the one before last."""
     resume_anyway: bool = False
-    """With --resume: also where lr, data or others are not what the checkpoint was trained with. The row says so."""
+    """With --resume: go on although lr, data or others have changed since the checkpoint. The row says which."""
     timeout_s: float = 60.0
     """Seconds that a rank waits for the others in one collective before the run fails."""
     limit_s: float = 0.0

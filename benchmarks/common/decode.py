@@ -3,8 +3,8 @@
 A reader takes a file's content and a Choose, and returns (box, view, by_pillow): the box's pixels as uint8 height x
 width x 3, or as a Pillow image. Orientation in EXIF is ignored, as torchvision's ImageFolder ignores it.
 
-Files are JPEGs or PNGs, whatever their names end in: the first bytes tell, and choose the reader. Nothing else is
-read. Pillow would start Ghostscript for an EPS, and nvimgcodec divides by the zeros of a damaged JPEG 2000.
+Only JPEGs and PNGs are read. A file's first bytes say which it is, whatever its name ends in. Of other formats, Pillow
+would start Ghostscript for an EPS, and nvimgcodec divides by zeros of a damaged JPEG 2000.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def open_image(content: bytes) -> Image.Image:
 
 
 def what_failed(error: Exception) -> str:
-    """A line that says why an image is not readable: the error's text, with its type where that has to explain it."""
+    """A line that says why an image is not readable: the error's text, with its type where the text is not enough."""
     text = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
     return text if text and isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {text}"
 
@@ -103,8 +103,8 @@ def loads(name: str) -> str | None:
 
 
 def reader(name: str) -> Reader:
-    """The library's reader, backed by Pillow. Whatever Pillow raises for what it cannot read either comes through, of
-    any type."""
+    """The library's reader, backed by Pillow. An image that Pillow cannot read either raises Pillow's error, of any
+    type."""
     by_pillow = read_by_pillow()
     if name == "pillow":
         return by_pillow
@@ -206,8 +206,8 @@ READERS = {
 def check_plain(content: bytes, height: int, width: int) -> None:
     """Leave to Pillow a file that is cut off, which a crop above the cut would not show, and what it calls a bomb.
 
-    Raises ValueError for an image without pixels. Some scanners write a JPEG's height after its pixels (DNL), and 0
-    into its header; no library here reads that.
+    Raises ValueError for an image without pixels. Some scanners write 0 into a JPEG's header and its height after its
+    pixels (DNL); no library here reads that.
     """
     if not height or not width:
         raise ValueError(f"its header says {width} x {height} pixels")

@@ -83,12 +83,21 @@ def group_options(config: Config, worker: Worker) -> dict:
     the device, without which a barrier would guess it. In RENDEZVOUS_FILE, where a launcher names one, ranks meet."""
     options = {"backend": worker.backend, "timeout": timedelta(seconds=config.timeout_s)}
     if path := os.environ.get("RENDEZVOUS_FILE"):
-        store = dist.FileStore(path, worker.world_size)  # not file://, where a # or ? in the path would end it
-        store.set_timeout(options["timeout"])
-        options |= {"store": store, "rank": worker.rank, "world_size": worker.world_size}
+        options |= {
+            "store": file_store(path, config, worker),
+            "rank": worker.rank,
+            "world_size": worker.world_size,
+        }
     if worker.device.type == "cuda":
         options["device_id"] = worker.device
     return options
+
+
+def file_store(path: str, config: Config, worker: Worker) -> dist.FileStore:
+    """A store in a file. Not by file://PATH: a # or ? in the path would end it."""
+    store = dist.FileStore(path, worker.world_size)
+    store.set_timeout(timedelta(seconds=config.timeout_s))  # init_process_group does not set it for a store
+    return store
 
 
 def ddp_options(config: Config) -> dict:

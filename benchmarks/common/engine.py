@@ -163,7 +163,7 @@ class _Run:
         self.step_ms += step_ms
 
     def _pulse(self, epoch: int, next_step: int, due: bool = False) -> None:
-        """Between windows: are the losses still numbers, is a stop wanted, is a checkpoint due? due: it has to look."""
+        """Between windows: are the losses still numbers, is a stop wanted, is a checkpoint due? due: look now."""
         save = 0 < self.config.checkpoint_steps <= self.steps_unsaved
         ended = next_step == self.train.num_steps
         if not (save or ended or due or len(self.losses) >= self.config.window_steps):
@@ -175,7 +175,7 @@ class _Run:
         if self.config.checkpoint_dir and (save or stop) and not (ended and not stop):
             self.save("last.pt", epoch, next_step)
         if stop:
-            self.reduce(torch.zeros(1, device=self.worker.device))  # who leaves first has the others ended
+            self.reduce(torch.zeros(1, device=self.worker.device))  # the launcher ends the others once one rank leaves
             raise Stopped(stop, f"a checkpoint of step {next_step} of epoch {epoch} was saved")
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ class Diverged(Exception):
 
 
 class Stopped(Exception):
-    """A signal asked the run to stop, and it did so between two steps. `signum` is the signal, `text` what is left."""
+    """A signal asked the run to stop, and it did so between two steps. `text` says what was saved."""
 
     def __init__(self, signum: int, text: str):
         super().__init__(f"{signal.Signals(signum).name} stopped the run; {text}")

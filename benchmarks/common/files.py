@@ -1,7 +1,7 @@
-"""Files that others may have put there, and files that must last.
+"""Files that other users may have made, and files that must survive a power cut.
 
-Lock files are opened without following links, and data without waiting for it. What is written is whole or not there,
-and it is on the disk when the call returns.
+Lock files are opened without following links. Opening data never waits. What is written is whole or not there, and it
+is on the disk when the call returns.
 
 Needs no torch.
 """
@@ -23,7 +23,7 @@ from benchmarks.common.errors import UserError
 LOCK_LIMIT_S = 60.0
 FIRST_POLL_S, POLL_S = 0.001, 0.05  # most locks are held for a millisecond
 PIECE_BYTES = 1 << 16
-# Of an image's file: more than any photograph has, and no more than a machine can spare for each reader.
+# Of one image's file: more than any photograph has, and less than what each reader may take of the memory.
 LARGEST_IMAGE_BYTES = 1 << 28
 
 
@@ -57,8 +57,8 @@ def read_regular(path: str | Path, limit_bytes: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit_bytes:
             raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit_bytes}", str(path))
-        content = file.read(size)  # takes the memory that the file needs, not that of the limit
-        while len(content) <= limit_bytes and (more := file.read(PIECE_BYTES)):  # it has grown, or came in pieces
+        content = file.read(size)  # not of limit_bytes, for which Python would take the memory at once
+        while len(content) <= limit_bytes and (more := file.read(PIECE_BYTES)):  # it has grown, or read() returned less
             content += more
     if len(content) > limit_bytes:
         raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", str(path))
@@ -119,11 +119,11 @@ def wait_for_lock(descriptor: int, path: Path, limit_s: float) -> None:
 
 
 def replace_whole(path: Path, write: Callable[[BinaryIO], object], durable: bool = True) -> None:
-    """Make `path` hold what `write` writes: a reader, also one after a power cut, finds the old or the new content.
+    """Make `path` hold what `write` writes. A reader finds the old or the new content, even after a power cut.
 
     The content goes to a new file `.<name>.<16 hex digits>` beside `path`, which is renamed. It is on the disk when
-    this returns. The mode is what the umask says. A failure removes the new file; only a killed process leaves it.
-    durable: False for what nobody needs after a power cut, which may then leave an empty file.
+    this returns. The umask sets its mode. A failure removes the new file; only a killed process leaves it.
+    durable: False for what nobody needs after a power cut. The power cut may then leave an empty file.
     Raises OSError, and what `write` raises.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

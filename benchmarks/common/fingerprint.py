@@ -7,8 +7,8 @@ Classes, training images, validation images, and SHA-256 of all names and of the
 file of each class. Paths and times are not in it, so it is the same on every machine. The plan takes it once; ranks do
 not. Needs no torch.
 
-What it does not see: other bytes in files of the same size, and any change of a file between the first and the last of
-its class that keeps the names.
+It does not see other bytes in a file of the same size. Of the files between the first and the last of a class it sees
+the names only.
 """
 
 import contextlib
@@ -24,32 +24,33 @@ from benchmarks.common.listing import Listing, cached, index_path, list_images
 from benchmarks.common.results import write_whole
 
 DIGITS = 16
-LARGEST_KEPT_BYTES = 1 << 26  # the paths of two files a class
+LARGEST_KEPT_BYTES = 1 << 26  # of the file that keeps it, with the paths of two images a class
 
 Stats = dict[str, list[int]]
-"""Of a file, by its path: size in bytes, time of its content and time of its inode in ns."""
+"""By a file's path: its size in bytes, and the modification times of its content and of its inode, in ns."""
 
 
 def fingerprint(train: Listing, val: Listing) -> str:
     """Of the listings of <folder>/train/ and <folder>/val/. Raises OSError where a file of theirs is gone."""
-    return _taken(train, val)[0]
+    return _fingerprint_and_stats(train, val)[0]
 
 
-def _taken(train: Listing, val: Listing) -> tuple[str, Stats]:
+def _fingerprint_and_stats(train: Listing, val: Listing) -> tuple[str, Stats]:
     """The fingerprint, and the files whose sizes are in it."""
-    digest, looked_at = hashlib.sha256(), {}
+    digest, all_stats = hashlib.sha256(), {}
     for images in (train, val):
         classes = tqdm(images.classes, f"fingerprint of {images.folder.name}", delay=2, disable=None, leave=False)
-        root = os.path.realpath(images.folder)  # what is kept is looked at from other working folders, too
+        root = os.path.realpath(images.folder)  # known_fingerprint may be called in another working folder next time
         for number, name in enumerate(classes):
             files = images.names(number)
             below = os.path.join(root, name)
             ends = [os.path.join(below, file) for file in (*files[:1], *files[-1:])]
-            looked_at |= (stats := {path: _stat(path) for path in ends})
+            stats = {path: _stat(path) for path in ends}
+            all_stats |= stats
             words = (name, str(len(files)), *(str(stats[path][0]) for path in ends), *files)
             digest.update(b"".join(os.fsencode(word) + b"\0" for word in words))
     num_classes = len({*train.classes, *val.classes})
-    return f"{num_classes}-{len(train)}-{len(val)}-{digest.hexdigest()[:DIGITS]}", looked_at
+    return f"{num_classes}-{len(train)}-{len(val)}-{digest.hexdigest()[:DIGITS]}", all_stats
 
 
 def _stat(path: str) -> list[int]:
@@ -58,9 +59,10 @@ def _stat(path: str) -> list[int]:
 
 
 def known_fingerprint(data: Path) -> str:
-    """The fingerprint of a data set, taken once for as long as the listings of train/ and val/ hold, and the files
-    whose sizes are in it were not written again: that changes the time of no folder. At most two stats a class.
+    """The fingerprint of a data set, kept in the cache.
 
+    It is taken again when the listing of train/ or val/ has changed, or when a file whose size is in it was written
+    again, which no folder's time shows. Checking this takes at most two stats a class.
     Raises OSError and UserError as list_images does.
     """
     train, val = (list_images(data / part) for part in ("train", "val"))
@@ -70,8 +72,8 @@ def known_fingerprint(data: Path) -> str:
         before = json.loads(read_regular(kept, LARGEST_KEPT_BYTES))
         if before["listed"] == listed and all(_stat(path) == stat for path, stat in before["files"].items()):
             return str(before["value"])
-    value, looked_at = _taken(train, val)
+    value, stats = _fingerprint_and_stats(train, val)
     if index_path(data / "train").exists():
         with contextlib.suppress(OSError):
-            write_whole(kept, json.dumps({"listed": listed, "value": value, "files": looked_at}))
+            write_whole(kept, json.dumps({"listed": listed, "value": value, "files": stats}))
     return value

@@ -80,8 +80,8 @@ class Listing:
 def list_images(folder: Path) -> Listing:
     """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many.
 
-    Raises OSError for what cannot be listed, UserError for an image that is a link which leads nowhere, or a FIFO, a
-    device or a socket. Files are not opened, and only links are followed: what a file holds is found when it is read.
+    Raises OSError for what cannot be listed, and UserError for an image that is a link which leads nowhere, a FIFO, a
+    device or a socket. Links are followed. No file is opened: whether it is a good image is found when it is read.
     """
     index = index_path(folder)
     with contextlib.suppress(OSError, Damaged, ValueError, KeyError):
@@ -113,7 +113,10 @@ def index_path(folder: Path) -> Path:
 
 
 def check_index(metadata: dict[str, str], arrays: Arrays) -> None:
-    """Raises Damaged, ValueError or KeyError where an index's tables do not fit each other, whatever its checksum."""
+    """Raises Damaged, ValueError or KeyError where an index's tables do not fit each other.
+
+    A right checksum does not show that they do: whoever wrote the file also wrote the checksum.
+    """
     classes, folders, times = (json.loads(metadata[name]) for name in ("classes", "folders", "times"))
     ends, first, of_class = (arrays[name] for name in ("ends", "first", "class"))
     lists = isinstance(classes, list) and isinstance(folders, list) and isinstance(times, dict)
@@ -122,7 +125,7 @@ def check_index(metadata: dict[str, str], arrays: Arrays) -> None:
     if any(array.dtype != numpy.int64 or array.ndim != 1 for array in (ends, first, of_class)):
         raise Damaged("its tables are of another type")
     if not len(folders) == len(first) == len(of_class):
-        raise Damaged("its tables are not of as many folders")
+        raise Damaged("its tables do not have the same number of folders")
     bounds = (ends, len(arrays["names"])), (first, len(ends)), (of_class, len(classes) - 1)
     for table, most in bounds:
         if len(table) and (table[0] < 0 or table[-1] > most or (table[1:] < table[:-1]).any()):
@@ -180,7 +183,7 @@ def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
             if entry.is_dir():
                 inner.append(entry.name)
             elif entry.name.lower().endswith(IMG_EXTENSIONS):
-                # costs no stat: the folder tells what is a file, and is_dir() has already followed a link
+                # is_file() costs no stat: the folder says what is a file, and is_dir() has already followed a link
                 if not entry.is_file():
                     what = "not a regular file" if os.path.exists(entry.path) else "a link that leads nowhere"
                     raise UserError(f"{entry.path!r} is {what}: mend it or remove it")

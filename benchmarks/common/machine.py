@@ -10,7 +10,7 @@ import re
 from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import usable_gpus
 
-HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name that begins with - is an option
+HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name with - in front is a flag
 MOST_DIGITS = 9  # more than any machine has of anything
 
 
@@ -98,10 +98,19 @@ def num_workers(asked: int | str, on_gpu: bool) -> int:
     return max(1, threads_per_rank(num_ranks()) - 1) if on_gpu else 0
 
 
+def node_rank() -> int:
+    """NODE_RANK, this node's number among the NNODES nodes, from 0 on. Raises UserError where either is wrong."""
+    num_nodes = number("NNODES", "a number of nodes") or 1
+    node = number("NODE_RANK", "the number of this node, of which the first is 0", least=0) or 0
+    if node >= num_nodes:
+        raise UserError(f"NODE_RANK is {node}, but must be less than NNODES, which is {num_nodes}; the first node is 0")
+    return node
+
+
 def all_ranks(ranks_here: int) -> tuple[int, int]:
     """(ranks, nodes) in all, where every machine has `ranks_here`: of HOSTS, of a Slurm job's NODES, or of NNODES.
 
-    Raises UserError where a variable is no such list or number.
+    Raises UserError where one of these variables holds anything else.
     """
     if text := os.environ.get("HOSTS", ""):
         hosts = [HOST.fullmatch(host) for host in text.split(",")]

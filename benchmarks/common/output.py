@@ -9,33 +9,35 @@ from typing import TextIO
 
 
 class _Descriptor(io.FileIO):
-    """A file descriptor for text: what cannot be written is dropped."""
+    """A file descriptor to write text to. What cannot be written is dropped."""
 
     def write(self, content) -> int:
         try:
             return super().write(content) or len(content)  # None: a terminal that does not block, and is full
         except OSError as error:
-            if error.errno != errno.ENOSPC:  # there may be space again; a reader or a terminal never comes back
+            if error.errno != errno.ENOSPC:  # a full disk may have space later; a reader or a terminal never comes back
                 _point_to_null(self.fileno())
             return len(content)
 
 
-def outlive_readers() -> None:
-    """Let this process and its children go on, and end with their own exit code, without a reader: after
-    `| head -1`, on a closed terminal, with stdout or stderr closed, or redirected to a full disk."""
-    for descriptor in (0, 1, 2):  # a closed one would be the number of the next file that is opened
+def ignore_output_errors() -> None:
+    """Let this process and its children go on where stdout or stderr cannot be written, and end with their exit codes.
+
+    Such as after `| head -1`, on a closed terminal, with stdout or stderr closed, or redirected to a full disk.
+    """
+    for descriptor in (0, 1, 2):  # the next file that is opened would get the number of a closed one
         try:
             os.fstat(descriptor)
         except OSError:
             _point_to_null(descriptor)
-    sys.stdout, sys.stderr = _lasting(sys.stdout, 1), _lasting(sys.stderr, 2)
+    sys.stdout, sys.stderr = _without_errors(sys.stdout, 1), _without_errors(sys.stderr, 2)
 
 
-def _lasting(before: TextIO | None, descriptor: int) -> TextIO:
-    """A stream that is to people as `before`, None where it was closed, and raises no OSError."""
+def _without_errors(before: TextIO | None, descriptor: int) -> TextIO:
+    """A stream with the settings of `before` that raises no OSError. before: None where the stream was closed."""
     settings = {"encoding": "utf-8", "errors": "backslashreplace"}
     if before is not None and not isinstance(before, io.TextIOWrapper):
-        return before  # somebody collects the text in memory
+        return before  # a stream in memory, such as a test's
     if before is not None:
         with contextlib.suppress(OSError):
             before.flush()
@@ -49,4 +51,4 @@ def _point_to_null(descriptor: int) -> None:
     if null != descriptor:
         os.dup2(null, descriptor)
         os.close(null)
-    os.set_inheritable(descriptor, True)  # children are to find it, too
+    os.set_inheritable(descriptor, True)  # children need it too

@@ -26,10 +26,10 @@ from benchmarks.common.results import write_whole
 
 WHAT, VERSION = "imagenet-parallel-benchmarks pack", "2"
 CHECKED_AT_ONCE = 1000  # images
-CHECK_LIMIT_S = 3600.0  # for which a rank waits for another one's check: reading 700 GB takes about so long
+CHECK_LIMIT_S = 3600.0  # how long a rank waits for another rank's check; reading 700 GB takes about an hour
 KINDS, PARTS = ("full", "256", "jpeg256"), ("train", "val")
 LARGEST_NOTE_BYTES = 1000
-# Of each table, the type and the shape of a row; `images` has a row a byte, the others have a row an image.
+# The type and the shape of a row of each table. `images` has one row per byte, the others have one row per image.
 TABLES = {"images": ("|u1", ()), "ends": ("<i8", ()), "shapes": ("<i4", (2,)), "targets": ("<i4", ())}
 TABLES |= {"checksums": ("<u4", ())}
 
@@ -37,8 +37,8 @@ TABLES |= {"checksums": ("<u4", ())}
 class Pack:
     """The Source that is a packed file. An image is its JPEG's bytes, or its pixels, uint8 (height, width, 3).
 
-    Raises OSError, or Damaged where the file, its header or its tables are not whole, or do not fit each other: a
-    checksum tells damage, not intent. Pixels are `check`ed apart.
+    Raises OSError, or Damaged where the file, its header or its tables are not whole, or do not fit each other. A right
+    checksum does not show that they fit: whoever wrote the file also wrote the checksum. `check` looks at the pixels.
     """
 
     def __init__(self, path: Path):
@@ -97,7 +97,7 @@ class Pack:
 
 
 def check_metadata(metadata: dict[str, str]) -> list[str]:
-    """The names of the classes. Raises Damaged where they, or other words that a run uses, are not what they should."""
+    """The names of the classes. Raises Damaged where these or other metadata that a run uses are not valid."""
     try:
         classes = json.loads(metadata["classes"])
     except (KeyError, ValueError, RecursionError):
@@ -113,20 +113,20 @@ def check_metadata(metadata: dict[str, str]) -> list[str]:
 
 
 def check_tables(tables: Arrays, num_bytes: int, num_classes: int, pixels: bool) -> None:
-    """Raises Damaged where a table points outside of the images or the classes, or shapes do not fit their sizes."""
+    """Raises Damaged where a table points outside of the images or the classes, or a shape does not fit its size."""
     ends, shapes, targets = tables["ends"], tables["shapes"].astype(numpy.int64), tables["targets"]
     if not len(ends) == len(shapes) == len(targets) == len(tables["checksums"]):
-        raise Damaged("its tables are not of as many images")
+        raise Damaged("its tables do not have the same number of images")
     if not len(ends):
         raise Damaged("it holds no image")
     if ends[0] < 0 or (ends[1:] < ends[:-1]).any() or ends[-1] > num_bytes:
-        raise Damaged("an image is outside of its images")
+        raise Damaged("the ends of its images are not in order, or lie beyond its bytes")
     sizes = numpy.diff(ends, prepend=0)
     if (targets < 0).any() or (targets >= num_classes).any():
         raise Damaged("an image has no class")
     areas = shapes[:, 0] * shapes[:, 1]  # below 2^62
     if (shapes < 0).any() or (pixels and ((sizes % 3 != 0) | (areas != sizes // 3)).any()):
-        raise Damaged("an image has not the size of its shape")
+        raise Damaged("an image does not have the size of its shape")
     if not pixels and (sizes > LARGEST_IMAGE_BYTES).any():
         raise Damaged(f"an image has more than {LARGEST_IMAGE_BYTES} bytes")
 

@@ -107,8 +107,8 @@ class Photographs:
                 box, view, by_pillow = self.read(self.source.content(place), choose)
                 finish(box, view, out)
                 return True, self.numbers[self.source.target(place)], problem, by_pillow
-            # Pillow raises errors of many types for damaged files. MemoryError, too, is this image's: with a lack of
-            # memory that is not, the images after it fail as well, and the run ends with this image's name.
+            # Pillow raises errors of many types for damaged files. MemoryError counts as this image's fault too. If
+            # memory is short for another reason, the next images fail as well, and the run ends with this image's name.
             except Exception as error:
                 problem = problem or f"{self.source.name(place)!r} is not a readable image ({what_failed(error)})"
         return False, 0, problem, False

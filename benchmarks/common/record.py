@@ -32,7 +32,7 @@ class Record:
         self.booked_until = self.started_at
         self.book("imports", IMPORTED_AT)
         self.book("data set, model and process group")
-        self.reported = (0, time.monotonic())
+        self.reported_steps, self.reported_at = 0, time.monotonic()
 
     def book(self, part: str, now: float | None = None) -> None:
         """Book the time since the last booking on `part` of the run's wall clock."""
@@ -85,11 +85,13 @@ class Record:
 
     def progress(self, steps_done: int) -> None:
         """Tell the launcher's progress bar how far training is."""
-        (steps_before, before), now = self.reported, time.monotonic()
-        self.reported = (steps_done, now)
+        now = time.monotonic()
         if self.folder:
-            step_s = (now - before) / max(1, steps_done - steps_before) if steps_before else 0.0
+            step_s = 0.0  # unknown: the time before the first report holds more than steps
+            if self.reported_steps:
+                step_s = (now - self.reported_at) / max(1, steps_done - self.reported_steps)
             self.folder.write_progress(steps_done, self.num_steps, step_s)
+        self.reported_steps, self.reported_at = steps_done, now
 
     def finish(self, measured: dict, met: dict) -> None:
         """Hand the launcher what only the run knows; without a launcher, print the throughput.

@@ -7,26 +7,27 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 
-HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)  # before the fork
+_LIBC = ctypes.CDLL(None)  # loaded here, since a forked child should load nothing
 
 
 def ending_signals() -> list[signal.Signals]:
-    """The signals by which people and schedulers end a process; without SIGHUP where nohup has silenced it."""
-    return [each for each in HEARD if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+    """The signals by which people and schedulers end a process; without SIGHUP where nohup has disabled it."""
+    return [each for each in ENDING_SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
 
 
 def die_with_parent() -> Callable[[], None]:
-    """For subprocess's preexec_fn: the kernel sends the child SIGTERM when we die, be it by SIGKILL (prctl(2)).
+    """For subprocess's preexec_fn: the kernel sends the child SIGTERM when this process ends, even by SIGKILL.
 
-    It does when the thread dies that started the child, so call it from the main thread. An exec keeps it.
+    The kernel does so when the thread ends that started the child, so start the child from the main thread. The setting
+    survives exec (prctl(2)).
     """
     parent = os.getpid()
 
     def ask_the_kernel() -> None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before the kernel knew
+        if os.getppid() != parent:  # the parent ended before prctl
             os.kill(os.getpid(), signal.SIGTERM)
 
     return ask_the_kernel
@@ -36,7 +37,7 @@ class Relay:
     """Runs processes, one at a time. SIGINT, SIGTERM, SIGHUP or SIGQUIT to us is a SIGTERM to the one in progress.
 
     SIGTERM for a SIGINT too, which a shell may have told it to ignore. It has the time that it needs to clean up. It
-    ends so, too, when we are killed.
+    also gets SIGTERM when we are killed.
     """
 
     def __init__(self):
@@ -48,7 +49,7 @@ class Relay:
     def run(self, command: Sequence, **popen) -> int:
         """Run `command` to its end; returns its exit code, less than 0 where a signal ended it.
 
-        The child inherits the file descriptors that are inheritable, such as a set's lock: held until its end.
+        The child inherits inheritable file descriptors, such as a set's lock, and so holds the lock until its own end.
         """
         num_heard = self._num_heard
         words = [str(word) for word in command]

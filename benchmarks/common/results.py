@@ -73,7 +73,7 @@ CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def append_rows(results: Path, table: str, rows: Iterable[dict], *, anew: bool = False, once: bool = False) -> None:
-    """Add rows to `results/<table>.csv` as append_csv does, which has the keywords.
+    """Add rows to `results/<table>.csv`; `anew` and `once` are those of append_csv.
 
     A file of an older schema gets the columns that it lacks, empty in its rows.
     """
@@ -94,9 +94,9 @@ def append_csv(
     """Add rows to a CSV file, whole or not at all; they are on the disk when this returns.
 
     columns: of a new file. key: a file with this column gets the other columns that it lacks, empty in its rows; '':
-    a file must have just these columns. anew: the rows replace those of an old file. once: a row whose first cell
-    begins a line already is left out. One process writes at a time, beside the old file, and renames: a kill, a full
-    disk or a power cut leaves the earlier rows. A last line that something else left half written is dropped.
+    a file must have exactly `columns`. anew: the rows replace those of an old file. once: a row is left out if a line
+    already begins with its first cell. One process writes at a time, to a new file that replaces the old one: a kill, a
+    full disk or a power cut leaves the earlier rows. A half-written last line is dropped.
     Raises KeyError for an unknown column, and UserError where the folder cannot be written, the file has other
     columns, or another process is writing in the folder for too long.
     """
@@ -170,7 +170,7 @@ def plain(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """The text with a ? for each control character: a set of somebody else's could steer the terminal by them."""
+    """The text with a ? for each control character: by these, somebody else's set could control the terminal."""
     return CONTROLS.sub("?", text)
 
 
@@ -180,7 +180,7 @@ def _is_formula(text: str) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Make `path` hold `text`: a reader, also one after a power cut, sees the old or the new file. Raises OSError."""
+    """Make `path` hold `text`. A reader finds the old or the new content, even after a power cut. Raises OSError."""
     replace_whole(path, lambda file: file.write(text.encode("utf-8", "surrogateescape")))
 
 
@@ -191,9 +191,9 @@ def write_json(path: Path, value: object) -> None:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """One writer at a time of the tables in a folder; for whoever reads one, changes it and writes it again.
+    """Hold the folder's lock while a table in it is read, changed and written again: one process at a time does.
 
-    Raises UserError for a full disk, a folder that cannot be written, and a writer that does not end.
+    Raises UserError for a full disk, a folder that cannot be written, and a process that keeps the lock.
     """
     lock = folder / ".writing"
     try:
@@ -212,9 +212,9 @@ def read_table(results: Path, table: str):
     """`results/<table>.csv` as a pandas DataFrame with every column of the schema, empty where missing.
 
     Numbers are numbers; other columns are text as it was before `cell` guarded it, '' where empty. A line that is
-    not whole is skipped with a warning on stderr, and a status that is none is warned of; sets of older schemas lack
-    columns and still read. A missing file is an empty table. Raises UserError for lines that do not end as they must
-    and for a column that is there twice, OSError for what is no regular file or too large.
+    not whole is skipped. For that, and for an unknown status, a warning goes to stderr. Sets of older schemas lack
+    columns and still read. A missing file is an empty table. Raises UserError where lines end in carriage returns or a
+    column is there twice, and OSError for what is no regular file or too large.
     """
     return numbered_table(results, table)[0]
 
@@ -244,7 +244,7 @@ def numbered_table(results: Path, table: str) -> tuple:
     if table == "runs":
         for number, status in zip(numbers, frame.status, strict=True):
             if status not in (*STATUSES, WARM_UP):
-                _warn(path, number, f"has the status {status!a}, which is none; the run counts as not ok")
+                _warn(path, number, f"has the unknown status {status!a}; the run counts as not ok")
     return frame, numbers
 
 
@@ -259,7 +259,7 @@ def _lines_of(path: Path, columns: list[str]) -> tuple[list[str], list[str]]:
     first, *lines = text.split("\n")
     header = _cells(first) if first else columns
     if twice := [name for name in header if header.count(name) > 1]:
-        raise UserError(f"{path}, line 1 has the column {twice[0]!a} twice; take one of them out")
+        raise UserError(f"{path}, line 1 has the column {twice[0]!a} twice; remove one of them")
     return header, lines
 
 

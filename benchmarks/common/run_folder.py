@@ -3,13 +3,13 @@
     settings.json      what was asked (the plan), and what the run met (its launcher); see benchmarks.common.settings
     config.yaml        the resolved configuration, as differences from the defaults: what the script reads
     run.log            everything that the run's processes print
-    progress           "steps done, steps in all, seconds a step took lately", for the bar and for who waits for a step
-    unrecorded         is there until the run's row is in runs.csv; its attempt holds it locked, and has put into it,
-                       as JSON, what it knew of the row before the start
+    progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a stop
+    unrecorded         is there until the run's row is in runs.csv; its attempt keeps it locked; it holds, as JSON, the
+                       columns of the row that were known before the start
     queued             is there while a batch job waits (slurm_submit.sh makes and removes it)
     summary.json       what the reporting rank measured, met, and where its time went
-    stop-<rank>        of a run that was asked to stop: a link whose text is the number of steps that the rank has begun
-    stop-at            where all ranks stop: a link whose text is a number of steps, or -1 where they did not agree
+    stop-<rank>        in a run that was asked to stop: a symbolic link to the number of steps that the rank has begun
+    stop-at            a symbolic link to the number of steps after which all ranks stop, or to -1: they did not agree
     cause-<pid>.json   why a process ended before its end, with the moment: the earliest is the first cause
 
 A launcher names the folder to its processes in RUN_DIR. Needs no torch.
@@ -93,7 +93,7 @@ class RunFolder:
         write_json(self.path / "settings.json", self.settings() | {"met": met})
 
     def has_settings(self) -> bool:
-        """Whether the plan made this folder: a test or a probe may name one of its own."""
+        """Whether the plan made this folder. RUN_DIR of a test or a probe may be another folder."""
         return (self.path / "settings.json").exists()
 
     def write_progress(self, steps_done: int, num_steps: int, step_s: float = 0.0) -> None:
@@ -108,17 +108,20 @@ class RunFolder:
         return None
 
     def step_s(self) -> float | None:
-        """Seconds that a step took lately; None before the first report."""
+        """Seconds that a step took lately; None or 0 before the second report."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return float((self.path / "progress").read_text().split()[2])
         return None
 
     def post_stop(self, rank: int, steps_begun: int) -> None:
-        """Tell the other ranks how far this one is. A link is there with its text, or not at all. Raises OSError."""
+        """Tell the other ranks how many steps this one has begun. Raises OSError.
+
+        A symbolic link, not a file: nobody can see it half written.
+        """
         os.symlink(str(steps_begun), self.path / f"stop-{rank}")
 
-    def stops(self, world_size: int) -> list[int]:
-        """The steps that ranks have begun, of those that were asked to stop and have told."""
+    def posted_stops(self, world_size: int) -> list[int]:
+        """The numbers of steps that ranks have posted, of those ranks that have."""
         found = []
         for rank in range(world_size):
             with contextlib.suppress(OSError):
@@ -126,11 +129,12 @@ class RunFolder:
         return found
 
     def decide_stop(self, last_step: int) -> None:
-        """Say where all ranks stop. Only the first to say it is heard."""
+        """Decide for all ranks after how many steps they stop; -1: at `agree`. Only the first decision counts."""
         with contextlib.suppress(OSError):
             os.symlink(str(last_step), self.path / "stop-at")
 
     def decided_stop(self) -> int | None:
+        """What decide_stop was first called with; None before that."""
         with contextlib.suppress(OSError):
             return int(os.readlink(self.path / "stop-at"))
         return None

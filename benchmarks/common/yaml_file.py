@@ -17,7 +17,7 @@ from benchmarks.common.files import read_regular
 
 LIMIT_BYTES = 10**6
 NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
-# What a value without quotes may look like that YAML 1.1 reads as one of these; it reads 010 as 8 and 1:30 as 90.
+# How an unquoted value of each type must look. YAML 1.1 would also read 010 as 8 and 1:30 as 90.
 PLAIN = {
     "tag:yaml.org,2002:bool": (re.compile("true|false", re.IGNORECASE), "true or false"),
     "tag:yaml.org,2002:int": (re.compile(r"[-+]?(0|[1-9][0-9]*)"), "a decimal number such as 8"),
@@ -26,14 +26,17 @@ PLAIN = {
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's, without what surprises: a name twice, and values that it reads as something else than they look."""
+    """PyYAML's loader. It refuses a name that is there twice, and a value that looks like something else than it is."""
 
     def construct_mapping(self, node, deep=False):
         lines = {}
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
-                raise yaml.YAMLError(f"line {line}: {key.value[:60]} is there already, in line {lines[key.value]}")
+                first = lines[key.value]
+                raise yaml.YAMLError(
+                    f"line {line}: {key.value[:60]} is already set in line {first}; remove one of them"
+                )
         return super().construct_mapping(node, deep)
 
     def construct_object(self, node, deep=False):

@@ -1,10 +1,10 @@
-"""What in the tables of a set contradicts itself: a sentence each, which names the lines. Needs no torch.
+"""Contradictions in the tables of a set: a sentence for each, which names the lines. Needs no torch.
 
     for sentence in contradictions(path, tables, groups): ...
 
 A run has one row and one run_id; a round has one ok run of a group; rates are images over seconds; a run has at most
 the windows that it was asked for, and a window is as long as its steps. A run that failed, was interrupted or warmed
-the machine may be in a round again.
+the machine may be repeated in its round.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ Known = list[tuple[Identity, pandas.DataFrame]]
 
 
 def contradictions(path: Path, tables: dict[str, tuple[pandas.DataFrame, list[int]]], groups: Known) -> list[str]:
-    """What contradicts itself in runs.csv, windows.csv and steps.csv of the set in `path`. [] where nothing does.
+    """The contradictions in runs.csv, windows.csv and steps.csv of the set in `path`; [] where there are none.
 
-    tables: these three as read, each with the lines of its rows.
+    tables: these three as read, each with the line numbers of its rows.
     """
     runs, windows, steps = (tables[name][0].assign(line=tables[name][1]) for name in ("runs", "windows", "steps"))
     asked = {run_id: identity.asked for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
@@ -38,7 +38,7 @@ def contradictions(path: Path, tables: dict[str, tuple[pandas.DataFrame, list[in
 
 
 def _timed(steps: pandas.DataFrame) -> pandas.DataFrame:
-    """Steps of windows: those that were taken apart came after them."""
+    """The steps of windows; the steps that were taken apart came after these."""
     return steps[steps[PHASES].isna().all(axis=1) & steps.step_ms.notna()]
 
 
@@ -57,7 +57,7 @@ def _twice(runs: pandas.DataFrame, windows: pandas.DataFrame, steps: pandas.Data
 def _rounds(runs: pandas.DataFrame, groups: Known) -> Iterator[str]:
     for _, rows in groups:
         ok = rows[(rows.status == "ok") & rows["repeat"].notna()]
-        again = ok[ok.duplicated(["repeat"]) & ~ok.duplicated(["run_id"])]  # the same row twice is told of as such
+        again = ok[ok.duplicated(["repeat"]) & ~ok.duplicated(["run_id"])]  # _twice reports the same row
         if len(again):
             at = runs[runs.run_id.isin(again.run_id) & (runs.status == "ok")].line
             yield f"runs.csv, {lines(at)}: a second ok run of {rows.strategy.iloc[0]} with the same settings in a round"
@@ -71,28 +71,32 @@ def _rates(windows: pandas.DataFrame) -> Iterator[str]:
 
 
 def _of_run(row, windows: pandas.DataFrame, steps: pandas.DataFrame | None, asked: dict) -> Iterator[str]:
-    """Of one ok run. A job that was put back into the queue timed windows in several processes, each from 0 on, and
-    its row has the last one's rate."""
-    last = windows[(windows.window.diff() <= 0).cumsum() == (windows.window.diff() <= 0).sum()]
+    """Contradictions of one ok run.
+
+    A requeued job timed windows in several processes. Each process numbered them from 0, and the row has the last
+    process's rate.
+    """
+    begins_again = windows.window.diff() <= 0
+    last = windows[begins_again.cumsum() == begins_again.sum()]
     rates = [rows.images.sum() / rows.seconds.sum() for rows in (windows, last) if rows.seconds.sum() > 0]
     if row.images_per_s > 0 and rates and not any(_alike(row.images_per_s, rate) for rate in rates):
         yield (
-            f"runs.csv, line {row.line}: images_per_s is {row.images_per_s:.5g}, and windows.csv, "
-            f"{lines(windows.line)}, {rates[-1]:.5g}"
+            f"runs.csv, line {row.line}: images_per_s is {row.images_per_s:.5g}, but by windows.csv, "
+            f"{lines(windows.line)}, it is {rates[-1]:.5g}"
         )
     most = asked.get("windows")
     if type(most) is int and len(last) > most:
-        yield f"windows.csv, {lines(windows.line)}: {len(last)} windows of a run that was asked for {most}"
+        yield f"windows.csv, {lines(windows.line)}: {len(last)} windows, but the run was asked for {most}"
     if steps is None or not row.global_batch > 0:
         return
     num_steps = (windows.images / row.global_batch).round()
-    if num_steps.isna().any() or num_steps.sum() != len(steps):  # not all are there
+    if num_steps.isna().any() or num_steps.sum() != len(steps):  # some steps are missing
         return
     ends = num_steps.cumsum().astype(int)
     sums_s = [part.sum() / 1000 for part in numpy.split(steps.step_ms.to_numpy(float), ends)[:-1]]
     wrong = windows[~_alike(numpy.array(sums_s), windows.seconds.to_numpy(float))]
     if len(wrong):
-        yield f"windows.csv, {lines(wrong.line)}: seconds are not those of the window's steps in steps.csv"
+        yield f"windows.csv, {lines(wrong.line)}: seconds are not the sum of the window's steps in steps.csv"
 
 
 def _alike(one, other):

@@ -1,4 +1,4 @@
-"""Names that a result set holds: which may become a file of the set, and which may not. Needs no torch."""
+"""Which names in a result set may be used, as a word or as a file of the set. Needs no torch."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,10 @@ COMMIT = re.compile(r"[0-9a-f]{3,64}")
 
 
 def file_inside(folder: Path, name: str) -> Path | None:
-    """The regular file `name` of the set in `folder`; None where there is none, or it lies elsewhere, be it by a link:
-    sets come from others, and may not choose what is read."""
+    """The regular file `name` of the set in `folder`; None where there is none, or it lies elsewhere, also by a link.
+
+    Sets come from others, and may not choose which other files are read.
+    """
     path = folder / name
     try:
         found = path.resolve().is_relative_to(folder.resolve()) and path.is_file()

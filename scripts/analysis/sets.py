@@ -91,7 +91,7 @@ class ResultSet:
     tables: dict[str, pandas.DataFrame] = dataclasses.field(default_factory=dict, repr=False)
     """What was read so far; `table` reads the rest."""
     contradictions: list[str] = dataclasses.field(default_factory=list)
-    """What its tables contradict each other in, such as rows that are there twice: a sentence each."""
+    """Contradictions in its tables, such as a row that is there twice: a sentence each."""
 
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
@@ -110,8 +110,8 @@ class ResultSet:
         if self.contradictions:
             more = f" (and {len(self.contradictions) - 1} more)" if len(self.contradictions) > 1 else ""
             raise UserError(
-                f"no verdict, since the set contradicts itself: {self.contradictions[0]}{more}; take what was added or "
-                "changed out of it, or measure again in a new set"
+                f"no verdict, since the set contradicts itself: {self.contradictions[0]}{more}; undo what was "
+                "added to it or changed in it, or measure again in a new set"
             )
 
     @functools.cached_property

@@ -40,10 +40,10 @@ def clean(text: str) -> str:
 
 
 def assigned(name: str, value: object) -> str:
-    """NAME=VALUE as a word of a command for people to paste: bash hands it to make, and make hands on the value itself.
-    '' where no word does that: make takes no line end, and drops spaces before a value.
+    """NAME=VALUE as a word of a make command that people paste into bash, so that make gets exactly the value.
 
-    bash reads the quotes; make then expands a variable's value once, `$(shell ...)` too, unless each $ is doubled.
+    '' where no word does that: make takes no line end, and drops spaces around a value. bash removes the quotes. make
+    expands the value once, `$(shell ...)` too, unless each $ is doubled.
     """
     text = str(value)
     if not text.isprintable() or text != text.strip():

@@ -135,7 +135,7 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
         estimate_s=40,
     )
     return [
-        # called again after a failure, it finds what it has left
+        # --resume: if this check failed before, its checkpoint is still there
         launched("checkpoint", "a run leaves a checkpoint", two_ranks, f"{kept} --resume", scale, folder, judges.ran),
         launched(
             "resume",

@@ -113,13 +113,14 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     all_images = (WARMUP_STEPS + pairs * WINDOW_STEPS) * whole_batch(config, num_ranks).global_batch
     with (
         long_enough(config.data, all_images) as folder,
-        tempfile.TemporaryDirectory(prefix="overhead-") as meeting,
+        tempfile.TemporaryDirectory(prefix="overhead-") as rendezvous_folder,
         tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
     ):
         taken = []
-        start, more = torchrun(num_ranks, meeting)
+        start, variables = torchrun(num_ranks, rendezvous_folder)
         command = [*start, "-m", "scripts.probe.overhead", "rank", folder, *flags]
-        env, errors = environment(machine.threads_per_rank(num_ranks)) | more, Path(meeting, "errors")
+        env = environment(machine.threads_per_rank(num_ranks)) | variables
+        errors = Path(rendezvous_folder, "errors")
         with (
             errors.open("w") as file,
             subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=file, text=True) as ranks,

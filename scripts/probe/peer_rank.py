@@ -70,8 +70,8 @@ def rank(module: str, flags: list[str]) -> None:
 def steps_of(module: str, config: Config) -> Iterator[None]:
     """The peer's steps, at the configuration's settings.
 
-    Its ranks have met in a file before: the frameworks take the group that is there. One that a peer made itself would
-    have a store that listens on every address of the machine.
+    The process group is made here, by a store in a file, and the frameworks take it. The store of a group that a peer
+    made would listen on every address of the machine.
     """
     shared = "arch image_size global_batch workers momentum weight_decay lr".split()
     options = {name: getattr(config, name) for name in shared} | {"folder": f"{config.data}/train"}
@@ -81,8 +81,9 @@ def steps_of(module: str, config: Config) -> Iterator[None]:
     on_gpu, local_rank = torch.cuda.is_available(), int(os.environ["LOCAL_RANK"])
     if on_gpu:
         torch.cuda.set_device(local_rank)
-    meet = {"init_method": f"file://{os.environ['RENDEZVOUS_FILE']}", "rank": int(os.environ["RANK"])}
-    dist.init_process_group("nccl" if on_gpu else "gloo", world_size=int(os.environ["WORLD_SIZE"]), **meet)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(os.environ["RENDEZVOUS_FILE"], world_size)
+    dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=world_size)
     if module != "bare_ddp":
         return train(**options)
     return train(torch.device("cuda", local_rank) if on_gpu else CPU, **options)

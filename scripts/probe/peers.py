@@ -189,11 +189,11 @@ def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, 
     module = peer.module if peer is not None else ""
     data = ["--data", folder] if module else []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with tempfile.TemporaryDirectory(prefix="peers-") as meeting:
-        start, more = torchrun(ranks, meeting)
+    with tempfile.TemporaryDirectory(prefix="peers-") as rendezvous_folder:
+        start, variables = torchrun(ranks, rendezvous_folder)
         if peer is not None and peer.by_horovodrun:
-            start, more = [*horovodrun(ranks), sys.executable], {}
-        env = environment(machine.threads_per_rank(ranks)) | more
+            start, variables = [*horovodrun(ranks), sys.executable], {}
+        env = environment(machine.threads_per_rank(ranks)) | variables
         command = [*start, "-m", "scripts.probe.peers", "rank", module, *flags, *own, *data]
         out, errors, code = ended(subprocess.Popen(command, cwd=ROOT, env=env, **pipes), limit_s)
     windows = [json.loads(line.split("window: ")[1]) for line in out.splitlines() if "window: " in line]
@@ -205,7 +205,7 @@ def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, 
 
 
 def ended(child: subprocess.Popen, limit_s: float | None) -> tuple[str, str, int]:
-    """(stdout, stderr, exit code) of a launch. After limit_s it is killed with its ranks. Raises UserError then."""
+    """(stdout, stderr, exit code) of a launch. Raises UserError after limit_s, when it is killed with its ranks."""
     with child:
         try:
             out, errors = child.communicate(timeout=limit_s)

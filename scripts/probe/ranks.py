@@ -18,16 +18,20 @@ def environment(threads: int, interface: str = "lo") -> dict[str, str]:
 
 
 def torchrun(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, str]]:
-    """(the words before a rank's program, variables besides `environment`). folder: new, and the user's own; torchrun
-    and the ranks meet in its files."""
+    """(the words before a rank's program, variables besides `environment`).
+
+    folder: a new one that only this user can write to. The stores of torchrun and of the ranks are files in it.
+    """
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks)]
     words += ["--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file", "--rdzv-endpoint", f"{folder}/torchrun"]
-    words += ["--local-addr", "127.0.0.1", "--log-dir", os.devnull]  # else it leaves a folder in /tmp
+    words += ["--local-addr", "127.0.0.1", "--log-dir", os.devnull]  # without it a folder stays in /tmp
     return words, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "RENDEZVOUS_FILE": f"{folder}/ranks"}
 
 
 def horovodrun(num_ranks: int) -> list[str]:
-    """The words before a rank's program and its interpreter. Its own server listens where the ranks talk: see mend() of
-    scripts/setup/install_horovod.sh."""
+    """The words before a rank's interpreter and program.
+
+    horovodrun's server listens on the ranks' interface only: mend() of scripts/setup/install_horovod.sh changes that.
+    """
     words = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(num_ranks)]
     return [*words, "-H", f"localhost:{num_ranks}"]

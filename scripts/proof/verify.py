@@ -26,7 +26,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.output import outlive_readers
+from benchmarks.common.output import ignore_output_errors
 from benchmarks.common.relay import relay
 from benchmarks.common.results import append_rows, json_cell, read_table
 from benchmarks.common.run_folder import RunFolder
@@ -191,7 +191,7 @@ def line_of(row: dict) -> str:
 
 
 if __name__ == "__main__":
-    outlive_readers()
+    ignore_output_errors()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with contextlib.suppress(KeyboardInterrupt):

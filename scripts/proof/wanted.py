@@ -89,8 +89,8 @@ def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
 
 
 def _settings_of(results: Path, run_id: str) -> dict:
-    """settings.json of a run. Raises UserError where there is none, or where it is no run of a strategy: a set from
-    somebody else may not choose what is started."""
+    """settings.json of a run. Raises UserError where there is none, or where its values may not start a run: the set
+    may come from somebody else."""
     if not WORD.fullmatch(run_id):
         raise UserError(f"{results} has a run_id {shown(run_id)}, which is no name of a folder")
     settings = RunFolder(results / "logs" / run_id).settings()

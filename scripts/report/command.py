@@ -13,7 +13,7 @@ import tyro
 from matplotlib.figure import Figure
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.output import outlive_readers
+from benchmarks.common.output import ignore_output_errors
 from scripts.analysis.sets import ResultSet
 from scripts.report.figures import save_chart, troubles
 
@@ -34,7 +34,7 @@ def nothing(results: ResultSet, what: str) -> int:
 
 def command(main: Callable[..., int], options: type) -> None:
     """Exit as `main` does with the flags of the command line; a user's mistake is a line on stderr, and exit code 2."""
-    outlive_readers()
+    ignore_output_errors()
     try:
         sys.exit(main(tyro.cli(options)))
     except UserError as problem:

@@ -95,7 +95,7 @@ def commands(results: ResultSet) -> list[str]:
 
 
 def _checkout(commit: str) -> str:
-    """For people to paste: git takes a flag, a path and a branch in a commit's place."""
+    """The line that people paste. Only a hash is let through: git would also take a flag, a path or a branch."""
     return f"git checkout {commit}" if COMMIT.fullmatch(commit) else "# its commit is left out: it is no hash"
 
 
@@ -107,8 +107,10 @@ def _command(target: str, given: dict[str, object], **variables: str) -> str:
 
 
 def launch_lines(results: ResultSet) -> list[tuple[str, str]]:
-    """(strategy, the command that its first ok run was started with), from the run's log where the set has it. Each of
-    its words is quoted for bash: logs come from others, too."""
+    """(strategy, the command that started its first ok run), from the run's log where the set has it.
+
+    Each word is quoted for bash: the log may come from somebody else.
+    """
     found = []
     for group in results.groups:
         for log_path in group.ok.log_path.head(1):

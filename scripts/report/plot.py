@@ -14,7 +14,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.output import outlive_readers
+from benchmarks.common.output import ignore_output_errors
 from scripts.analysis.accuracy import about_top1, top1
 from scripts.analysis.cautions import warnings_of
 from scripts.analysis.sets import Group, ResultSet, load_set, same_hash_other_settings
@@ -132,5 +132,5 @@ def command(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    outlive_readers()
+    ignore_output_errors()
     sys.exit(command())

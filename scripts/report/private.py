@@ -1,10 +1,10 @@
-"""What a published set may say: every file of it is looked through, and what is not allowed is named with its line.
+"""What a published set may say. Every file is searched, and what is not allowed is named with its line.
 
     lines = not_allowed(folder, names_of_here())
 
-Allowed are files of known kinds; in them addresses of the few pages that charts and reports name, paths of the system
-that are the same everywhere, and no others; no user name beside a host or an address, no host or user of this machine.
-Needs no torch.
+Only files of known kinds are allowed. Addresses may be of the few hosts that charts and reports name. Paths may be
+those of the system, which are the same everywhere. A user at a host is not allowed, nor is a name of this machine or of
+its user. Needs no torch.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from pathlib import Path
 
 TEXTS = (".csv", ".json", ".html", ".md", ".tex", ".svg")
 MOST_FAULTS = 20
-# What stands in charts, in the names of XML and in reports' own sentences. An address is allowed up to its host's end.
+# Hosts of the addresses in charts, in XML's names and in reports' own sentences.
 HOSTS = ("www.w3.org", "matplotlib.org", "purl.org", "creativecommons.org", "github.com", "arxiv.org", "doi.org")
 OF_THE_SYSTEM = ("/usr/", "/lib/", "/etc/", "/proc/", "/sys/", "/dev/", "/bin/", "/opt/")  # the same on every machine
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>()\\]*")
 USER_AT = re.compile(r"[\w.%+:-]+@[\w-]*[A-Za-z0-9][\w.-]*", re.ASCII)
-# at the beginning of a word; after a letter, as in images/s, it is none
+# Only at the beginning of a word: images/s is no path.
 A_PATH = re.compile(r"(?:(?<=[\s\"'=:,;(\[{|])|^)(?:~[\w-]*|[A-Z]:)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*")
 IP = re.compile(r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?(?![\w.])")
 COMMON = {"root", "user", "users", "home", "ubuntu", "admin", "debian", "localhost", "runner", "test", "nobody"}
@@ -39,7 +39,7 @@ VARIABLES = (
 
 
 def names_of_here() -> set[str]:
-    """Names of this machine and of who uses it, that a set may not say. Words that anybody uses are not among them."""
+    """Names of this machine and of its user, which a set may not say. Common words are left out."""
     names = {socket.gethostname(), socket.gethostname().split(".")[0], Path.home().name, os.environ.get("USER", "")}
     with contextlib.suppress(OSError, KeyError):  # an unknown uid
         names.add(getpass.getuser())
@@ -47,8 +47,8 @@ def names_of_here() -> set[str]:
 
 
 def allowed_environment(told: dict, names: set[str]) -> dict:
-    """environment.json with what a set may say of its machine: known keys, known variables, and of the long text of
-    torch.utils.collect_env the lines that hold nothing private."""
+    """What a set may say of environment.json: known keys, known variables, and lines of collect_env that hold nothing
+    private. collect_env is a long text of torch.utils."""
     kept = {key: value for key, value in told.items() if key in ENVIRONMENT}
     if isinstance(kept.get("variables"), dict):
         kept["variables"] = {name: text for name, text in kept["variables"].items() if name in VARIABLES}
@@ -80,9 +80,9 @@ def _of_file(path: Path, names: set[str]) -> Iterator[tuple[str, str]]:
         texts = _texts_of_png(path.read_bytes()) if path.suffix == ".png" else _texts_of_pdf(path.read_bytes())
         for text in texts:
             for what in faults_of(text, names):
-                yield ", in what it says of itself", what
+                yield ", in its metadata", what
     else:
-        yield "", "no kind of file that a set has"
+        yield "", "a set has no files of this kind"
 
 
 def faults_of(line: str, names: set[str]) -> Iterator[str]:

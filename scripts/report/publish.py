@@ -3,9 +3,9 @@
     make publish NAME=cpu2-epyc_torch2.15_202611 RESULTS=results/x [REPLACE=yes]
 
 What goes along: the tables, environment.json, the report and its charts, the same of the sets `scaling`, `sweeps`
-and `ablation` inside, and a manifest with checksums; no logs and no checkpoints. Paths of this machine become names,
-and of the environment goes along what scripts/report/private.py lists. Where anything is left in a file that a set may
-not say, such as a password, an address or a host, nothing is published.
+and `ablation` inside, and a manifest with checksums; no logs and no checkpoints. Paths of this machine become names.
+environment.json keeps only what scripts/report/private.py lists. If a file still holds what a set may not say, such as
+a password, an address or a host, nothing is published.
 All is made in a folder beside the place and renamed, so that a stop leaves the old set or the new one. Exit code: 1
 where the set may not be published, with a line for each reason, 2 for a mistake. Needs no torch.
 """
@@ -89,7 +89,7 @@ def main(options: Options) -> int:
 
 def _place(options: Options) -> Path:
     """Where the set goes. Raises UserError for a name that is none, or that is taken."""
-    if not options.name:  # WSL has one in the environment, which make does not take
+    if not options.name:  # the Makefile ignores a NAME of the environment, such as WSL's
         raise UserError(f"NAME is not set on make's command line; make publish {EXAMPLE}")
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", options.name) or options.name == readme.MEASURED.name:
         raise UserError(f"NAME={options.name} cannot be a folder of results/published; {EXAMPLE}")
@@ -129,13 +129,13 @@ def copy(source: Path, target: Path, private: dict[str, str], names: set[str]) -
 
 
 def _allowed(path: Path, text: str, names: set[str]) -> str:
-    """environment.json with what a set may say. Raises UserError where it is none."""
+    """The text of environment.json with only what a set may say. Raises UserError where it is no JSON object."""
     try:
         told = json.loads(text)
     except ValueError:
         told = None
     if not isinstance(told, dict):
-        raise UserError(f"{path} holds no facts of the machine; measure again, in a new set")
+        raise UserError(f"{path} is no JSON object with facts of the machine; measure again, in a new set")
     return json.dumps(allowed_environment(told, names), indent=1) + "\n"
 
 

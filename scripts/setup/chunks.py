@@ -83,7 +83,7 @@ def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
     """An image as it is stored, and its height and width; nothing of an image that cannot be read.
 
     Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it. Raises OSError
-    where the disk or a permission is at fault, and UserError without memory: an image is not left out for these.
+    for a fault of the disk or a permission, and UserError where memory is short: the image itself may be good.
     """
     try:
         content = read_regular(path, LARGEST_IMAGE_BYTES)

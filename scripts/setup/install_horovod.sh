@@ -222,7 +222,7 @@ for backend in "${backends[@]}"; do
             say "$version with $backend for torch $torch installed in $((SECONDS - start)) s, from $kept."
             exit 0
         fi
-        say "the wheel in $kept is left out: it is not whole, or not this user's alone (log: $log)."
+        say "the wheel in $kept is not used: it is not whole, or others can write to it (log: $log)."
     fi
     if [[ -f $failures ]] && grep -qxF "$backend, $identity" "$failures"; then
         say "the $backend build failed before (log: $log). To try again: FORCE=1 scripts/setup/install_horovod.sh"
@@ -244,7 +244,7 @@ for backend in "${backends[@]}"; do
     fi
     if run_logged "building with $backend" build "$backend" && look_around && [[ $built == "$backend" ]]; then
         [[ -z $cache ]] || keep_wheel "$work/wheels-$backend" "$kept" ||
-            say "the built wheel could not be kept in $cache, which has to be this user's alone; the next clone builds again."
+            say "the built wheel could not be kept in $cache: others can write there, or nobody can. The next clone builds again."
         say "$version built with $backend for torch $torch in $((SECONDS - start)) s."
         exit 0
     fi

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What install_horovod.sh and install_apex.sh share, which set `what` before: words, a logged job with a progress
 # line, a clean end, a failure in two lines, build tools by their hashes, and a cache of wheels.
-# All is done in the checkout's folder, whose .venv it is, and which is on Python's path; relative paths are of there.
+# The scripts work in the checkout's folder: its .venv is used, it is on Python's path, and relative paths begin there.
 set -euo pipefail
 unset CDPATH PYTHONSAFEPATH
 # shellcheck disable=SC2034  # the scripts use it
@@ -65,7 +65,7 @@ report_failure() { # report_failure <what> <remedy>
     say "$2"
 }
 
-# install_tools NAME ...: those that the environment lacks, in the lock's versions and by its hashes.
+# install_tools NAME ...: installs those that the environment lacks, in the lock's versions and by its hashes.
 install_tools() {
     local missing name
     missing=$("$python" - "$@" <<'EOF'
@@ -96,13 +96,13 @@ is_ours() { # is_ours FILE ...: each is no link, belongs to this user, and nobod
     done
 }
 
-# take_wheel FOLDER TO: a kept wheel, copied into TO first, where nobody else can change it after it was checked.
+# take_wheel FOLDER TO: copies a kept wheel into TO and checks the copy, which nobody else can change afterwards.
 take_wheel() {
     is_ours "$(dirname "$1")" "$1" "$1"/* && cp -r -- "$1/." "$2" &&
         (cd -- "$2" && sha256sum --quiet --strict --check SHA256SUMS)
 }
 
-# keep_wheel FROM FOLDER: a built wheel and its hash, under its name only when whole.
+# keep_wheel FROM FOLDER: keeps a built wheel and its hash; FOLDER appears only when both are whole.
 keep_wheel() (
     umask 077
     parent=$(dirname "$2") new=$2.$$

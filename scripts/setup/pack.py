@@ -147,7 +147,7 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_
             open(part, "r+b" if done else "wb", opener=no_follow) as file,
             open(journal, "a", opener=no_follow) as notes,
         ):
-            sync_folder(part.parent)  # the journal must not outlive the file that it tells of
+            sync_folder(part.parent)  # or a power cut could leave the journal without the file
             file.truncate(written)
             file.seek(0, os.SEEK_END)
             num_done = sum(len(chunk.sizes) for chunk in done)

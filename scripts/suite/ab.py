@@ -25,7 +25,7 @@ import tyro
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
-from benchmarks.common.output import outlive_readers
+from benchmarks.common.output import ignore_output_errors
 from benchmarks.common.relay import Relay, relay
 from benchmarks.common.results import WARM_UP, read_table, write_json
 from benchmarks.common.run_folder import RunFolder
@@ -245,7 +245,7 @@ def verdict(step: Step, sitting: Sitting, results: Path, limit: float | None) ->
 
 
 if __name__ == "__main__":
-    outlive_readers()
+    ignore_output_errors()
     try:
         sys.exit(tyro.cli(main, description=__doc__))
     except (UserError, ValueError) as error:

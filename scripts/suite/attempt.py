@@ -23,7 +23,7 @@ from tqdm import tqdm
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import locked
 from benchmarks.common.outcome import boot_id, timed_out
-from benchmarks.common.output import outlive_readers
+from benchmarks.common.output import ignore_output_errors
 from benchmarks.common.relay import die_with_parent, ending_signals
 from benchmarks.common.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.run_folder import VARIABLE, RunFolder
@@ -64,7 +64,7 @@ def main(options: Options, command: list[str]) -> int:
 
 
 def remove_rendezvous() -> None:
-    """Remove the files in which the ranks met; launchers/lib.sh made their folder for this run alone."""
+    """Remove the files of torchrun's and the ranks' stores, and their folder: launchers/lib.sh made it for this run."""
     if path := os.environ.get("RENDEZVOUS_DIR"):
         with contextlib.suppress(OSError):
             for name in ("ranks", "torchrun"):
@@ -83,7 +83,7 @@ def skip(options: Options, folder: RunFolder) -> int:
 
 
 def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int) -> int:
-    """Run and record it. unrecorded: descriptor of the file that gets what is known of the row before the start."""
+    """Run the command, and record its row. unrecorded: descriptor of the file that keeps the columns known by now."""
     asked, flags = read_asked(folder)
     row = known_before(folder, options.strategy, options.repeat, asked, os.environ) | {"options": flags}
     keep(unrecorded, row)
@@ -150,7 +150,7 @@ def num_ranks() -> int:
 
 
 def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, options: Options) -> Ended:
-    """Run `command` to its end, to the limit, or to the first signal that ends; leave no process of it."""
+    """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it."""
     checkpoint_dir = asked.get("checkpoint_dir", "")
     signals: list[int] = []
     for signum in ending_signals():
@@ -199,8 +199,11 @@ def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, 
 
 
 def checkpoint_grace_s(asked: dict, folder: RunFolder, ran_s: float) -> float:
-    """Seconds for ranks to end the step that they are in, another one where they are not in the same, and to write a
-    checkpoint, for which they may wait for each other; 0 where they write none."""
+    """Seconds that ranks have to stop and to write a checkpoint; 0 where they write none.
+
+    A rank ends the step that it is in. It may need one more, where another rank is a step ahead. For the checkpoint,
+    ranks wait for each other.
+    """
     if not asked.get("checkpoint_dir"):
         return 0.0
     patience_s = max(GRACE_S, asked["timeout_s"])
@@ -267,7 +270,7 @@ def print_tail(log: Path) -> None:
 
 
 if __name__ == "__main__":
-    outlive_readers()
+    ignore_output_errors()
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
     try:

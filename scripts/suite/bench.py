@@ -19,7 +19,7 @@ import tyro
 
 from benchmarks.common.config import find_key
 from benchmarks.common.errors import UserError
-from benchmarks.common.output import outlive_readers
+from benchmarks.common.output import ignore_output_errors
 from scripts.suite import ablate, plan, preflight, rounds, scaling, schedule
 
 
@@ -74,7 +74,7 @@ def plan_text(left: Sequence[plan.Run], runs: Sequence[plan.Run], given: plan.Gi
 
 
 if __name__ == "__main__":
-    outlive_readers()
+    ignore_output_errors()
     try:
         sys.exit(tyro.cli(main, description=__doc__))
     except (UserError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""Removes the result sets that are not published. Asks before; a set that a suite is writing stays.
+"""Removes the result sets that are not published. It asks first. A set that a suite is writing stays.
 
-    make clean              # on a terminal it asks
-    make clean YES=yes      # it does not ask; without a terminal it has to be said
+    make clean              # asks on the terminal
+    make clean YES=yes      # does not ask; without a terminal this is needed
 
-Exit code: 0; 1 where the answer was no; 2 where nobody could be asked, and nothing was removed. Needs the standard
+Exit code: 0; 1 where the answer was no; 2 where nobody could be asked, or a file cannot be removed. Needs the standard
 library only, so that it runs where nothing is installed.
 """
 
@@ -23,14 +23,19 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("published", "README.md")
 LOCKS = (".suite", "logs/*/unrecorded")  # schedule.claimed holds the one, and the attempt of a run the other
 MOST_NAMED = 10
-CHECKOUTS = re.compile(r"\.worktrees-(\d+)@(.+)-[^-]+")  # worktrees.PREFIX
+CHECKOUTS = re.compile(r"\.worktrees-(?P<pid>\d+)@(?P<host>.+)-[^-]+")  # as worktrees.PREFIX begins
 
 
 def main(yes: bool, results: Path = ROOT / "results") -> int:
     found = sorted(path for path in results.glob("*") if path.name not in KEPT) if results.is_dir() else []
     with contextlib.ExitStack() as held:
-        in_use = {path: why for path in found if (why := held.enter_context(_claim(path)))}
-        in_use |= {path: "the newest set" for path in found if path.is_symlink() and path.resolve() in in_use}
+        in_use = {}
+        for path in found:
+            if why := held.enter_context(_claim(path)):
+                in_use[path] = why
+        in_use |= {
+            path: "links to a set that is kept" for path in found if path.is_symlink() and path.resolve() in in_use
+        }
         free = [path for path in found if path not in in_use]
         for path, why in in_use.items():
             print(f"kept: {path}: {why}")
@@ -42,7 +47,9 @@ def main(yes: bool, results: Path = ROOT / "results") -> int:
             print(f"  and {len(free) - MOST_NAMED} more")
         if not yes:
             if not sys.stdin.isatty():
-                print("error: nothing is removed, since nobody can be asked; make clean YES=yes", file=sys.stderr)
+                print(
+                    "error: nothing is removed: there is no terminal to ask on; use make clean YES=yes", file=sys.stderr
+                )
                 return 2
             if input(f"remove these {len(free)}? [y/N] ").strip().lower() not in ("y", "yes"):
                 print("nothing is removed")
@@ -54,7 +61,7 @@ def main(yes: bool, results: Path = ROOT / "results") -> int:
 
 @contextlib.contextmanager
 def _claim(path: Path) -> Iterator[str]:
-    """Hold every lock of the sets in `path` until they are removed; yields why it must stay, '' where it need not."""
+    """Hold the locks of all sets in `path` until these are removed. Yields why `path` must stay, or ''."""
     if path.is_symlink() or not path.is_dir():
         yield ""
         return
@@ -64,25 +71,26 @@ def _claim(path: Path) -> Iterator[str]:
             for lock in [lock for name in LOCKS for lock in path.rglob(name)]:
                 held.enter_context(locked(lock, limit_s=0))
         except (UserError, OSError) as error:
-            why = "a suite is writing it" if isinstance(error, TimeoutError) else f"its lock cannot be had: {error}"
+            why = "a suite is writing it" if isinstance(error, TimeoutError) else f"its lock cannot be taken: {error}"
         yield why
 
 
 def _checkouts(path: Path) -> str:
-    """Why checkouts of commits stay: make ab or make reproduce runs in them."""
+    """Why a folder with checkouts of commits stays: a make ab or make reproduce runs in it. '' for other folders."""
     found = CHECKOUTS.fullmatch(path.name)
     if not found:
         return ""
-    if found[2] != socket.gethostname():
-        return f"checkouts of a process on {found[2]}"
-    return "checkouts that a process runs in" if Path(f"/proc/{found[1]}").exists() else ""
+    if found["host"] != socket.gethostname():
+        return f"checkouts of a process on {found['host']}"
+    return "checkouts that a process runs in" if Path(f"/proc/{found['pid']}").exists() else ""
 
 
 def _about(path: Path) -> str:
     runs = path / "runs.csv"
     if path.is_symlink() or not runs.is_file():
         return ""
-    return f" ({max(0, runs.read_bytes().count(10) - 1)} runs)"
+    num_lines = runs.read_bytes().count(b"\n")
+    return f" ({max(0, num_lines - 1)} runs)"
 
 
 def _remove(path: Path) -> None:
@@ -98,7 +106,7 @@ if __name__ == "__main__":
     parser.add_argument("--yes", action="store_true", help="do not ask")
     try:
         sys.exit(main(parser.parse_args().yes))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EOFError):  # EOFError: Ctrl-D at the question
         print("\nnothing is removed")
         sys.exit(1)
     except OSError as error:

@@ -85,7 +85,7 @@ def make_run(
         config = dataclasses.replace(config, limit_s=given.limit_s)
     if config.checkpoint_dir:
         own = Path(config.checkpoint_dir) / f"{strategy}-{number}"
-        config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or put_back())
+        config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
     place = (ranks_here, 1) if one_node else preflight.all_ranks(strategy, ranks_here)
     asked = ask(config, strategy, *place, threads, images_of(config))
     asked |= {"seeds": seeds} if seeds else {}
@@ -95,8 +95,8 @@ def make_run(
     return Run(strategy, number, config, asked, told, flags)
 
 
-def put_back() -> bool:
-    """Whether this is a job of make slurm-all that was put back into the queue: its runs go on where they were."""
+def was_requeued() -> bool:
+    """Whether this is a job of make slurm-all that Slurm has requeued. Then its runs resume."""
     return bool(os.environ.get("ALLOCATION")) and os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
@@ -206,8 +206,10 @@ def in_rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
 
 
 def with_own_folders(runs: list[Run]) -> list[Run]:
-    """The runs of a round, each with a checkpoint folder that no other has: a strategy's second one, of other settings,
-    adds the hash of these."""
+    """The runs of a round, each with its own checkpoint folder.
+
+    If a strategy runs twice, with other settings, the second folder's name ends in the hash of these settings.
+    """
     found, taken = [], set()
     for run in runs:
         folder = run.config.checkpoint_dir
@@ -285,7 +287,9 @@ def main(strategy: str = "", /) -> None:
         results = given.results if os.environ.get("PLAN") == "yes" else preflight.open_set(given.results)
         told |= {"RESULTS": str(results or "")}
     if broken := [name for name, value in told.items() if not value.isprintable()]:
-        raise UserError(f"{broken[0]} is {told[broken[0]]!r}, which has a line end or the like in it; choose another")
+        raise UserError(
+            f"{broken[0]} is {told[broken[0]]!r}, which has a line end or another unprintable character; choose another"
+        )
     print("\n".join(f"{name}={value}" for name, value in told.items()))
 
 

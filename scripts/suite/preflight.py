@@ -118,19 +118,17 @@ def check_data(folder: str) -> None:
 
 
 def check_rendezvous() -> None:
-    """Refuse a NODE_RANK or RDZV_ENDPOINT that is none, and a port that is taken on the node that has to listen there:
-    torchrun would wait for ever. Raises UserError."""
-    num_nodes = machine.number("NNODES", "a number of nodes") or 1
-    if num_nodes < 2:
+    """Raises UserError for a wrong RDZV_ENDPOINT, and for a taken port on the first node, which has to listen there.
+
+    With either, torchrun would wait for ever.
+    """
+    if (machine.number("NNODES", "a number of nodes") or 1) < 2:
         return
-    node = machine.number("NODE_RANK", "this node's number", least=0) or 0
-    if node >= num_nodes:
-        raise UserError(f"NODE_RANK is {node}, but the nodes of NNODES={num_nodes} are 0 to {num_nodes - 1}")
     endpoint = os.environ.get("RDZV_ENDPOINT", "")
     host, _, port = endpoint.rpartition(":")
     if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise UserError(f"RDZV_ENDPOINT is {endpoint!r}, but must be host:port of the first node, such as node1:29400")
-    if node:
+    if machine.node_rank():
         return
     try:
         socket.create_server(("", int(port))).close()
@@ -164,8 +162,10 @@ def _new_set(prefix: str) -> Path:
 
 
 def why_published(results: Path) -> str:
-    """Why nothing is measured into a folder: it is a published set, in one, or where they are, however it is named.
-    '' for any other."""
+    """Why nothing may be measured into a folder: it is a published set, in one, or in the folder of these.
+
+    '' for any other folder. Links and relative paths are resolved first.
+    """
     place = Path(os.path.realpath(results))
     inside = place.is_relative_to(os.path.realpath(PUBLISHED))
     if inside or any((each / MARK).exists() for each in (place, *place.parents)):

@@ -52,7 +52,8 @@ def end_all(run_dir: Path, grace_s: float) -> None:
     """
     first, deadline = of_run(run_dir), time.monotonic() + grace_s
     told = [process for process in first if _may_be_told(process)] or first
-    # Ranks end first: torchrun kills them 30 s after its own TERM, horovodrun 5 s, which may be before a checkpoint.
+    # TERM to the ranks only, where they have time to write a checkpoint: after a TERM of its own, torchrun kills them
+    # in 30 s and horovodrun in 5 s, which may be too early.
     for process in [process for process in told if grace_s and _is_rank(process)] or told:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGCONT)  # a stopped process would keep the TERM for later
@@ -101,7 +102,7 @@ def _may_be_told(process: psutil.Process) -> bool:
 
 
 def _is_rank(process: psutil.Process) -> bool:
-    """Of torchrun or horovodrun, or a loader's worker of one."""
+    """Whether it is a rank of torchrun or horovodrun, or a loader's worker of one."""
     with contextlib.suppress(psutil.Error, OSError):
         return bool({"RANK", "HOROVOD_RANK"} & process.environ().keys())
     return False

@@ -8,8 +8,8 @@ has to be the set's. STRATEGIES takes some of it, REPEATS another number of roun
 "--day-sd 2%": two sets are two days, so that without one there are ratios and no verdict. RESULTS given again runs
 only what is missing. PLAN=yes starts nothing.
 
-A set chooses no program, image, partition or folder: it may come from somebody else. Of its settings a run gets those
-that scripts/suite/allowed.py lets through; CONTAINER, PARTITION and DATA are the user's.
+A set may come from somebody else, so it chooses no program, container image, partition or folder. A run gets only the
+settings that scripts/suite/allowed.py allows. The user gives CONTAINER, PARTITION and DATA.
 
 Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129, 130, 131 or 143 after a signal.
 """
@@ -26,7 +26,7 @@ import tyro
 from benchmarks.common import machine
 from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.output import outlive_readers
+from benchmarks.common.output import ignore_output_errors
 from benchmarks.common.relay import relay
 from benchmarks.common.settings import seed_of, settings_hash
 from scripts.analysis import compare
@@ -65,7 +65,7 @@ def main() -> int:
         print(bench.plan_text(left, runs, given))
         return 0
     before, results = load_set(published), preflight.open_set(given.results, "reproduce-")
-    args = allowed.line(before.environment.get("variables", {}).get("ARGS"))
+    args = allowed.one_line(before.environment.get("variables", {}).get("ARGS"))
     code = start(rounds.rounds(left, of_round, given, results), results, commit, len(left), args) if left else 0
     if code > 1 or not (results / "runs.csv").exists():  # of two machines, the first one's rows are all
         return code
@@ -110,9 +110,11 @@ def check(run: dict, commit: str, published: Path) -> None:
     asked, met, where = run["asked"], run["met"], f"{published}, {clean(run['label'])}"
     if why := allowed.why_not(asked, met):
         raise UserError(f"{where}: {why}; a set may not choose that")
-    if name := next((name for name in allowed.USERS if asked.get(name.lower()) and name not in os.environ), ""):
+    if name := next(
+        (name for name in allowed.CHOSEN_BY_USER if asked.get(name.lower()) and name not in os.environ), ""
+    ):
         raise UserError(
-            f"{where} ran with {name}={asked[name.lower()]}, and a set may not choose that here: give {name}=... "
+            f"{where} ran with {name}={asked[name.lower()]}, and a set may not choose that here; give {name}=... "
             f"yourself, or {name}= for none"
         )
     if why := worktrees.why_not_startable(commit, run["strategy"]):
@@ -174,9 +176,10 @@ def _run(asked: dict, number: int, data: str) -> plan.Run:
     """A run of round `number` as it was asked, for whatever fields its commit knows."""
     places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
     asked = asked | places | {"seed": seed_of(asked, number)}
-    users = {name: os.environ.get(name, "") for name in allowed.USERS}
-    asked |= {name.lower(): text for name, text in users.items() if text}
-    asked = {name: value for name, value in asked.items() if users.get(name.upper()) != ""}
+    for name in allowed.CHOSEN_BY_USER:
+        asked.pop(name.lower(), None)
+        if text := os.environ.get(name):
+            asked[name.lower()] = text
     told = plan.of_machine(asked["ranks"] // asked["nodes"], asked["threads_per_rank"])
     told |= {name: str(asked[name.lower()]) for name in plan.OF_A_CLUSTER if name.lower() in asked}
     return plan.Run(asked["strategy"], number, _config(asked), asked, told)
@@ -249,7 +252,7 @@ def as_labelled(again: ResultSet, published: ResultSet) -> ResultSet:
 
 
 if __name__ == "__main__":
-    outlive_readers()
+    ignore_output_errors()
     try:
         sys.exit(tyro.cli(main, description=__doc__))
     except (UserError, ValueError) as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import locked, read_regular
-from benchmarks.common.relay import HEARD, Relay, relay
+from benchmarks.common.relay import ENDING_SIGNALS, Relay, relay
 from benchmarks.common.results import SCHEMA, WARM_UP, add_settings, append_rows, read_table, write_whole
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite import processes
@@ -126,7 +126,7 @@ def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: in
     finished = left_by_attempt(folder)
     ended = f"{signal.Signals(-code).name} ended the attempt" if code < 0 else f"the launcher ended with code {code}"
     row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
-    if heard and -code in HEARD:
+    if heard and -code in ENDING_SIGNALS:
         row |= {"status": "interrupted", "reason": f"{signal.Signals(heard).name} to the suite, before the run began"}
     row |= as_warm_up(row) if run.round == 0 else {}
     row |= {"settings": add_settings(folder.results, run.asked), "options": run.flags}
@@ -140,9 +140,10 @@ def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: in
 
 @contextlib.contextmanager
 def claimed(results: Path) -> Iterator[None]:
-    """One suite at a time in a set, and its last run: launchers inherit the lock, so that the set is in use until the
-    attempt of a suite that was killed has written its row. Runs whose attempt was killed too get theirs first.
+    """Hold the set's lock, so that one suite at a time writes it, and write the rows of lost runs first.
 
+    Launchers inherit the lock. So if a suite is killed, its set stays in use until the attempt in progress has written
+    its row. A run is lost if its suite and its attempt were both killed.
     Raises UserError, which names the process that has the set.
     """
     with contextlib.ExitStack() as stack:
@@ -157,7 +158,7 @@ def claimed(results: Path) -> Iterator[None]:
 
 
 def by_whom(results: Path) -> str:
-    """'by process 123', as far as the set tells who has it."""
+    """Which process has the set, such as 'by process 123', as far as its .holder says."""
     try:
         pid, host = read_regular(results / ".holder", HOLDER_BYTES).decode().split()
     except (OSError, ValueError):
@@ -172,7 +173,10 @@ def record_lost(results: Path) -> None:
     """End what is left of runs whose suite and attempt were killed, and write their rows."""
     for path in sorted(results.glob("logs/*/unrecorded")):
         folder = RunFolder(path.parent.resolve())
-        with contextlib.suppress(TimeoutError), locked(path, limit_s=0):  # else it is the attempt's, which is alive
+        with (
+            contextlib.suppress(TimeoutError),
+            locked(path, limit_s=0),
+        ):  # a living attempt keeps the lock of its own run
             processes.end_all(folder.path, GRACE_S)
             if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
                 append_rows(folder.results, "runs", [lost_row(folder)])

@@ -6,7 +6,7 @@ unset CDPATH PYTHONSAFEPATH
 
 command=("$@") began=$EPOCHSECONDS checkpoints=${CHECKPOINT_DIR:-} # from the run's settings, wherever they were said
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
-  rm -f -- "$RUN_DIR"/cause-*.json "$RUN_DIR"/stop-* # they tell of the life before
+  rm -f -- "$RUN_DIR"/cause-*.json "$RUN_DIR"/stop-* # from before the job was requeued
   [ -z "$checkpoints" ] || command+=(--resume)
 fi
 

@@ -35,10 +35,10 @@ def local_changes() -> str:
 
 
 def git(*words: str) -> bytes | None:
-    """What git says of this checkout; None where it fails, is missing, or where this is no checkout of its own: a
-    release may be unpacked inside of somebody's repository.
+    """What git prints about this checkout; None where git fails or is missing, and where this is no checkout.
 
-    In a session of its own: Ctrl-C must not leave half a worktree.
+    A release may be unpacked inside another repository: then git would tell of that one. git runs in a session of its
+    own: Ctrl-C must not leave half a worktree.
     """
     top = _run("rev-parse", "--show-toplevel")
     if top is None or Path(os.fsdecode(top.removesuffix(b"\n"))).resolve() != ROOT.resolve():
@@ -47,8 +47,12 @@ def git(*words: str) -> bytes | None:
 
 
 def _run(*words: str) -> bytes | None:
-    # GIT_DIR and the like, which a hook of another repository has set, would lead elsewhere
-    own = {name: value for name, value in os.environ.items() if name[:4] != "GIT_" or name.startswith("GIT_CONFIG")}
+    # without GIT_DIR and the like: a hook of another repository sets them, to that repository
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("GIT_CONFIG") or not name.startswith("GIT_")
+    }
     try:
         done = subprocess.run(
             ["git", "-C", ROOT, *words], env=own, capture_output=True, check=False, start_new_session=True

@@ -54,11 +54,14 @@ def read_variables() -> Given:
         raise UserError(f"RETRY is {text['RETRY']!r}; it takes {', '.join(again)}")
     flags = ["--config", os.environ.get("CONFIG") or default_config()]
     flags += ["--data", os.environ["DATA"]] if text["DATA"] else []
-    _check_nodes()
-    if not text["RESULTS"].isprintable():  # a launcher reads it as a line
-        raise UserError(f"RESULTS is {text['RESULTS']!r}, which has a line end or the like in it; choose another name")
+    machine.node_rank()
+    machine.number("CPUS_PER_TASK", "a number of cores")
+    if not text["RESULTS"].isprintable():  # the plan prints it on a line, which a launcher reads
+        raise UserError(
+            f"RESULTS is {text['RESULTS']!r}, which has a line end or another unprintable character; choose another"
+        )
     results = Path(os.environ["RESULTS"]) if text["RESULTS"] else None
-    if text["RESULTS"].startswith("-"):  # no flag of a program that gets it
+    if text["RESULTS"].startswith("-"):  # programs would take it for a flag
         results = results.absolute()
     if results and results.is_symlink():  # results/latest is about to be linked anew
         results = Path(os.path.relpath(results.resolve()))
@@ -97,15 +100,6 @@ def _at_least_one(name: str, default: int) -> int:
     if len(digits) > len(str(MOST_ROUNDS)) or int(digits) > MOST_ROUNDS:
         raise UserError(f"{name} is {text[:40]}, but must be at most {MOST_ROUNDS}; for more rounds, call again")
     return int(digits)
-
-
-def _check_nodes() -> None:
-    """Refuse what is no number of nodes, and a node beyond them. Raises UserError."""
-    nodes = machine.number("NNODES", "a number of nodes") or 1
-    node = machine.number("NODE_RANK", "the number of this node, of which the first is 0", least=0) or 0
-    if node >= nodes:
-        raise UserError(f"NODE_RANK is {node}, but must be less than NNODES, which is {nodes}; the first node is 0")
-    machine.number("CPUS_PER_TASK", "a number of cores")
 
 
 def _until() -> float | None:

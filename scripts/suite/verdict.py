@@ -10,13 +10,14 @@ from benchmarks.common.outcome import boot_id, timed_out
 from benchmarks.common.run_folder import RunFolder
 from scripts.suite.telemetry import Sampler
 
-# What a rank says when another one has left it: true, but not the cause. A note is `Name: text` of an exception, or a
-# sentence of ours. Some exceptions say nothing else; of others the libraries' own words count, but no path in them.
-LEFT_NAME = re.compile(
+# What a rank reports when it has lost another rank: true, but not the cause. A rank's note is an exception, as
+# `Name: text`, or a sentence of ours. Some exceptions always mean a lost rank. Of others, the library's words in the
+# text decide; paths and quoted names in the text do not.
+LOST_RANK_NAME = re.compile(
     r"(Dist(Backend|Network|Store)?|HorovodInternal|Connection\w+|BrokenPipe)Error|Process(Exited|Raised)Exception"
 )
-HOLDS_LEFT_TEXT = re.compile(r"(Runtime|Timeout|\w*(Torch|Dynamo)\w*)Error|BackendCompilerFailed")
-LEFT_TEXT = re.compile(
+MAY_BE_LOST_RANK = re.compile(r"(Runtime|Timeout|\w*(Torch|Dynamo)\w*)Error|BackendCompilerFailed")
+LOST_RANK_TEXT = re.compile(
     r"connection (closed|reset|refused)|broken pipe|timed out waiting|timeout caused pair closure|wait timeout"
     r"|\bsocket\b.*(closed|timeout)|gloo\b.*\berror|nccl\b.*(abort|error|timeout)"
     r"|\b(dist(backend|network|store)|horovodinternal)error\b|\b(tcp|file)store\b",
@@ -61,9 +62,9 @@ class Ended:
     stopped: list[str] | None = None
     signum: int = 0
     grace_s: float = 0.0
-    """What ranks had to write a checkpoint before they were killed; 0 where they write none."""
+    """Seconds that ranks had to write a checkpoint before they were killed; 0 where they write none."""
     ending_s: float = 0.0
-    """From the signal until no process was left."""
+    """Seconds from the signal until no process was left."""
 
 
 def judge(ended: Ended, folder: RunFolder, sampler: Sampler) -> dict:
@@ -84,7 +85,7 @@ def judge(ended: Ended, folder: RunFolder, sampler: Sampler) -> dict:
 
 
 def why_interrupted(ended: Ended, folder: RunFolder) -> str:
-    """Who asked it to end and, where there are checkpoints, whether it could write one of where it was."""
+    """Which signal ended the run and, in a run with checkpoints, whether one was written."""
     asked = f"{signal.Signals(ended.signum).name} to the launcher"
     saved = [note["reason"] for note in folder.notes() if note["status"] == "interrupted"]
     if saved:
@@ -149,7 +150,7 @@ def first_cause(
     """
     if ended := ended_by_slurm(log):
         return ended
-    culprits = [note for note in notes if not was_left(note["reason"])]
+    culprits = [note for note in notes if not only_lost_a_rank(note["reason"])]
     if culprits:
         return culprits[0]["status"], text_of(culprits[0])
     if stopped:
@@ -174,14 +175,16 @@ def first_cause(
     return "failed", f"exit code {exit_code}: {said[:200]}"
 
 
-def was_left(reason: str) -> bool:
-    """Whether a rank's note only says that another rank has left it."""
+def only_lost_a_rank(reason: str) -> bool:
+    """Whether a rank's note only says that this rank has lost another one."""
     exception = EXCEPTION.fullmatch(reason)
     if not exception or "in DataLoader worker process" in reason:
         return False
     name, text = exception.groups()
     words = QUOTED_OR_PATH.sub("", GLOO_SOURCE.sub("gloo", text))
-    return bool(LEFT_NAME.fullmatch(name) or (HOLDS_LEFT_TEXT.fullmatch(name) and LEFT_TEXT.search(words)))
+    if LOST_RANK_NAME.fullmatch(name):
+        return True
+    return bool(MAY_BE_LOST_RANK.fullmatch(name) and LOST_RANK_TEXT.search(words))
 
 
 def missing(heard: set[int], num_ranks: int) -> str:

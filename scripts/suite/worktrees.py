@@ -34,7 +34,10 @@ def find_commit(rev: str) -> str:
 
 def why_not_startable(commit: str, strategy: str) -> str:
     """Why this checkout cannot start the commit's launcher of a strategy; '' where it can."""
-    files = (f"{commit}:launchers/{strategy}.sh", f"{commit}:benchmarks/{strategy}.py")  # all.sh is no strategy's
+    files = (
+        f"{commit}:launchers/{strategy}.sh",
+        f"{commit}:benchmarks/{strategy}.py",
+    )  # launchers/all.sh has no benchmarks/all.py
     if not all(git("cat-file", "-e", name, quiet=True) for name in files):
         return f"commit {commit[:12]} has no strategy {strategy}"
     if "def begin(" not in git("show", f"{commit}:scripts/suite/plan.py"):

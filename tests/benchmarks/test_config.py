@@ -77,7 +77,7 @@ def test_a_file_overrides_defaults_and_flags_override_the_file(yaml_file):
         ("lr: !!timestamp x", "is not plain YAML: "),
         ("data: " + 500 * "[", "is not plain YAML: "),
         ("\0", "is not plain YAML: "),
-        ("lr: 1\nepochs: 3\nlr: 2", "line 3: lr is there already, in line 1"),
+        ("lr: 1\nepochs: 3\nlr: 2", "line 3: lr is already set in line 1"),
         ("epochs: 3\nglobal_batch: 010", "line 2: 010 would be read as 8; write a decimal number"),
         ("timeout_s: 1:30", "line 1: 1:30 would be read as 90; write"),
         ("timeout_s: 1:30.5", "line 1: 1:30.5 would be read as 90.5; write"),

@@ -127,7 +127,7 @@ def test_the_fingerprint_is_kept_as_long_as_the_listing(settled, monkeypatch):
     expected = taken(settled)
     assert known_fingerprint(settled) == expected
     with monkeypatch.context() as patch:
-        patch.setattr(fingerprints, "_taken", None)
+        patch.setattr(fingerprints, "_fingerprint_and_stats", None)
         assert known_fingerprint(settled) == expected
     os.link(settled / "val" / "top" / "top 2.JPEG", settled / "val" / "top" / "another.JPEG")
     assert known_fingerprint(settled) == taken(settled) != expected

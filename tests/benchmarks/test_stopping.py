@@ -106,7 +106,7 @@ def test_a_signal_of_one_rank_waits_for_the_next_agreement_on_all(tmp_path):
     one.ask(TERM)
     assert not one.is_due() and one.last_step == math.inf
     other.ask(signal.SIGINT)
-    assert folder.stops(2) == [4, 4] and not other.is_due() and other.last_step == math.inf
+    assert folder.posted_stops(2) == [4, 4] and not other.is_due() and other.last_step == math.inf
 
 
 def test_one_rank_needs_nobody_and_several_without_a_folder_the_sum():
@@ -128,7 +128,7 @@ def test_a_rank_hears_of_a_signal_while_it_is_in_a_library(tmp_path, monkeypatch
     def look():
         time.sleep(0.1)
         os.kill(os.getpid(), TERM)
-        while not folder.stops(2) and not done.is_set():
+        while not folder.posted_stops(2) and not done.is_set():
             time.sleep(0.01)
         posted.append(time.monotonic())
 
@@ -141,7 +141,7 @@ def test_a_rank_hears_of_a_signal_while_it_is_in_a_library(tmp_path, monkeypatch
         ended = time.monotonic()
         done.set()
         looking.join()
-    assert posted[0] < ended and folder.stops(2) == [7] and stop.signum == TERM
+    assert posted[0] < ended and folder.posted_stops(2) == [7] and stop.signum == TERM
     assert signal.getsignal(TERM) == before
     assert signal.set_wakeup_fd(-1) == -1
 
@@ -192,6 +192,6 @@ def test_a_run_that_was_stopped_in_a_window_ends_as_one_that_was_not(tmp_path):
     args = f"{ARGS} --checkpoint-dir {tmp_path / 'ck'}"
     stopped_in_a_window(tmp_path / "a set", args)
     assert run("ddp", tmp_path / "a set", ARGS=f"{args} --resume").row["status"] == "ok"
-    assert run("ddp", tmp_path / "another", ARGS=args.replace("ck", "whole")).row["status"] == "ok"
+    assert run("ddp", tmp_path / "another", ARGS=args.replace("/ck", "/whole")).row["status"] == "ok"
     ours, theirs = (torch.load(tmp_path / name / "ddp-1/last.pt", weights_only=True) for name in ("ck", "whole"))
     assert all(torch.equal(ours["model"][name], value) for name, value in theirs["model"].items())

@@ -1,9 +1,9 @@
-"""Kills a random process of a suite, sweep, pack, report or Slurm job at a random moment, and looks at what is left.
+"""Kills a random process of a suite, sweep, pack, report or Slurm job at a random moment, and checks what is left.
 
     PYTHONPATH=tests python -m faults.kill_fuzz --kills 60 --seed 1                 # or: make kill-fuzz KILLS=60 SEED=1
 
-After each signal: within 10 s (three times that on a busy machine) nothing of what it was to end is alive. When the
-suite has ended, or the next one in the same set: every started run has one row, no row says ok of a run that was
+Within 10 s after each signal (30 s on a busy machine), all processes that it should end have ended. When the suite, or
+the next one in the same set, has ended: every started run has one row, no row says ok of a run that was
 killed before it was done, every CSV file is whole, and nothing is left in the folder for temporary files. The last
 suite of a set finishes what is missing. Writes results/measured/kill_fuzz.csv. Exit code: 1 where something was wrong.
 """
@@ -146,7 +146,7 @@ class Set:
         return self.process is not None and self.process.poll() is None
 
     def wait(self) -> int:
-        """Let the suite end. Returns its exit code, which is none of a suite's where it did not."""
+        """Let the suite end. Returns its exit code; where it did not end in time, a code that no suite has."""
         assert self.process
         try:
             return self.process.wait(SUITE_LIMIT_S)
@@ -307,7 +307,7 @@ def faults_of_csv(path: Path) -> Iterator[str]:
 def play_set(
     kind: str, num_kills: int, first: int, base: Path, data: Path, cluster: dict, rng: random.Random
 ) -> list[Kill]:
-    """Kill in one set, until it has had enough; then a suite that nobody disturbs. Returns the kills."""
+    """Kill processes in one set, `num_kills` times or so; then run a suite undisturbed. Returns the kills."""
     played = Set(kind, base, cluster, rng)
     missed = 0
     while len(played.kills) < num_kills and missed < 2 * num_kills:
@@ -336,7 +336,7 @@ def play_set(
 
 
 def note(played: Set, faults: list[str]) -> None:
-    """What is wrong with a set is the last kill's, once."""
+    """Book what is wrong with a set on the last kill, once."""
     if played.kills:
         known = {fault for kill in played.kills for fault in kill.faults}
         played.kills[-1].faults += [fault for fault in faults if fault not in known]

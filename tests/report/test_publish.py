@@ -251,7 +251,7 @@ def test_charts_say_what_matplotlib_says_of_itself(tmp_path):
         (tmp_path / f"a.{suffix}").unlink()
     pyplot.close(figure)
     (tmp_path / "run.log").write_text("")
-    assert private.not_allowed(tmp_path, set()) == ["run.log: no kind of file that a set has"]
+    assert private.not_allowed(tmp_path, set()) == ["run.log: a set has no files of this kind"]
 
 
 def test_a_name_in_the_environment_is_none():

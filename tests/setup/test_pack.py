@@ -206,7 +206,7 @@ def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, co
     """Protects from a file that somebody made: whatever its header and tables say, it is refused as Damaged, or each
     image is its own bytes. A checksum does not help: who writes the tables writes it.
 
-    Mutants: `begin != place` of arrays._layout, and the order of `ends`, left out.
+    Mutants: `begin != expected_begin` of arrays._layout, and the order of `ends`, left out.
     """
     path = tmp_path_factory.getbasetemp() / "hostile.safetensors"
     path.write_bytes(content)
@@ -233,14 +233,14 @@ def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, co
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"ends": [-1, 24]}, "outside"),
-        ({"ends": [24, 12]}, "outside"),
-        ({"ends": [12, 33]}, "outside"),
+        ({"ends": [-1, 24]}, "not in order, or lie beyond"),
+        ({"ends": [24, 12]}, "not in order, or lie beyond"),
+        ({"ends": [12, 33]}, "not in order, or lie beyond"),
         ({"ends": [12, 25]}, "size of its shape"),  # 13 bytes are not 2 x 2 pixels, though 13 // 3 is 4
         ({"shapes": [[-2, -2], [1, 4]]}, "size of its shape"),
         ({"targets": [0, -1]}, "no class"),
         ({"targets": [0, 2]}, "no class"),
-        ({"checksums": [0]}, "of as many images"),
+        ({"checksums": [0]}, "the same number of images"),
     ],
 )
 def test_each_bound_of_a_packs_tables_is_checked(changes, reason):

@@ -297,8 +297,8 @@ def test_a_number_that_is_none_is_named(monkeypatch, name, value):
     ("variables", "said"),
     [
         ({"NNODES": "abc"}, "NNODES is 'abc', but must be a number of nodes, 1 or more"),
-        ({"NNODES": "2", "NODE_RANK": "x"}, "NODE_RANK is 'x'"),
-        ({"NNODES": "2", "NODE_RANK": "2"}, "the nodes of NNODES=2 are 0 to 1"),
+        ({"NNODES": "2", "NODE_RANK": "x", "RDZV_ENDPOINT": "node0:29400"}, "NODE_RANK is 'x'"),
+        ({"NNODES": "2", "NODE_RANK": "2", "RDZV_ENDPOINT": "node0:29400"}, "but must be less than NNODES, which is 2"),
         ({"NNODES": "2", "NODE_RANK": "1", "RDZV_ENDPOINT": "node0"}, "RDZV_ENDPOINT is 'node0'"),
         ({"NNODES": "2", "NODE_RANK": "1", "RDZV_ENDPOINT": ":29400"}, "RDZV_ENDPOINT is ':29400'"),
         ({"NNODES": "2", "NODE_RANK": "0", "RDZV_ENDPOINT": "node0:\u0663"}, "RDZV_ENDPOINT is"),
