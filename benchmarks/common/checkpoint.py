@@ -28,7 +28,7 @@ from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import NOT_COUNTED
 
 CHECKPOINT = re.compile(r"(last|previous|best|epoch\d+-step\d+)\.pt")
-# Files that a killed run leaves: those of replace_whole, and those of check_writable.
+# Files that a killed run leaves: those of replace_whole, and those of make_writable.
 LEFT_OVER = re.compile(rf"\.{CHECKPOINT.pattern}\.[0-9a-f]{{16}}|\.probe\.\w+")
 IN_USE = ".in-use"  # a run holds it locked
 CLAIM_LIMIT_S, CLAIM_POLL_S = 10.0, 0.1  # a run that was killed may take a moment to end
