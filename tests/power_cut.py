@@ -3,8 +3,8 @@
     calls = recorded(monkeypatch, folder, lambda: append_rows(folder, "runs", rows))
     for num_done, files in states(before, calls): ...
 
-The calls are really made. Content that was not synced may be on the disk whole, in part, as zeros, or not at all. Of the
-names that were made, moved or removed and not synced, any combination of these changes may be on the disk.
+The calls are really made. Content that was not synced may be on the disk whole, in part, as zeros, or not at all. Of
+the names that were made, moved or removed and not synced, any combination of these changes may be on the disk.
 """
 
 import io
