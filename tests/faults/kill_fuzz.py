@@ -307,7 +307,7 @@ def faults_of_csv(path: Path) -> Iterator[str]:
 def play_set(
     kind: str, num_kills: int, first: int, base: Path, data: Path, cluster: dict, rng: random.Random
 ) -> list[Kill]:
-    """Kill processes in one set, `num_kills` times or so; then run a suite undisturbed. Returns the kills."""
+    """Kill processes in one set, at most `num_kills` times; then run a suite undisturbed. Returns the kills."""
     played = Set(kind, base, cluster, rng)
     missed = 0
     while len(played.kills) < num_kills and missed < 2 * num_kills:
