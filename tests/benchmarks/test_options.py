@@ -163,7 +163,7 @@ def test_a_compiled_run_says_how_long_it_compiled(tmp_path, tiny_data, tiny_conf
 def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path):
     """Protects from another user of the machine: torch unpickles what lies in /tmp/torchinductor_<user>.
 
-    Mutants: no look at the mode; the variable is not set.
+    Mutants: no look at the mode; nor at the folder above; the variable is not set.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(compiling.CACHE, raising=False)
@@ -173,6 +173,16 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
     folder.chmod(0o770)
     with pytest.raises(UserError, match="others can write to"):
         compiling.private_cache()
+    folder.chmod(0o700)
+    tmp_path.chmod(0o775)  # whoever is of the group could put another folder in its place after the look
+    with pytest.raises(UserError, match="others can write to"):
+        compiling.private_cache()
+    tmp_path.chmod(0o1777)
+    assert compiling.private_cache() == folder
+    before = os.umask(0o002)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
+    assert compiling.private_cache().parent.stat().st_mode & 0o777 == 0o700
+    os.umask(before)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nobody/writes/here")
     assert compiling.private_cache().stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv(compiling.CACHE, "/the/user's own")
