@@ -41,8 +41,15 @@ def main(config: Config, fit=fit) -> None:
         return loss.detach(), output.detach()
 
     def state():  # zero1: every rank sends what it keeps to rank 0, which alone has the whole then, and writes it
-        optimizer.consolidate_state_dict(to=0)
-        return {"model": net.state_dict(), "optimizer": optimizer.state_dict() if worker.rank == 0 else {}}
+        kept = {}  # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
+        for number, parameter in enumerate(net.parameters() if config.momentum else ()):
+            message, own = torch.zeros(parameter.shape, device=worker.device), optimizer.optim.state.get(parameter, {})
+            if own.get("momentum_buffer") is not None:
+                message.copy_(own["momentum_buffer"])
+            dist.reduce(message, 0)  # of one rank's and zeros
+            kept[number] = {"momentum_buffer": torch.empty_like(parameter).copy_(message)}
+        whole = {"state": kept, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
+        return {"model": net.state_dict(), "optimizer": whole if worker.rank == 0 else {}}
 
     fit(
         config,

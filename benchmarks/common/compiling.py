@@ -5,6 +5,7 @@ from benchmarks.common.compiling import no_compiler, prepare_compiler
 
 import os
 import shutil
+import stat
 import sysconfig
 import tempfile
 from importlib.util import find_spec
@@ -50,19 +51,16 @@ def private_cache() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or (home() and home() / ".cache")
     if not cache:
         return Path(tempfile.mkdtemp(prefix="torchinductor-"))
-    folder = Path(cache, "imagenet-parallel-benchmarks", "torchinductor")
+    folder = Path(cache, "imagenet-parallel-benchmarks-compiled")  # beside the indexes' folder, which the umask made
     try:
-        for each in (Path(cache), folder.parent, folder):  # who can write to one, can replace the next
+        for each in (Path(cache), folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.parent.stat().st_uid == os.getuid():
-            folder.parent.chmod(folder.parent.stat().st_mode & 0o7755)  # the index of images made it by the umask
-        stats = [(each, each.stat()) for each in (folder.parent, folder)]
+        above, status = Path(cache).stat(), folder.stat()
     except OSError:  # a home that cannot be written, such as a container's
         return Path(tempfile.mkdtemp(prefix="torchinductor-"))
-    for each, status in stats:
-        if status.st_uid != os.getuid() or status.st_mode & 0o022:
-            raise UserError(
-                f"others can write to {each}, and torch.compile runs code from there; remove it, or set {CACHE} to "
-                "another folder"
-            )
+    remedy = f"from which torch.compile runs code; take that right away (chmod go-w), or set {CACHE}"
+    if above.st_uid not in (0, os.getuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
+        raise UserError(f"others can write to {cache}, and put a folder of theirs in the place of that {remedy}")
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise UserError(f"others can write to {folder}, {remedy}")
     return folder

@@ -174,8 +174,15 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
     with pytest.raises(UserError, match="others can write to"):
         compiling.private_cache()
     folder.chmod(0o700)
-    folder.parent.chmod(0o775)  # by a umask of 002: whoever is of the group could put another folder in its place
-    assert compiling.private_cache() == folder and folder.parent.stat().st_mode & 0o777 == 0o755
+    tmp_path.chmod(0o775)  # whoever is of the group could put another folder in its place after the look
+    with pytest.raises(UserError, match="others can write to"):
+        compiling.private_cache()
+    tmp_path.chmod(0o1777)
+    assert compiling.private_cache() == folder
+    before = os.umask(0o002)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
+    assert compiling.private_cache().parent.stat().st_mode & 0o777 == 0o700
+    os.umask(before)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nobody/writes/here")
     assert compiling.private_cache().stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv(compiling.CACHE, "/the/user's own")

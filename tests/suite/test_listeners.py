@@ -8,6 +8,7 @@ ranks. The local Slurm cluster's daemons are in tests/setup/test_slurm_local.py.
 
 import ast
 import contextlib
+import re
 import signal
 import subprocess
 import sys
@@ -173,6 +174,17 @@ def test_the_words_that_start_ranks_are_in_one_place_each():
     for name, text in texts.items():
         assert "--standalone" not in text or "on every address" in text, name
     assert "--rdzv-conf store_type=file" in " ".join(torchrun(2, "folder")[0])
+
+
+@pytest.mark.parametrize("words", ["_object(", "object_list", "consolidate_state_dict(", "broadcast_optimizer_state"])
+def test_ranks_send_tensors_and_nothing_that_is_unpickled(words):
+    """Protects users of a shared machine: the ranks' ports have no password, and who takes a rank's place in time would
+    run commands in the others."""
+    paths = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/*/*.py")]
+    ours = [path for path in paths if path.stem != "peer_horovod"]  # Horovod's own example is as it is
+    call = re.compile(rf"\b(dist|hvd|optimizer)\.\w*{re.escape(words)}")
+    found = [path.name for path in ours if call.search(path.read_text())]
+    assert not found
 
 
 @pytest.mark.parametrize(
