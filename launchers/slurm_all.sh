@@ -21,7 +21,7 @@ shape_of_job
 export NODES TASKS_PER_NODE GPUS_PER_NODE CPUS_PER_TASK NPROC=$TASKS_PER_NODE
 words_of_container # refuses now what no node could do
 unset NUM_CORES OMP_NUM_THREADS
-planned=$(PLAN=yes NUM_GPUS=$GPUS_PER_NODE launchers/all.sh 2>&1) || { echo "$planned" >&2; exit 2; } # before it waits
+planned=$(PLAN=yes ALLOCATION=planned NUM_GPUS=$GPUS_PER_NODE launchers/all.sh 2>&1) || { echo "$planned" >&2; exit 2; } # before it waits
 [ "${PLAN:-}" != yes ] || { echo "$planned"; exit 0; }
 RESULTS=$("$PYTHON" -m scripts.suite.plan | sed -n 's/^RESULTS=//p') || exit 2 # made now
 export RESULTS NUM_GPUS=$given_gpus # the node counts its own

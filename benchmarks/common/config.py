@@ -170,6 +170,10 @@ AT_LEAST = {
     "split_size": 0, "microbatches": 0,
 }  # fmt: skip
 
+# What torch, gloo and the system still take: a seed has 64 bits, and 10^9 s are so many nanoseconds.
+AT_MOST = dict.fromkeys(AT_LEAST, 10**12) | dict.fromkeys(("lr", "momentum", "weight_decay"), 10**25)
+AT_MOST |= {"seed": 2**62, "timeout_s": 10**9}
+
 
 def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple) -> Config:
     """Defaults, then the file that `--config` names, then flags, each overriding the one before.
@@ -190,6 +194,8 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
         instead = name == "global_batch" and value == 0 and config.batch_per_device
         if not (value == "auto" or minimum <= value < float("inf") or instead):
             raise UserError(f"{name} is {value}, but must be at least {minimum}")
+        if value != "auto" and value > AT_MOST[name]:
+            raise UserError(f"{name} is {value:g}, but must be at most {AT_MOST[name]}")
     for name, values in allowed.items():
         if getattr(config, name) not in values:
             raise UserError(

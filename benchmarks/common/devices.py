@@ -12,6 +12,7 @@ import torch.distributed as dist
 from benchmarks.common.config import Config, whole_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.machine import number
 from benchmarks.common.precision import met_precision
 from benchmarks.common.ranks import Place
 
@@ -59,8 +60,8 @@ def start_worker(
     precision = met_precision(config.precision, capability, mixed)
     config = dataclasses.replace(whole_batch(config, place.world_size * devices_per_rank), precision=precision)
     set_kernels(config)
-    if "THREADS_PER_RANK" in os.environ:
-        torch.set_num_threads(int(os.environ["THREADS_PER_RANK"]))
+    if threads := number("THREADS_PER_RANK", "a number of threads"):
+        torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
     if backend is None:
         backend = "none" if place.launcher == "none" else "nccl" if use_cuda else "gloo"

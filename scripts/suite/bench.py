@@ -37,6 +37,7 @@ def main(kind: Literal["all", "sweep", "scaling", "ablate"] = "all", /) -> int:
         raise UserError(f"{many}; lower REPEATS, or give BUDGET, which adds rounds as long as there is time")
     runs = made(dataclasses.replace(given, repeats=num_rounds))
     rounds.check(runs, given)
+    preflight.check_reach([run.strategy for run in runs])
     strategy = "" if kind == "all" else preflight.only(given.strategy)  # not that of the first run: scaling has two
     report = {
         "all": ["scripts.report.plot"],

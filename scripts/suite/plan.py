@@ -185,6 +185,7 @@ def sweep(given: Given) -> list[Run]:
         raise UserError(f"VALUES holds {len(values)} values, but must be at most {MOST_VALUES}; sweep some of them")
     own = [value_flags(key, text) for text in values]
     configs = [(load_config([*given.flags, *flags]), " ".join([given.args, *flags]).strip()) for flags in own]
+    configs = [*{config: text for config, text in reversed(configs)}.items()][::-1]  # 5 and 5.0 are one
     preflight.check_ranks([config for config, _ in configs], [given.ranks_here])
     share, first = machine.threads_per_rank(given.ranks_here), preflight.CORE[0]
     points = [(strategy, config, 0, text, share) for config, text in configs]
@@ -231,8 +232,14 @@ def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[R
 
 def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     """Status of the last row of each run, by Run.key: the one answer to "is it done already?"."""
+    from scripts.analysis.recorded import identities  # pandas, as read_table
+
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
     asked = dict(zip(settings.settings, settings.asked_hash, strict=True))
+    if not rows.settings.isin(asked).all():  # settings.csv is gone or cut; the runs' own files may tell, as in analyses
+        found, _ = identities(results, rows, settings)
+        told = zip(rows.settings, found, strict=True)
+        asked = {name: settings_hash(each.asked) for name, each in told if name and each.recorded} | asked
     unknown = [row.run_id for row in rows.itertuples() if row.settings not in asked]
     if unknown:
         print(
@@ -278,6 +285,7 @@ def main(strategy: str = "", /) -> None:
     given = read_variables()
     if strategy:
         preflight.check_rendezvous()
+        preflight.check_reach([preflight.only(strategy)])
         (run,) = fitted(
             [make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)]
         )

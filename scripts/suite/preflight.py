@@ -68,6 +68,22 @@ def all_ranks(strategy: str, ranks_here: int) -> tuple[int, int]:
     return (ranks_here, 1) if "on_one_node" in lines else machine.all_ranks(ranks_here)
 
 
+def check_reach(strategies: Sequence[str]) -> None:
+    """Refuse other machines that a launcher would not use, though its settings would name them: HOSTS is Horovod's,
+    NODES and TASKS_PER_NODE are of Slurm, NNODES is torchrun's. Raises UserError."""
+    allocated = bool(os.environ.get("ALLOCATION"))
+    given = [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]
+    for name in dict.fromkeys(strategies):
+        obeyed = {"horovod_ddp": ["HOSTS"], "slurm": ["NODES", "TASKS_PER_NODE"]}.get(name, [])
+        obeyed = [*obeyed, "NODES", "TASKS_PER_NODE"] if allocated else obeyed
+        ignored = [each for each in given if each not in obeyed]
+        if ignored and all_ranks(name, 0) != (0, 1):
+            how = (
+                "make bench-horovod_ddp takes it" if ignored[0] == "HOSTS" else "make slurm-all and bench-slurm take it"
+            )
+            raise UserError(f"{ignored[0]} would not reach {name}: {how}; torchrun's machines are NNODES")
+
+
 def other_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, str, int]]:
     """(strategy, precision, ranks on this machine; 0: as the others) of what the speed-ups of mixed precision are
     over: the baseline in the same one, or for fp16, in which it cannot train, one rank of the first that can."""

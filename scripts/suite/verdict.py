@@ -33,6 +33,11 @@ KILLED = (
     re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>\d+)"),  # horovodrun: the first that ended
     re.compile(r"srun: error: \S+ tasks? (?P<rank>\d+).*: (?P<word>Killed|Aborted|Segmentation fault|Bus error)"),
 )
+TERMED_FIRST = re.compile(  # torchrun: by somebody else, since it ends the others only after the first that failed
+    r"Root Cause \(first observed failure\):\s+\[\d+\]:(?:(?!\[\d+\]:).)*?"
+    r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: -15\b",
+    re.DOTALL,
+)
 SIGNALS = {"Killed": 9, "Aborted": 6, "Segmentation fault": 11, "Bus error": 7}
 SIGNALS |= {signum.name.removeprefix("SIG"): signum.value for signum in signal.Signals}
 BY_TORCHRUN = "forcefully exiting via"  # torchrun kills what ignores its SIGTERM for 30 s, such as a stopped rank
@@ -160,6 +165,8 @@ def first_cause(
         return "timeout", f"rank {min(waited)}: a collective timed out{missing(waited, num_ranks)}"
     if victim := killed_rank(log):
         return "failed", victim
+    if termed := TERMED_FIRST.search(log):
+        return "failed", killed(termed[1], signal.SIGTERM)
     if notes:
         if not timed_out(notes[0]["reason"]):
             return notes[0]["status"], text_of(notes[0])

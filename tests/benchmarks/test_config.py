@@ -162,6 +162,8 @@ def test_every_number_has_a_least_value_and_is_held_to_it():
             with pytest.raises(UserError, match=f"{name} is .* must be at least"):
                 load_config([flag, value])
         assert getattr(load_config([flag, str(AT_LEAST[name])]), name) == AT_LEAST[name]
+        with pytest.raises(UserError, match=f"{name} is .* must be at most"):
+            load_config([flag, "9" * 30])
 
 
 def test_a_value_that_the_strategy_cannot_honour_is_refused():

@@ -8,7 +8,8 @@ import threading
 import pytest
 import torch
 
-from benchmarks.common.devices import all_reduce_sum
+from benchmarks.common.config import Config
+from benchmarks.common.devices import all_reduce_sum, start_worker
 from benchmarks.common.errors import UserError
 from benchmarks.common.ranks import Place, find_place, rank_first
 
@@ -94,3 +95,13 @@ def test_a_collective_before_initialisation_is_a_users_error():
     """Protects against torch's page of traceback for a group that was never started."""
     with pytest.raises(UserError, match=r"a collective was called before dist\.init_process_group; start the group"):
         all_reduce_sum(torch.ones(1))
+
+
+@pytest.mark.parametrize("threads", ["abc", "0", "-1"])
+def test_a_number_of_threads_that_is_none_is_named(monkeypatch, threads):
+    """Protects a script that is started by hand from a traceback; an empty variable is none."""
+    monkeypatch.setenv("THREADS_PER_RANK", threads)
+    with pytest.raises(UserError, match="THREADS_PER_RANK is"):
+        start_worker(Config(), Place())
+    monkeypatch.setenv("THREADS_PER_RANK", "")
+    start_worker(Config(), Place())

@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/suite/test_plan.py
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import locked
 from benchmarks.common.results import append_rows, read_table
+from benchmarks.common.run_folder import RunFolder
 from scripts.proof import wanted
 from scripts.setup import pack
 from scripts.suite import bench, plan, preflight, scaling, source, worktrees
@@ -121,6 +123,47 @@ def test_a_sweep_times_its_baseline_in_each_round(given, variables, wanted):
     """Protects x single of a sweep from another day: once for an option that single lacks, else with each value."""
     runs = plan.sweep(given(REPEATS=1, **variables))
     assert [each[:2] for each in names_of(runs)] == sorted(wanted)
+
+
+@pytest.mark.parametrize(("key", "values"), [("bucket_cap_mb", "5 1 5.0 05"), ("augment", "yes no true 1")])
+def test_a_value_that_is_written_in_two_ways_is_one_run(given, key, values):
+    """Protects a sweep from a second run of the same settings in a round, which contradicts the first."""
+    runs = plan.sweep(given(STRATEGY="ddp", KEY=key, VALUES=values, REPEATS=1))
+    keys = [run.key for run in runs if run.strategy == "ddp"]
+    assert len(keys) == len({*keys}) == 2
+
+
+def test_a_set_without_its_settings_is_not_measured_again(given, tmp_path):
+    """Protects finished rounds: the files in their folders tell what the runs were asked, as they tell analyses."""
+    runs, results = plan.bench(given()), tmp_path / "a set"
+    finish(runs, results)
+    for run in runs:
+        folder = RunFolder(results / "logs" / f"{run.strategy}-{run.round}")
+        folder.path.mkdir(parents=True)
+        folder.write_asked(run.config, run.asked, "")
+    (results / "settings.csv").unlink()
+    assert plan.left_to_do(runs, results) == []
+
+
+@pytest.mark.parametrize(
+    ("strategies", "variables", "refused"),
+    [
+        ("single ddp", {"NODES": 2}, "NODES would not reach ddp"),
+        ("ddp", {"NODES": 1, "TASKS_PER_NODE": 4}, "NODES would not reach ddp"),
+        ("horovod_ddp ddp", {"HOSTS": "a:4,b:4"}, "HOSTS would not reach ddp"),
+        ("slurm", {"HOSTS": "a:4,b:4"}, "HOSTS would not reach slurm"),
+        ("single ddp", {"NODES": 2, "ALLOCATION": 7}, ""),
+        ("single slurm", {"NODES": 2, "TASKS_PER_NODE": 4}, ""),
+        ("single horovod_ddp", {"HOSTS": "a:4,b:4"}, ""),
+        ("single ddp", {"NNODES": 2}, ""),
+    ],
+)
+def test_machines_that_a_launcher_would_not_use_are_refused(given, monkeypatch, strategies, variables, refused):
+    """Protects settings from naming ranks and nodes that a run never had: torchrun here does not read Slurm's words."""
+    monkeypatch.delenv("ALLOCATION", raising=False)
+    given(**variables)
+    with pytest.raises(UserError, match=refused) if refused else contextlib.nullcontext():
+        preflight.check_reach(strategies.split())
 
 
 @pytest.mark.parametrize("variables", [{}, {"NPROC": 1}, {"NUM_GPUS": 2, "NPROC": 2}, {"STRATEGIES": "single ddp"}])

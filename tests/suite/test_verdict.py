@@ -58,3 +58,29 @@ def test_the_rank_that_failed_is_named_whatever_its_message_holds(own):
     for left in LEFT:
         notes = [{"status": "failed", "reason": left, "rank": 0}, {"status": "failed", "reason": own, "rank": 1}]
         assert first_cause(notes, "", 1, [], num_ranks=2) == ("failed", f"rank 1: {own}"), left
+
+
+TORCHRUN = """Failures:
+[1]:
+  time      : 2026-11-22_19:33:10
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 7263)  (SIGTERM)
+------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_19:33:10
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 7264)  ({name})
+"""
+
+
+def test_a_rank_that_somebody_sent_sigterm_is_named():
+    """Protects the cause where a program that watches memory ends a rank politely; torchrun's own SIGTERM is none."""
+    left = [{"status": "failed", "reason": LEFT[0], "rank": 0}]
+    for notes in ([], left):
+        log = TORCHRUN.format(code=-15, name="SIGTERM")
+        assert first_cause(notes, log, 1, [], num_ranks=2) == ("failed", "rank 1: signal 15")
+    other = first_cause([], TORCHRUN.format(code=1, name="no signal"), 1, [], num_ranks=2)
+    assert "signal" not in other[1].partition("exit code 1")[0]
