@@ -10,6 +10,7 @@ import pytest
 from power_cut import content, recorded, states
 
 from benchmarks.common import files
+from benchmarks.common.errors import UserError
 from benchmarks.common.files import make_folder, replace_whole, sync_folder
 from benchmarks.common.results import append_rows, read_table
 
@@ -33,7 +34,10 @@ def damage(before, calls, results, tmp_path) -> list[str]:
     assert len(new) == len(old) + 2
     found = []
     for place, (num_done, state) in enumerate(states(before, calls)):
-        rows = rows_in(state, tmp_path / f"state {place}")
+        try:
+            rows = rows_in(state, tmp_path / f"state {place}")
+        except UserError as error:  # such as half a line of column names
+            rows = [str(error)]
         if rows != new and (rows != old or num_done == len(calls)):
             found.append(f"after {num_done} calls, {calls[num_done - 1][0]} the last: {rows}")
     return found

@@ -11,8 +11,10 @@ import time
 import pytest
 from support import ROOT, environment
 
+from benchmarks.common.errors import UserError
 from benchmarks.common.results import append_rows
 from scripts.report import measure
+from scripts.suite import preflight
 
 STUB = """
 import os, sys, time
@@ -82,8 +84,10 @@ def test_nothing_is_measured_beside_a_published_set(tmp_path, monkeypatch):
     results = tmp_path / "published" / "a set"
     results.mkdir(parents=True)
     append_rows(results, "runs", [{"run_id": "single-1", "status": "ok"}])
+    (results / preflight.MARK).write_text("{}")
     monkeypatch.setattr(measure, "missing_parts", lambda results: pytest.fail("measured"))
-    assert measure.measure(results) == 0
+    with pytest.raises(UserError, match="is published, and nothing is measured into it; MEASURE=no draws its report"):
+        measure.measure(results)
 
 
 def test_a_part_that_fails_leaves_a_gap_and_the_others_go_on(a_set):

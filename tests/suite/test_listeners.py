@@ -187,9 +187,8 @@ def test_ranks_send_tensors_and_nothing_that_is_unpickled(words):
     assert not found
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "overhead" else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_starts_ranks_listens_on_loopback(tmp_path, checkout, tiny_data, tiny_config, name):
     """Protects users of a shared machine from every other command: it is looked at from its start to its end."""
     words, variables = COMMANDS[name]
