@@ -118,6 +118,7 @@ configure() {
     port2=$(free_port "$ctld_port" "$port1")
 
     mkdir -p -- "$dir"/{log,state,devices}
+    ours_alone
     chmod 755 "$dir"
     (umask 077 && head -c 1024 /dev/urandom >"$dir/munge.key")
     for ((i = 0; i < num_devices; i++)); do
@@ -163,6 +164,11 @@ PartitionName=local Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60
 CONF
 }
 
+ours_alone() {  # a folder of another user's may hold a slurm.conf that names programs
+    [[ ! -e $dir || (-d $dir && -O $dir) ]] ||
+        die 3 "not possible here: $dir belongs to another user; choose another SLURM_LOCAL_DIR"
+}
+
 launch() {  # a daemon that keeps our lock or the caller's pipe open would block them for ever
     "$@" >>"$dir/log/start.log" 2>&1 </dev/null 9>&-
 }
@@ -180,6 +186,7 @@ start() {
     [[ $dir =~ ^[A-Za-z0-9_./-]{2,70}$ ]] ||
         die 2 "SLURM_LOCAL_DIR=$dir: Slurm needs at most 70 letters, digits and _./- here; choose another"
     [[ $EUID == 0 ]] || die 3 "not possible here: start needs root, for munged and slurmd; run it with sudo"
+    ours_alone
     install_missing
 
     local node deadline=$((SECONDS + 30))
