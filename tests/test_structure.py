@@ -214,5 +214,4 @@ def test_locks_and_replaced_files_have_one_place():
     for path in [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/**/*.py")]:
         for word in re.findall(r"\bfcntl\.flock|\bmkstemp\b|\.chmod\(|\.to_csv\([^)]*/", path.read_text()):
             found.setdefault(str(path.relative_to(ROOT)), set()).add(word)
-    found.pop("benchmarks/common/compiling.py")  # takes rights from a folder of its own
     assert found == {"benchmarks/common/files.py": {"fcntl.flock"}}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.config import AT_LEAST, TYPES, Config, load_config
+from benchmarks.common.config import AT_LEAST, AT_MOST, TYPES, Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.settings import ask
@@ -23,18 +23,18 @@ TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="
 
 def values_of(name: str):
     """Values that the configuration takes for a field."""
-    return of_kind(TYPES[name], AT_LEAST.get(name, 0))
+    return of_kind(TYPES[name], AT_LEAST.get(name, 0), AT_MOST.get(name, 10**12))
 
 
-def of_kind(kind, least: int):
+def of_kind(kind, least: int, most: int):
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return st.one_of(*(of_kind(each, least) for each in typing.get_args(kind)))
+        return st.one_of(*(of_kind(each, least, most) for each in typing.get_args(kind)))
     if typing.get_origin(kind) is typing.Literal:
         return st.sampled_from(typing.get_args(kind))
     plain = {
         bool: st.booleans(),
-        int: st.integers(least, 10**9),
-        float: st.floats(least, 1e12, allow_nan=False),
+        int: st.integers(least, min(most, 10**9)),
+        float: st.floats(least, min(most, 1e12), allow_nan=False),
         str: TEXT,
     }
     return plain[kind]

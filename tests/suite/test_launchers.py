@@ -375,4 +375,4 @@ def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
         RunFolder(tmp_path).post_stop(1, 7)  # of the life before
         env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)
         assert subprocess.run(job, env=env, capture_output=True, text=True).stdout == words
-        assert RunFolder(tmp_path).stops(2) == []
+        assert RunFolder(tmp_path).posted_stops(2) == []
