@@ -102,7 +102,7 @@ def append_csv(
     """
     with writing(path.parent):
         there = not anew and path.exists()
-        lines = _whole_lines(path.read_text(encoding="utf-8-sig", errors="surrogateescape")) if there else []
+        lines = _whole_lines(_text_of(path)) if there else []
         header = _cells(lines[0]) if lines else list(columns)
         if key and key not in header:
             raise UserError(f"{path} does not start with a line of column names; move it away")
@@ -123,6 +123,12 @@ def append_csv(
             if cells.get(header[0]) not in known:
                 writer.writerow(cells)
         write_whole(path, out.getvalue())
+
+
+def _text_of(path: Path) -> str:
+    """Bytes that are not UTF-8 become what write_whole writes as these bytes; line ends become line feeds."""
+    text = read_regular(path, LIMIT_BYTES).decode("utf-8-sig", errors="surrogateescape")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _whole_lines(text: str) -> list[str]:

@@ -27,11 +27,12 @@ import yaml
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import replace_whole
+from benchmarks.common.files import read_regular, replace_whole
 from benchmarks.common.results import write_json, write_whole
 from benchmarks.common.settings import SCHEMA
 
 VARIABLE = "RUN_DIR"
+LIMIT_BYTES = 2**26  # of settings.json
 
 
 class RunFolder:
@@ -80,7 +81,7 @@ class RunFolder:
         """
         path = self.path / "settings.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(read_regular(path, LIMIT_BYTES))
             schema, _ = found["schema"], found["asked"].items()
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{path} is missing or spoilt, so that nobody knows what this run was asked") from None

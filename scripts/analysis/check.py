@@ -8,6 +8,7 @@ in measured.csv, which `predict_cases` does not open. Needs no torch.
 """
 
 import dataclasses
+import io
 from pathlib import Path
 
 import numpy
@@ -15,6 +16,7 @@ import pandas
 from scipy.special import stdtrit
 
 from benchmarks.common.errors import UserError
+from scripts.analysis.inside import read_text
 from scripts.analysis.links import CONFIDENCE, SIGMAS, Known, Link, fit_numbers
 from scripts.analysis.predict import STRATEGIES, Choices, Machine, Step, Strategy, ddp_compressed
 from scripts.analysis.stats import mean_interval
@@ -80,7 +82,11 @@ def slowdown(folder: Path, arch: str, image_size: int) -> Known | None:
     """How many times as long a rank computes beside another, by make predict-check's alone.csv; None where it has no
     such model. The interval is over rounds."""
     path = folder / "alone.csv"
-    rows = pandas.read_csv(path) if path.exists() else pandas.DataFrame(columns=["arch", "image_size"])
+    rows = (
+        pandas.read_csv(io.StringIO(read_text(path)))
+        if path.exists()
+        else pandas.DataFrame(columns=["arch", "image_size"])
+    )
     rows = rows[(rows.arch == arch) & (rows.image_size == image_size)]
     if rows.empty:
         return None

@@ -1,11 +1,21 @@
 """Which names in a result set may be used, as a word or as a file of the set. Needs no torch."""
 
+import csv
+import io
+import os
 import re
 from pathlib import Path
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import read_regular
 
 WORD = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)  # a name of one run, strategy or value; no path, and no flag
 
 COMMIT = re.compile(r"[0-9a-f]{3,64}")
+LIMIT_BYTES = 2**28  # of a small file
+STOP = re.compile(r"stop-([0-9]+|at)")  # links that RunFolder makes, to a number
+STEPS = re.compile(r"-?[0-9]+")
+BUILDS = "builds"  # in a set of make gpu-check: environments of Python, which have links
 
 
 def file_inside(folder: Path, name: str) -> Path | None:
@@ -19,3 +29,47 @@ def file_inside(folder: Path, name: str) -> Path | None:
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, links in a circle
         return None
     return path if found and name else None
+
+
+def refuse_links(folder: Path) -> None:
+    """Raises UserError, which names it, for a symbolic link in the set in `folder`: what is written into the set would
+    land where the link leads. `folder` itself may be a link, and may not be there yet.
+
+    Sets come from others. The numbers that a stopped run leaves as links are no such links.
+    """
+    for place, folders, files in os.walk(folder):
+        if Path(place) == folder and BUILDS in folders and not (folder / BUILDS).is_symlink():
+            folders.remove(BUILDS)
+        for name in sorted((*folders, *files)):
+            path = Path(place, name)
+            if path.is_symlink() and not (STOP.fullmatch(name) and STEPS.fullmatch(_target(path))):
+                raise UserError(
+                    f"{ascii(str(path))[1:-1]} is a link, and nothing is written into a set with one; remove the link, "
+                    "or put a copy of what it leads to in its place"
+                )
+
+
+def _target(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # a run that has just ended took it away
+        return "0"
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file, with a replacement for what is not UTF-8. It never waits.
+
+    Raises UserError for what cannot be read, is no regular file, or is larger than LIMIT_BYTES.
+    """
+    try:
+        return read_regular(path, LIMIT_BYTES).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; move it away") from None
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a small CSV file. Raises UserError as read_text does, and for what is no CSV file."""
+    try:
+        return [*csv.DictReader(io.StringIO(read_text(path).replace("\0", ""), newline=""))]
+    except csv.Error as error:
+        raise UserError(f"{path} is no CSV file ({error}); move it away") from None

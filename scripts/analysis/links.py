@@ -8,6 +8,7 @@ draw of what is uncertain. Needs no torch.
 
 import csv
 import dataclasses
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ import numpy
 from scipy.optimize import nnls
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import read_regular
+from scripts.analysis.inside import LIMIT_BYTES
 
 Number = float | numpy.ndarray
 NUM_DRAWS = 400
@@ -158,8 +161,7 @@ def row_of(fit: Fit) -> dict:
 def read_links(path: Path) -> dict[str, Fit]:
     """The fits of a links.csv, by path, the last of each. Raises UserError where it is missing or impossible."""
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(io.StringIO(read_regular(path, LIMIT_BYTES).decode("utf-8"), newline="")))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; run make bench-allreduce, or name one: LINK=") from None
     except (UnicodeDecodeError, csv.Error) as error:

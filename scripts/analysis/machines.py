@@ -7,11 +7,14 @@ A preset's numbers are of data sheets, of published measurements, or assumed; ea
 
 import csv
 import dataclasses
+import io
 from pathlib import Path
 
 import numpy
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import read_regular
+from scripts.analysis.inside import LIMIT_BYTES
 from scripts.analysis.links import Fit, Known, Link, about, exactly
 from scripts.analysis.predict import Machine, Step
 from scripts.analysis.sets import BASELINE, Group, ResultSet
@@ -231,8 +234,7 @@ def known_mean(parts, column: str) -> Known:
 def read_gradients(path: Path) -> tuple[Gradient, ...]:
     """The gradients of a gradients.csv. Raises UserError where it is missing, or no such file."""
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = [*csv.DictReader(file)]
+        rows = [*csv.DictReader(io.StringIO(read_regular(path, LIMIT_BYTES).decode("utf-8"), newline=""))]
         kinds = {"name": str, "block": str, "num_bytes": int, "ready": float, "out_bytes": int}
         found = tuple(Gradient(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows)
     except OSError as error:

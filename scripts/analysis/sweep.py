@@ -13,6 +13,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.results import cell, write_whole, writing
 from scripts.analysis.families import against
 from scripts.analysis.identity import without_what_follows
+from scripts.analysis.inside import read_rows
 from scripts.analysis.sets import Group, ResultSet
 from scripts.analysis.words import count, interval, show, text_table
 
@@ -67,10 +68,7 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: dict[st
     with writing(results.path):
         others = []
         if path.exists():
-            with open(path, newline="", encoding="utf-8", errors="replace") as file:
-                others = [
-                    each for each in csv.DictReader(file) if (each.get("strategy"), each.get("key")) != (strategy, key)
-                ]
+            others = [each for each in read_rows(path) if (each.get("strategy"), each.get("key")) != (strategy, key)]
         out = io.StringIO()
         writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
         writer.writeheader()

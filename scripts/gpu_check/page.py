@@ -15,7 +15,7 @@ from benchmarks.common.results import write_whole
 from scripts.analysis.words import clean
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.state import State
-from scripts.report.page import escape_markdown
+from scripts.report.markdown import escape_markdown
 from scripts.suite import source
 
 TEMPLATES = Path(__file__).parent

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from scripts.analysis.ablation import Point, points_of, write_csv
 from scripts.analysis.families import find_spread
+from scripts.analysis.inside import refuse_links
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.analysis.words import digits, interval, text_table
 from scripts.report.bars import Bar, draw_bars, make_bar_figure
@@ -76,6 +77,7 @@ def _bar(point: Point, base: float) -> Bar:
 
 
 def main(options: Options) -> int:
+    refuse_links(options.results)
     results, strategy = load_set(options.results), options.strategy
     if not any(group.samples and group.strategy == strategy for group in results.groups):
         return nothing(results, f"no ok run of {strategy} in {results.path}")

@@ -21,6 +21,7 @@ import jinja2
 from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import read_regular
 from benchmarks.common.results import write_whole
 from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
 from scripts.analysis import manifest
@@ -107,7 +108,7 @@ def find_sets(published: Path) -> list[Path]:
 
 def _told(path: Path) -> dict:
     try:
-        told = json.loads((path / MARK).read_text(encoding="utf-8"))
+        told = json.loads(read_regular(path / MARK, manifest.LIMIT_BYTES))
         return told if isinstance(told, dict) else {}
     except (OSError, ValueError):
         return {}

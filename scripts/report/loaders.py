@@ -6,6 +6,7 @@ Reads loaders.csv and costs.csv of the folder and writes loaders.png and .svg be
 """
 
 import dataclasses
+import io
 import sys
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import read_regular
+from scripts.analysis.inside import LIMIT_BYTES, refuse_links
 from scripts.analysis.words import digits
 from scripts.report.figures import COLORS, footnote, save_chart
 
@@ -114,8 +117,10 @@ def _draw_costs(axes: Axes, costs: pandas.DataFrame) -> None:
 
 
 def main(options: Options) -> None:
+    refuse_links(options.results)
     try:
-        rates, costs = (pandas.read_csv(options.results / f"{name}.csv") for name in ("loaders", "costs"))
+        paths = [options.results / f"{name}.csv" for name in ("loaders", "costs")]
+        rates, costs = (pandas.read_csv(io.BytesIO(read_regular(path, LIMIT_BYTES))) for path in paths)
     except OSError as error:
         raise UserError(f"cannot read {error.filename}: {error.strerror}; run make bench-loaders first") from None
     print("written:", *save_chart(loaders_chart(rates, costs), options.results, "loaders"), sep="\n  ")

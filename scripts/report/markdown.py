@@ -3,12 +3,16 @@
 from scripts.report.markdown import markdown_table, read_cells
 """
 
+import io
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import pandas
 
 from benchmarks.common.errors import UserError
+from scripts.analysis.inside import read_text
+from scripts.analysis.words import clean
 
 
 def read_cells(path: Path, columns: Iterable[str]) -> pandas.DataFrame:
@@ -16,10 +20,23 @@ def read_cells(path: Path, columns: Iterable[str]) -> pandas.DataFrame:
     columns = [*columns]
     if not path.exists():
         return pandas.DataFrame(columns=columns, dtype=str)
-    rows = pandas.read_csv(path, dtype=str, keep_default_na=False)
+    rows = pandas.read_csv(io.StringIO(read_text(path)), dtype=str, keep_default_na=False)
     if missing := [name for name in columns if name not in rows]:
         raise UserError(f"{path} lacks the columns {', '.join(missing)}")
     return rows
+
+
+def escape_markdown(value: object) -> str:
+    """Text that means itself in Markdown, in a table too, and is still readable as it is."""
+    text = clean(str(value)).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"[`*|~]|^#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", text)
+    text = re.sub(r"\](?=[(\[])", r"\\]", text)  # [text](address) would be a link
+    return re.sub(r"^\[(?=[^\]]*\]:)", r"\\[", text.strip())  # [text]: address would define one
+
+
+def code(value: object) -> str:
+    """Text as a span of code, which nothing in it ends."""
+    return f"`{clean(str(value)).replace('`', chr(39))}`"
 
 
 def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -7,14 +7,23 @@ import sys
 from pathlib import Path
 
 from benchmarks.common import machine
+from benchmarks.common.config import read_yaml
 from benchmarks.common.errors import UserError
 from benchmarks.common.relay import relay
 from benchmarks.common.results import read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.analysis.inside import WORD, file_inside
+from scripts.analysis.inside import WORD, file_inside, read_text
 from scripts.suite import preflight
 
 ROOT = Path(__file__).resolve().parents[2]
+# Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
+OVERRIDDEN = {
+    "checkpoint_dir": "--checkpoint-dir=",
+    "checkpoint_steps": "--checkpoint-steps=0",
+    "checkpoint_keep": "--no-checkpoint-keep",
+    "resume": "--no-resume",
+    "rendezvous": "--rendezvous=file",
+}
 MOST_OF_CORES = 8  # ranks on CPUs: three points or more where there are cores, and batches of some images
 
 
@@ -69,14 +78,23 @@ def ranks_to_scale_to(results: Path) -> list[int]:
 
 def settings_of(results: Path) -> dict[str, str]:
     """CONFIG that most ok runs have whose folder is still there, since a baseline in another precision has its own;
-    nothing where none is."""
+    nothing where none is. ARGS override what a set may not choose. DATA is the user's, else the set's, and only read.
+    """
     runs = read_table(results, "runs")
     ids = [run_id for run_id in runs[runs.status == "ok"].run_id if WORD.fullmatch(run_id)]
     folders = (RunFolder(results / "logs" / run_id) for run_id in ids)
     files = [folder.config for folder in folders if file_inside(results, str(folder.config.relative_to(results)))]
-    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    texts = {path: read_text(path) for path in files}
     if not texts:
         return {}
     most = collections.Counter(texts.values()).most_common(1)[0][0]
     found = next(config for config, text in texts.items() if text == most)
-    return {"CONFIG": str(found.resolve()), "ARGS": "", "DATA": ""}
+    return {"CONFIG": str(found.resolve()), "ARGS": _overriding(found), "DATA": os.environ.get("DATA", "")}
+
+
+def _overriding(config: Path) -> str:
+    try:
+        names = {*read_yaml(str(config))}
+    except UserError:  # the part that reads it says so, and leaves its gap
+        names = {*OVERRIDDEN}
+    return " ".join(flag for name, flag in OVERRIDDEN.items() if name in names)

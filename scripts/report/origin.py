@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from scripts.analysis.device_use import use_of
-from scripts.analysis.inside import COMMIT, file_inside
+from scripts.analysis.inside import COMMIT, file_inside, read_text
 from scripts.analysis.recorded import read_halves
 from scripts.analysis.scaling import Point, scaling_points
 from scripts.analysis.sets import Group, ResultSet
@@ -25,7 +25,7 @@ def read_any_csv(path: Path) -> list[dict[str, str]]:
     """Rows of a CSV file outside the schema; lines that are not whole are left out; [] without the file."""
     if not path.exists():
         return []
-    text = path.read_bytes().decode("utf-8", errors="replace").replace("\0", "")
+    text = read_text(path).replace("\0", "")
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
     return [row for row in reader if None not in row and None not in row.values()]
 

@@ -25,6 +25,7 @@ from benchmarks.common.results import write_whole
 from scripts.analysis.ablation import points_of, studied
 from scripts.analysis.accuracy import about_top1
 from scripts.analysis.cautions import warnings_of
+from scripts.analysis.inside import refuse_links
 from scripts.analysis.sets import ResultSet, load_set
 from scripts.analysis.step_account import about_exposed
 from scripts.analysis.words import clean
@@ -43,6 +44,7 @@ from scripts.report.figures import column, describe, fit_to_column, save_chart, 
 from scripts.report.forecast import EXPLAIN as ABOUT_FORECAST
 from scripts.report.forecast import HEADER, forecast_table
 from scripts.report.latex import PROGRAM, REMEDY, compile_pdf
+from scripts.report.markdown import escape_markdown
 from scripts.report.measure import measure
 from scripts.report.origin import commands, facts, launch_lines, scalings, sweeps
 from scripts.report.paper import paper
@@ -163,14 +165,8 @@ def texts_of(results: ResultSet) -> tuple[dict[str, str], dict[str, Figure]]:
     return {"report.html": html, "report.md": markdown, "report.tex": paper(results, drawn)}, drawn
 
 
-def escape_markdown(value: object) -> str:
-    """Text that means itself in Markdown, in a table too, and is still readable as it is."""
-    text = clean(str(value)).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = re.sub(r"[`*|~]|^#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", text)
-    return re.sub(r"\](?=[(\[:])", r"\\]", text)  # [text](address) would be a link
-
-
 def main(options: Options) -> int:
+    refuse_links(options.results)
     failed = measure(options.results) if options.measure else 0
     if failed > 1:  # a signal
         return failed

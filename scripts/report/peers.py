@@ -3,12 +3,12 @@
 from scripts.report.peers import peers_chart, read_peers
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from scripts.analysis.inside import read_rows
 from scripts.analysis.peers import Launch, ratio_rows
 from scripts.analysis.words import interval
 from scripts.report.bars import Bar, draw_bars
@@ -19,13 +19,12 @@ def read_peers(folder: Path) -> tuple[list[dict], str]:
     """Rows as ratio_rows makes them, and what was run, of the peers.csv and peer_launches.csv in a folder."""
     if not (folder / "peers.csv").exists():
         return [], ""
-    with open(folder / "peers.csv", newline="", encoding="utf-8") as file:
-        rows = [*csv.DictReader(file)]
+    rows = read_rows(folder / "peers.csv")
     launches = []
     if (folder / "peer_launches.csv").exists():
-        with open(folder / "peer_launches.csv", newline="", encoding="utf-8") as file:
-            kinds = Launch.__annotations__.items()
-            launches = [Launch(**{name: kind(row[name]) for name, kind in kinds}) for row in csv.DictReader(file)]
+        kinds = Launch.__annotations__.items()
+        told = read_rows(folder / "peer_launches.csv")
+        launches = [Launch(**{name: kind(row[name]) for name, kind in kinds}) for row in told]
     peers = [(row["peer"], row["what"], row["suite"]) for row in rows]
     return ratio_rows(peers, launches, {row["peer"]: row["why_not"] for row in rows}), rows[0]["about"] if rows else ""
 

@@ -17,6 +17,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.output import ignore_output_errors
 from scripts.analysis.accuracy import about_top1, top1
 from scripts.analysis.cautions import warnings_of
+from scripts.analysis.inside import refuse_links
 from scripts.analysis.sets import Group, ResultSet, load_set, same_hash_other_settings
 from scripts.analysis.stats import RatioEstimate
 from scripts.analysis.words import clean, interval, text_table
@@ -98,6 +99,8 @@ def draw(sets: list[ResultSet], folder: Path) -> list[Path]:
 
 
 def main(options: Options) -> int:
+    if not options.output:
+        refuse_links(options.results[0])
     sets = load_sets(options.results)
     print("\n\n".join(summary_table(results) for results in sets))
     empty = [results for results in sets if results.ok.empty]

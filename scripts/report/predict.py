@@ -25,6 +25,7 @@ from benchmarks.common import machine as here_is
 from benchmarks.common.errors import UserError
 from benchmarks.common.results import cell, write_whole
 from scripts.analysis.check import slowdown
+from scripts.analysis.inside import refuse_links
 from scripts.analysis.links import Known, read_links
 from scripts.analysis.machines import Given, baseline_of, h100x8, here, read_gradients, v100x4
 from scripts.analysis.outlook import ENOUGH, check_choices, outlook_rows, sentence
@@ -84,6 +85,8 @@ def main(options: Options) -> int:
     rows = outlook_rows(given, choices)
     print(given.name, *(f"  {source}" for source in given.sources), "", table(rows), STRONG, sep="\n")
     out = options.out or (options.results if options.machine == "here" else Path("results/predict"))
+    if not options.out:
+        refuse_links(out)
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -22,7 +22,10 @@ MOST_FAULTS = 20
 # Hosts of the addresses in charts, in XML's names and in reports' own sentences.
 HOSTS = ("www.w3.org", "matplotlib.org", "purl.org", "creativecommons.org", "github.com", "arxiv.org", "doi.org")
 OF_THE_SYSTEM = ("/usr/", "/lib/", "/etc/", "/proc/", "/sys/", "/dev/", "/bin/", "/opt/")  # the same on every machine
-ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>()\\]*")
+# With a scheme, or as a page takes one: //host/x, www.host.
+ADDRESS = re.compile(
+    r"(?:[A-Za-z][A-Za-z0-9+.-]*://|(?<![\w/.~*:-])//(?=[\w\[%.@])|(?<![\w/.@-])www\.)[^\s\"'<>()\\]*", re.ASCII
+)
 USER_AT = re.compile(r"[\w.%+:-]+@[\w-]*[A-Za-z0-9][\w.-]*", re.ASCII)
 # Only at the beginning of a word: images/s is no path.
 A_PATH = re.compile(r"(?:(?<=[\s\"'=:,;(\[{|])|^)(?:~[\w-]*|[A-Z]:)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*")
@@ -88,9 +91,9 @@ def _of_file(path: Path, names: set[str]) -> Iterator[tuple[str, str]]:
 def faults_of(line: str, names: set[str]) -> Iterator[str]:
     """What a line may not say, each with the beginning of the text."""
     for found in ADDRESS.finditer(line):
-        rest = found[0].partition("://")[2]
+        rest = re.sub(r"^[A-Za-z0-9+.-]*:?//", "", found[0])
         if "@" in rest:
-            yield f"an address with a user or a password ({found[0].partition('://')[0]}://...)"
+            yield f"an address with a user or a password ({found[0].removesuffix(rest)}...)"
         elif not rest.startswith(tuple(f"{host}/" for host in HOSTS)) and rest not in HOSTS:
             yield f"an address ({found[0][:40]})"
     if found := USER_AT.search(ADDRESS.sub("", line)):

@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import home
 from benchmarks.common.results import TABLES, write_json, write_whole
-from scripts.analysis.inside import file_inside
+from scripts.analysis.inside import file_inside, refuse_links
 from scripts.analysis.manifest import write_manifest
 from scripts.analysis.recorded import read_halves
 from scripts.analysis.sets import ResultSet, load_set
@@ -106,6 +106,7 @@ def _check_folder(options: Options) -> None:
         )
     if options.results.resolve().parent == readme.PUBLISHED.resolve():
         raise UserError(f"{options.results} is published already; RESULTS= is a set that was measured here")
+    refuse_links(options.results)
 
 
 def _refuse(options: Options, lines: list[str]) -> int:

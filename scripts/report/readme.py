@@ -25,7 +25,7 @@ from scripts.analysis.step_account import Mean, exposed
 from scripts.analysis.sweep import sweep_points
 from scripts.analysis.words import count_of, digits
 from scripts.report.figures import describe
-from scripts.report.markdown import markdown_table, read_cells
+from scripts.report.markdown import code, escape_markdown, markdown_table, read_cells
 from scripts.report.readme_measured import of_measured
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +68,8 @@ def fill(text: str, made: dict[str, str]) -> str:
         name = found[1]
         if name not in made:
             raise UserError(f"no figure is named {name!r}; there are {', '.join(made)}")
-        return f"<!--{name}-->{made[name]}<!--/-->"
+        text = made[name].replace("<", "&lt;").replace(">", "&gt;")  # figures are no HTML, and end no mark
+        return f"<!--{name}-->{text}<!--/-->"
 
     return FIGURE.sub(figure, text)
 
@@ -98,8 +99,8 @@ def of_runs(results: ResultSet) -> dict[str, str]:
     least = pandas.Series([each.smallest_difference for each in over.values()]).median()
     return {
         "strategies": markdown_table(header, rows),
-        "top1": about_top1(timed),
-        "hardware": _hardware(results),
+        "top1": escape_markdown(about_top1(timed)),
+        "hardware": escape_markdown(_hardware(results)),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": f"{100 * least:.0f} %",
         "rounds": count_of([len(group.samples) for group in results.compared], "round"),
@@ -113,7 +114,7 @@ def _strategy_row(group: Group, over: RatioEstimate | None, base: bool, exchange
     """base: whether it is a baseline."""
     speed, accuracy = group.throughput, top1(group)
     return (
-        f"`{group.label}`" + ("" if group.parallel else " (not parallel)"),
+        code(group.label) + ("" if group.parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
         f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]" if over else "1" if base else "",
@@ -139,7 +140,8 @@ def of_sweeps(path: Path) -> dict[str, str]:
     rows = read_cells(path / "sweep.csv", ("strategy", "key", "value", "images_per_s", "num_runs"))
     made = {}
     for (strategy, key), points in rows.groupby(["strategy", "key"]):
-        speeds = [f"{value}→{float(speed):.0f}" for value, speed in zip(points.value, points.images_per_s, strict=True)]
+        pairs = zip(points.value, points.images_per_s, strict=True)
+        speeds = [f"{escape_markdown(value)}→{float(speed):.0f}" for value, speed in pairs]
         groups = sweep_points(load_set(path), strategy, key)
         made[f"sweep.{strategy}.{key}"] = f"{', '.join(speeds)}; {_differences({*points.num_runs}, groups)}"
     return made
@@ -149,7 +151,7 @@ def _differences(num_runs: set[str], groups: dict[str, Group]) -> str:
     """n, and whether the intervals of all pairs of a sweep's points, which hold together, show a difference."""
     verdicts = {each.verdict for each in all_pairs({value: group.sample for value, group in groups.items()}).values()}
     seen = "differences seen" if verdicts & {"faster", "slower"} else "no difference seen"
-    return f"n={'/'.join(sorted(num_runs))}, {'no verdict' if verdicts <= {'no verdict'} else seen}"
+    return f"n={escape_markdown('/'.join(sorted(num_runs)))}, {'no verdict' if verdicts <= {'no verdict'} else seen}"
 
 
 def of_ablation(path: Path) -> dict[str, str]:
@@ -160,9 +162,10 @@ def of_ablation(path: Path) -> dict[str, str]:
     for row in rows.itertuples():
         bounds = f" [{float(row.ratio_low):.2f}, {float(row.ratio_high):.2f}]" if row.ratio_low else ""
         worth = f"{float(row.ratio):.2f}{bounds}" if row.ratio else row.why_not or "1"
-        lines.append((row.option, row.num_runs, digits(float(row.images_per_s)) if row.images_per_s else "", worth))
+        speed = digits(float(row.images_per_s)) if row.images_per_s else ""
+        lines.append([escape_markdown(cell) for cell in (row.option, row.num_runs, speed, worth)])
     table = markdown_table(("option", "n", "images/s", "x baseline [95 %, together]"), lines)
-    about = "".join(dict.fromkeys(rows.about))
+    about = escape_markdown("".join(dict.fromkeys(rows.about)))
     missing = "(not measured yet: `make ablate`)"
     return {"ablation": table or missing, "ablation.about": about}
 
@@ -173,9 +176,10 @@ def of_proofs(path: Path, measured: Path) -> dict[str, str]:
     for folder in (path, *sorted(found.parent for found in measured.glob("*/equivalence.csv"))):
         for row in _last_proofs(folder).itertuples():
             difference = digits(row.max_relative_difference) if row.max_relative_difference else "0: bit-identical"
-            cells = f"{row.world_size:.0f}", f"{row.steps:.0f}", difference, digits(row.tolerance), row.verdict
+            size, ends = (f"{row.world_size:.0f}", f"{row.steps:.0f}"), escape_markdown(row.verdict)
+            cells = *size, difference, digits(row.tolerance), ends
             where = "the published set" if folder == path else folder.name
-            alike.setdefault((where, *cells), []).append(f"`{row.strategy}`")
+            alike.setdefault((where, *cells), []).append(code(row.strategy))
     header = ("strategies", "settings of", "ranks", "steps", "largest relative difference", "tolerance", "verdict")
     lines = [(", ".join(names), *cells) for cells, names in alike.items()]
     proven = _last_proofs(path).bit_identical == "yes"

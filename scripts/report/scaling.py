@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from scripts.analysis.inside import refuse_links
 from scripts.analysis.scaling import Point, rows_of, scaling_points, table, write_scaling_csv
 from scripts.analysis.sets import BASELINE, ResultSet, load_set
 from scripts.analysis.words import count, show
@@ -106,6 +107,7 @@ def _draw_efficiency(axes: Axes, points: list[Point], mode: str) -> None:
 
 
 def main(options: Options) -> int:
+    refuse_links(options.results)
     results, strategy = load_set(options.results), options.strategy
     modes = scaling_points(results, strategy)
     if not modes:

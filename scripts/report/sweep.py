@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common.config import FIELDS, find_key
+from scripts.analysis.inside import refuse_links
 from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set
 from scripts.analysis.stats import strategy_throughput
 from scripts.analysis.sweep import number, sweep_points, table, write_sweep_csv
@@ -131,6 +132,7 @@ def _places(values: list[str]) -> tuple[list[float], bool]:
 
 
 def main(options: Options) -> int:
+    refuse_links(options.results)
     results, key, strategy = load_set(options.results), find_key(options.key), options.strategy
     points = sweep_points(results, strategy, key)
     if not points:

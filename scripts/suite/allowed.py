@@ -36,6 +36,8 @@ def _of_asked(asked: dict) -> Iterator[str]:
         yield f"{asked['ranks']} ranks do not divide by {asked['nodes']} nodes"
     if not asked["fingerprint"] and asked.get("loader") != "synthetic":
         yield "it read images, but its fingerprint, which says which images, is empty"
+    if asked.get("rendezvous", "file") != "file":
+        yield f"rendezvous is {shown(asked['rendezvous'])}, by which it would listen on every network"
     for name, value in asked.items():
         if not WORD.fullmatch(name):
             yield f"{shown(name)} is no name of a setting"

@@ -16,6 +16,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import make_folder, sync_folder
 from benchmarks.common.precision import met_precision
+from scripts.analysis.inside import refuse_links
 from scripts.setup.check_data import check_image_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,7 +191,7 @@ def why_published(results: Path) -> str:
 
 
 def check_results(results: Path) -> None:
-    """Create the result folder; refuse one that is published, or that cannot be written."""
+    """Create the result folder; refuse one that is published, that has links inside, or that cannot be written."""
     if why := why_published(results):
         raise UserError(f"{why}; leave RESULTS out for a new set, or choose another")
     place = Path(os.path.realpath(results))
@@ -198,6 +199,7 @@ def check_results(results: Path) -> None:
         raise UserError(f"RESULTS={results} is the folder of all sets; choose a name in it, such as results/mine")
     if place == Path(os.path.realpath(ROOT / "results")) / "latest":  # else each suite makes it a link to its set
         raise UserError(f"RESULTS={results}: there is no newest set; leave RESULTS out for a new one")
+    refuse_links(results)
     try:
         make_folder(results / "logs")
         probe = results / f".probe-{os.getpid()}"

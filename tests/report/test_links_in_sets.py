@@ -1,0 +1,167 @@
+"""Sets of somebody else, with links, pipes, markup and paths: what writes into a set writes nowhere else, and no
+command waits for ever.
+
+.venv/bin/python -m pytest tests/report/test_links_in_sets.py
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from support import recorded
+from test_hostile_sets import edit
+
+from benchmarks.common.config import load_config
+from benchmarks.common.errors import UserError
+from benchmarks.common.results import append_rows
+from benchmarks.common.run_folder import RunFolder
+from scripts.analysis.inside import refuse_links
+from scripts.analysis.links import read_links
+from scripts.analysis.machines import read_gradients
+from scripts.analysis.sets import load_set
+from scripts.report import ablate, loaders, measure, page, plot, publish, readme, scaling, sweep
+from scripts.report.markdown import code, escape_markdown, read_cells
+from scripts.report.origin import read_any_csv
+from scripts.report.peers import read_peers
+from scripts.suite import preflight
+from scripts.suite.allowed import why_not
+
+SET = readme.PUBLISHED / "cpu2-epyc_torch2.15_202611b"
+COMMANDS = {
+    "plot": lambda path: plot.main(plot.Options((path,))),
+    "report": lambda path: page.main(page.Options(path)),
+    "report that measures": lambda path: page.main(page.Options(path, measure=True)),
+    "sweep": lambda path: sweep.main(sweep.Options(strategy="ddp", key="workers", results=path)),
+    "scaling": lambda path: scaling.main(scaling.Options(strategy="ddp", results=path)),
+    "ablate": lambda path: ablate.main(ablate.Options(strategy="ddp", results=path)),
+    "loaders": lambda path: loaders.main(loaders.Options(results=path)),
+    "publish": lambda path: publish.main(publish.Options(name="x", results=path)),
+    "suite": preflight.open_set,
+}
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """A copy of the small set in a published one."""
+    return Path(shutil.copytree(SET / "scaling", tmp_path / "theirs"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_is_written_through_a_link_in_a_set(theirs, tmp_path, command):
+    """Protects files outside of a set, which its author chose by a link. Mutants: the check left out of a command."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (theirs / "charts").symlink_to(outside)
+    with pytest.raises(UserError, match="theirs/charts is a link, and nothing is written into a set with one"):
+        COMMANDS[command](theirs)
+    assert not any(outside.iterdir())
+
+
+@pytest.mark.parametrize("name", ["scaling", "verify", "sweeps", "logs", "logs/x", "runs.csv", "builds", "a/b/stop-1"])
+def test_a_link_anywhere_in_a_set_is_named(tmp_path, name):
+    """Mutants: only the set's own folder looked at; links of files only; each name of a stopped run let through."""
+    path = tmp_path / "set" / name
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path)
+    with pytest.raises(UserError, match=f"set/{name} is a link"):
+        refuse_links(tmp_path / "set")
+    assert plot.command(["--results", str(tmp_path / "set")]) == 2
+
+
+def test_links_above_a_set_and_those_of_a_stopped_run_stay_fine(tmp_path):
+    """Protects results/latest, a results folder on another disk, and sets with a run that was stopped."""
+    folder = RunFolder.create(tmp_path / "disk/set", "ddp", 1)
+    folder.post_stop(0, 12)
+    folder.decide_stop(-1)
+    (tmp_path / "results").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk/latest").symlink_to("set")
+    assert preflight.open_set(tmp_path / "results/latest") and preflight.open_set(tmp_path / "results/set")
+    refuse_links(tmp_path / "missing")
+
+
+def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
+    """Protects make plot of results/latest. Mutant: the set's own folder refused for being a link."""
+    (tmp_path / "latest").symlink_to(theirs)
+    figure = plot.charts.throughput_chart([load_set(tmp_path / "latest")])
+    refuse_links(tmp_path / "latest")
+    assert all(path.is_file() for path in plot.figures.save_chart(figure, tmp_path / "latest/charts", "x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("sweep.csv", lambda path: read_any_csv(path / "sweep.csv")),
+        ("sweep.csv", lambda path: read_cells(path / "sweep.csv", ["a"])),
+        ("peers.csv", read_peers),
+        ("links.csv", lambda path: read_links(path / "links.csv")),
+        ("gradients.csv", lambda path: read_gradients(path / "gradients.csv")),
+        ("loaders.csv", lambda path: loaders.main(loaders.Options(path))),
+        ("loader.csv", lambda path: append_rows(path, "loader", [{"run_id": "x"}])),
+        ("settings.json", lambda path: RunFolder(path).settings()),
+    ],
+)
+def test_no_reader_waits_for_a_pipe(tmp_path, name, read):
+    """Protects from waiting for ever for a writer. Mutant: a plain open."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name}|is not a regular file"):
+        read(tmp_path)
+
+
+def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):
+    """Protects last.pt of another training, and the network, from a config.yaml in a set. DATA is the user's.
+    Mutant: the file as it stands."""
+    told = {"checkpoint_dir": "/elsewhere", "checkpoint_steps": 5, "checkpoint_keep": True, "resume": True}
+    row = recorded(tmp_path, {"run_id": "single-1", "strategy": "single", "repeat": 1, "status": "ok"})
+    append_rows(tmp_path, "runs", [row])
+    config = RunFolder(tmp_path / "logs/single-1").config
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(yaml.safe_dump(told | {"rendezvous": "address", "image_size": 48}))
+    variables = measure.settings_of(tmp_path)
+    made = load_config(["--config", variables["CONFIG"], *variables["ARGS"].split()])
+    assert (made.checkpoint_dir, made.checkpoint_steps, made.checkpoint_keep, made.resume) == ("", 0, False, False)
+    assert made.rendezvous == "file" and made.image_size == 48
+    config.write_text("image_size: 48\n")
+    assert measure.settings_of(tmp_path)["ARGS"] == "", "an ordinary set is measured as it was"
+    config.write_text("checkpoint_dir: [/elsewhere\n")
+    assert "--checkpoint-dir=" in measure.settings_of(tmp_path)["ARGS"].split()
+
+
+def test_a_set_may_not_make_slurm_listen():
+    """Protects the network: by `address` the first rank's store listens on every one. Mutant: any word let through."""
+    asked = {"strategy": "slurm", "ranks": 2, "nodes": 1, "threads_per_rank": 1, "fingerprint": "1", "seed": 0}
+    assert why_not(asked | {"rendezvous": "file"}, {}) == "" == why_not(asked, {})
+    assert why_not(asked | {"rendezvous": "address"}, {}).startswith(
+        "rendezvous is 'address', by which it would listen"
+    )
+
+
+MARKUP = "EPYC<!--/--><img src=//evil.example/x.png>[cheap](//evil.example)`|`<!--hardware-->"
+
+
+def test_texts_of_a_set_are_text_in_the_readme(tmp_path):
+    """Protects README's readers and its marks from markup in a set. Mutants: fill without escaping; a figure as it
+    stands."""
+    theirs = shutil.copytree(SET, tmp_path / "theirs")
+    plain = readme.of_runs(load_set(theirs))
+    edit(theirs / "runs.csv", device_name=MARKUP, backend=MARKUP, torch=MARKUP)
+    (theirs / "ablation").mkdir()
+    columns = "option,num_runs,images_per_s,ratio,ratio_low,ratio_high,why_not,about\n"
+    text = MARKUP.replace(",", "")
+    (theirs / "ablation/ablate.csv").write_text(f"{columns}{text},{text},,,,,{text},{text}\n")
+    made = readme.of_runs(load_set(theirs)) | readme.of_ablation(theirs / "ablation/ablate.csv")
+    assert "evil.example" in made["hardware"] and "evil.example" in made["ablation"]
+    before = "".join(f"<!--{name}-->x<!--/-->\n" for name in made if " " not in name)
+    after = readme.fill(before, made)
+    assert readme.fill(after, made) == after, "no mark is closed or opened by a text"
+    inside = readme.FIGURE.sub(lambda found: found[0].split("-->", 1)[1].removesuffix("<!--/-->"), after)
+    assert "<" not in inside and "](" not in inside.replace("\\](", "")
+    assert made["strategies"] == plain["strategies"]
+
+
+def test_a_text_in_markdown_is_itself():
+    """Mutants: a link's bracket, a definition's, or the end of a span of code left as it is."""
+    assert escape_markdown("[a](b) [a, b]: c") == "[a\\](b) [a, b]: c"
+    assert escape_markdown(" [a]: //evil") == "\\[a]: //evil"
+    assert code("a`b") == "`a'b`"
