@@ -348,7 +348,13 @@ def test_what_the_readmes_show_is_published():
 
 @pytest.mark.parametrize(
     ("name", "copied"),
-    [("logs/{}/run.log", True), ("a/../../../victim.sh", False), ("runs.csv", False), ("{}/victim.sh", False)],
+    [
+        ("logs/{}/run.log", True),
+        ("a/../../../victim.sh", False),
+        ("logs/b/../../victim.sh", False),
+        ("runs.csv", False),
+        ("{}/victim.sh", False),
+    ],
 )
 def test_a_set_does_not_choose_which_files_are_written(own, tmp_path, name, copied):
     """Protects who publishes somebody else's set: its a/../../../victim.sh is in it, by a link. In a copy
