@@ -73,6 +73,12 @@ words_of_container() {
   for folder in "${RESULTS:-}" "${DATA:-}" "${PACKED:-}"; do
     [ -z "$folder" ] || folders+=("$(realpath -m -- "$folder")")
   done
+  for folder in "${folders[@]}"; do # a set's configuration can name the data; a:/usr would be mounted over the image's /usr
+    if [[ $folder == *[:,]* ]]; then
+      echo "error: with CONTAINER no folder's path may have a colon or a comma, which end a mount; rename $folder" >&2
+      exit 2
+    fi
+  done
   if [[ $CONTAINER != *.sif && $(srun --help 2>/dev/null || true) == *--container-image* ]]; then
     for folder in "${folders[@]}"; do
       mounts+=${mounts:+,}$folder:$folder

@@ -38,7 +38,15 @@ def prepare_compiler(on_gpu: bool) -> None:
     """
     if why := no_compiler(on_gpu):
         raise Unavailable(why)
-    os.environ[CACHE] = os.environ.get(CACHE) or str(private_cache())
+    os.environ[CACHE] = _given() or str(private_cache())
+
+
+def _given() -> str:
+    """The cache that the user chose. When torchvision is imported, torch 2.15 sets the variable to its default, which
+    anybody may have made: that is nobody's choice, also where a parent process has passed it on."""
+    told = os.environ.get(CACHE, "")
+    is_default = os.path.dirname(told) == os.path.abspath(tempfile.gettempdir())
+    return "" if is_default and os.path.basename(told).startswith("torchinductor_") else told
 
 
 def private_cache() -> Path:

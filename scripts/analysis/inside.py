@@ -21,9 +21,12 @@ BUILDS = "builds"  # in a set of make gpu-check: environments of Python, which h
 def file_inside(folder: Path, name: str) -> Path | None:
     """The regular file `name` of the set in `folder`; None where there is none, or it lies elsewhere, also by a link.
 
-    Sets come from others, and may not choose which other files are read.
+    Sets come from others, and may not choose which other files are read. A name with `..` is none either: where the set
+    has links, it may name a file inside here and one outside in a copy without them.
     """
     path = folder / name
+    if name.startswith("/") or ".." in Path(name).parts:
+        return None
     try:
         found = path.resolve().is_relative_to(folder.resolve()) and path.is_file()
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, links in a circle

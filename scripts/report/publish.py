@@ -179,14 +179,20 @@ def without_paths(text: str, private: dict[str, str]) -> str:
     return A_PATH.sub(lambda found: found[0] if found[0].startswith(OF_THE_SYSTEM) else Path(found[0]).name, text)
 
 
-def write_report(new: Path, source: ResultSet) -> None:
-    """Report and charts of the copy in `new`; the logs of `source` are there only while it is written."""
+def copy_commands(new: Path, source: ResultSet) -> None:
+    """The first line of each run's log, which is its command. A set may name any file as a log: nothing but logs/ is
+    written."""
     private = _private(source, new.name)
     for log_path in source.ok.log_path:
-        if log := file_inside(source.path, log_path):  # its first line is the command
+        if log_path.startswith("logs/") and (log := file_inside(source.path, log_path)):
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
             with open(log, encoding="utf-8", errors="replace") as file:
                 (new / log_path).write_text(without_paths(file.readline(4096), private))
+
+
+def write_report(new: Path, source: ResultSet) -> None:
+    """Report and charts of the copy in `new`; the logs of `source` are there only while it is written."""
+    copy_commands(new, source)
     copied = load_set(new)
     texts, drawn = texts_of(copied)
     shutil.rmtree(new / "logs", ignore_errors=True)

@@ -7,13 +7,14 @@ import dataclasses
 import math
 import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support import CPU, run_strategy
+from support import CPU, ROOT, environment, run_strategy
 from torch._dynamo.utils import counters
 
 from benchmarks.common import compiling, outcome
@@ -188,3 +189,16 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
     monkeypatch.setenv(compiling.CACHE, "/the/user's own")
     compiling.prepare_compiler(on_gpu=False)
     assert os.environ[compiling.CACHE] == "/the/user's own"
+
+
+def test_the_cache_that_torch_chose_when_it_was_imported_is_not_the_users_choice(tmp_path):
+    """Protects from another user of the machine: torchvision's import sets the variable to /tmp/torchinductor_<user>.
+
+    Mutants: what is set stays; a name of another torch, which this subprocess would find.
+    """
+    code = "import os; from benchmarks.common import model, compiling as c; c.prepare_compiler(on_gpu=False); "
+    command = [sys.executable, "-c", code + "print(os.environ[c.CACHE])"]
+    for given in (None, tmp_path / "torchinductor_x"):  # by the import in this process, and in the one before it
+        env = environment(XDG_CACHE_HOME=tmp_path / "cache", TMPDIR=tmp_path, **{compiling.CACHE: given})
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+        assert Path(done.stdout.strip()).is_relative_to(tmp_path / "cache"), done.stderr

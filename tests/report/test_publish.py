@@ -347,3 +347,34 @@ def test_a_published_set_passes_its_checks_or_says_by_which_older_rule_it_came(p
 def test_what_the_readmes_show_is_published():
     names = shown(PUBLISHED)
     assert {*names} <= {"cpu", "gpu"} and {*names.values()} <= {path.name for path in SETS}
+
+
+@pytest.mark.parametrize(
+    ("name", "copied"),
+    [
+        ("logs/{}/run.log", True),
+        ("a/../../../victim.sh", False),
+        ("logs/b/../../victim.sh", False),
+        ("runs.csv", False),
+        ("{}/victim.sh", False),
+    ],
+)
+def test_a_set_does_not_choose_which_files_are_written(own, tmp_path, name, copied):
+    """Protects who publishes somebody else's set: its a/../../../victim.sh is in it, by a link. In a copy
+    without links it could be a launcher. Mutants: a name with `..`; a table of the set; an absolute path."""
+    (own / "logs/b/c").mkdir(parents=True)
+    (own / "a").symlink_to("logs/b/c")
+    (own / "victim.sh").write_text("touch ran\n")
+    run_id = pandas.read_csv(own / "runs.csv").run_id.iloc[-1]
+    name = name.format(own if name.startswith("{}") else run_id)
+    before = {path: path.read_bytes() for path in own.rglob("*") if path.is_file()}
+    change(own, "runs", lambda frame: frame.assign(log_path=name))
+    before[own / "runs.csv"] = (own / "runs.csv").read_bytes()
+    outside = tmp_path / "published"
+    new = outside / "scratch" / "new"
+    new.mkdir(parents=True)
+    publish_module.copy_commands(new, load_set(own))
+    written = [path.relative_to(outside) for path in outside.rglob("*") if path.is_file()]
+    assert [path.as_posix() for path in written] == ([f"scratch/new/{name}"] if copied else [])
+    assert {path: path.read_bytes() for path in own.rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "victim.sh").exists()

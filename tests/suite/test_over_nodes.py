@@ -155,3 +155,21 @@ def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, 
         assert after(words, "--container-mounts") == mounts and after(words, "--container-workdir") == str(ROOT)
         assert "python3" in words and "apptainer" not in words
     assert after(words, "--relative") == "0"  # the first node
+
+
+@pytest.mark.parametrize("image", ["/images/torch.sif", "nvcr.io#nvidia/pytorch:25.01-py3"])
+@pytest.mark.parametrize(
+    ("variable", "name"),
+    [("DATA", "images:/usr"), ("PACKED", "images,x"), ("RESULTS", "a:/usr"), ("DATA", "plain images")],
+)
+def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, name, image):
+    """Protects the image's programs from a folder's name, which the configuration of somebody else's set may choose:
+    --bind images:/usr would run what lies in images. Mutants: no check; a check of DATA only, of colons only."""
+    put(bin_path, apptainer="", srun="echo --container-image=IMAGE")
+    given = {"CONTAINER": image, "PATH": f"{bin_path}:{os.environ['PATH']}", variable: tmp_path / name}
+    command = ["bash", "-c", "set -eu; source launchers/cluster.sh; words_of_container"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(**given), capture_output=True, text=True)
+    if name == "plain images":
+        assert done.returncode == 0, done.stderr
+    else:
+        assert done.returncode == 2 and "may have a colon or a comma" in done.stderr
