@@ -63,7 +63,7 @@ def test_a_makefile_of_another_folder_is_refused(tmp_path):
     folder, ran = folder_of_others(tmp_path / "foreign")
     words = ["make", "-f", ROOT / "Makefile", "bench-all"]
     done = subprocess.run(words, cwd=folder, env=environment(SETUP="no"), capture_output=True, text=True)
-    assert done.returncode == 2 and "use make -C, not make -f" in done.stderr and not ran.exists()
+    assert done.returncode == 2 and "use make -C FOLDER, not make -f" in done.stderr and not ran.exists()
     (tmp_path / "a link").symlink_to(ROOT)
     assert subprocess.run(["make", "-C", tmp_path / "a link", "-n", "help"], capture_output=True).returncode == 0
 
