@@ -171,7 +171,7 @@ AT_LEAST = {
 }  # fmt: skip
 
 # What torch, gloo and the system still take: a seed has 64 bits, and 10^9 s are so many nanoseconds.
-AT_MOST = dict.fromkeys(AT_LEAST, 10**12) | dict.fromkeys(("lr", "momentum", "weight_decay"), 10**25)
+AT_MOST = dict.fromkeys(AT_LEAST, 10**12) | dict.fromkeys(("lr", "momentum", "weight_decay"), 10**38)
 AT_MOST |= {"seed": 2**62, "timeout_s": 10**9}
 
 

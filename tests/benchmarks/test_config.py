@@ -163,7 +163,7 @@ def test_every_number_has_a_least_value_and_is_held_to_it():
                 load_config([flag, value])
         assert getattr(load_config([flag, str(AT_LEAST[name])]), name) == AT_LEAST[name]
         with pytest.raises(UserError, match=f"{name} is .* must be at most"):
-            load_config([flag, "9" * 30])
+            load_config([flag, "9" * 40])
 
 
 def test_a_value_that_the_strategy_cannot_honour_is_refused():
