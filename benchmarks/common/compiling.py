@@ -38,15 +38,18 @@ def prepare_compiler(on_gpu: bool) -> None:
     """
     if why := no_compiler(on_gpu):
         raise Unavailable(why)
-    os.environ[CACHE] = _given() or str(private_cache())
+    os.environ[CACHE] = _chosen_by_user() or str(private_cache())
 
 
-def _given() -> str:
-    """The cache that the user chose. When torchvision is imported, torch 2.15 sets the variable to its default, which
-    anybody may have made: that is nobody's choice, also where a parent process has passed it on."""
-    told = os.environ.get(CACHE, "")
-    is_default = os.path.dirname(told) == os.path.abspath(tempfile.gettempdir())
-    return "" if is_default and os.path.basename(told).startswith("torchinductor_") else told
+def _chosen_by_user() -> str:
+    """The cache folder that the user chose; '' for none.
+
+    When torchvision is imported, torch 2.15 sets the variable to its default folder. Anybody may have made that folder,
+    so the default does not count as the user's choice, even if a parent process has passed it on.
+    """
+    folder = os.environ.get(CACHE, "")
+    is_default = os.path.dirname(folder) == os.path.abspath(tempfile.gettempdir())
+    return "" if is_default and os.path.basename(folder).startswith("torchinductor_") else folder
 
 
 def private_cache() -> Path:
