@@ -16,7 +16,7 @@ import jinja2
 from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import replace_whole
+from benchmarks.common.files import open_regular, replace_whole
 from scripts.analysis.words import clean, digits
 
 PROGRAM = "pdflatex"
@@ -119,13 +119,13 @@ def compile_pdf(source: Path) -> Path | None:
     if not shutil.which(PROGRAM):
         return None
     with tempfile.TemporaryDirectory(prefix="report-tex-") as folder:
-        words = [PROGRAM, "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error"]
-        command = [*words, f"-output-directory={folder}", source.name]
-        env = os.environ | {"openin_any": "p", "openout_any": "p"}  # nothing above the set, nothing outside
+        _copy_sources(source, Path(folder))
+        command = [PROGRAM, "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", source.name]
+        env = os.environ | {"openin_any": "p", "openout_any": "p"}  # it reads and writes in this folder only
         for _ in tqdm(range(2), desc="report.pdf", disable=None, leave=False):  # twice, for references
             try:
                 pipes = {"capture_output": True, "text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
-                done = subprocess.run(command, cwd=source.parent, env=env, timeout=LIMIT_S, check=False, **pipes)
+                done = subprocess.run(command, cwd=folder, env=env, timeout=LIMIT_S, check=False, **pipes)
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise UserError(f"{PROGRAM} did not end with {source}: {error}") from None
             if done.returncode:
@@ -135,3 +135,12 @@ def compile_pdf(source: Path) -> Path | None:
         made = Path(folder) / f"{source.stem}.pdf"
         replace_whole(target, lambda file: file.write(made.read_bytes()))
     return target
+
+
+def _copy_sources(source: Path, folder: Path) -> None:
+    """Copy the .tex file and its charts to `folder`: TeX would also read packages that lie in the set."""
+    charts = folder / "charts"
+    charts.mkdir()
+    for path, copies in [(source, folder), *((chart, charts) for chart in source.parent.glob("charts/*.pdf"))]:
+        with open_regular(path) as file:
+            (copies / path.name).write_bytes(file.read())

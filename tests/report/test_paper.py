@@ -140,3 +140,15 @@ def test_the_citation_is_whole_and_of_this_version():
     assert told["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert told["license"] == "BSD-3-Clause" and (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause")
     assert all(author.keys() & {"name", "family-names"} for author in told["authors"])
+
+
+def test_tex_reads_no_file_of_the_set_but_the_report_and_its_charts(tmp_path, monkeypatch):
+    """A set from somebody else may hold siunitx.sty, which TeX would run in place of the installed package."""
+    result_set = tmp_path / "set"
+    (result_set / "charts").mkdir(parents=True)
+    for name in ("report.tex", "siunitx.sty", "charts/throughput.pdf", "charts/article.cls"):
+        (result_set / name).write_text(name)
+    programs = fake_latex(tmp_path / "bin", "find . -type f > names && mv names report.pdf")
+    monkeypatch.setenv("PATH", programs + os.pathsep + os.environ["PATH"])
+    seen = latex.compile_pdf(result_set / "report.tex").read_text().split()
+    assert sorted(set(seen) - {"./names", "./report.pdf"}) == ["./charts/throughput.pdf", "./report.tex"]
