@@ -105,46 +105,46 @@ $(BENCHES): bench-%: setup data
 	@STRATEGIES=$* launchers/all.sh
 
 plot: setup ## draw the charts of RESULTS (one or several sets) again
-	@"$$PYTHON" -m scripts.report.plot --results $${RESULTS:-results/latest}
+	@"$$PYTHON" -m scripts.charts.plot --results $${RESULTS:-results/latest}
 
 compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; without B: strategies within A
-	@"$$PYTHON" -m scripts.analysis.compare --a "$${A:-results/latest}" $${B:+--b "$$B"} \
+	@"$$PYTHON" -m scripts.sets.compare --a "$${A:-results/latest}" $${B:+--b "$$B"} \
 	  $${FAIL_OVER:+--fail-over "$$FAIL_OVER"} $$ARGS
 
 ab: setup data ## is B faster than A, in one sitting? A=HEAD~1 B=tree: [FAIL_OVER=5%]; also flags:..., config:FILE, python:PATH
-	@STRATEGY="$${STRATEGY:-ddp}" "$$PYTHON" -m scripts.suite.ab
+	@STRATEGY="$${STRATEGY:-ddp}" "$$PYTHON" -m scripts.studies.ab.ab
 
 roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FLOPs and bytes of a step; ARGS="--layers"
-	@"$$PYTHON" -m scripts.probe.roof $$ARGS
+	@"$$PYTHON" -m scripts.studies.roofline.step_costs $$ARGS
 
 forecast: setup ## memory that each strategy needs: ARGS="--memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml"
-	@"$$PYTHON" -m scripts.suite.room $$ARGS
+	@"$$PYTHON" -m scripts.runner.memory_check $$ARGS
 
 gpu-check: setup ## everything that the suite says of GPUs, tried on this one, in 9 minutes; called again, it goes on; without a GPU a dry run
 	@"$$PYTHON" -m scripts.gpu_check.run $$ARGS
 
 profile: setup ## torch.profiler around some steps: the top kernels, and how far each kind of layer is from the roof
-	@"$$PYTHON" -m scripts.probe.profile $$ARGS
+	@"$$PYTHON" -m scripts.studies.roofline.profile_step $$ARGS
 
 power: setup ## how many rounds find a difference of 2, 5 or 10 %, with the spread of RESULTS
-	@"$$PYTHON" -m scripts.analysis.power --results "$${RESULTS:-results/latest}"
+	@"$$PYTHON" -m scripts.sets.power --results "$${RESULTS:-results/latest}"
 
 report: setup data ## report.html and report.md of RESULTS; measures first what it lacks, unless MEASURE=no
-	@STRATEGY="$${STRATEGY:-ddp}" "$$PYTHON" -m scripts.report.page --results "$${RESULTS:-results/latest}" $(if $(filter no,$(MEASURE)),,--measure)
+	@STRATEGY="$${STRATEGY:-ddp}" "$$PYTHON" -m scripts.pages.page --results "$${RESULTS:-results/latest}" $(if $(filter no,$(MEASURE)),,--measure)
 
 # NAME counts on the command line only: WSL has a NAME in the environment.
 publish: setup ## check RESULTS and put it into results/published/NAME with its report; README's figures follow
-	@"$$PYTHON" -m scripts.report.publish --results "$${RESULTS:-results/latest}" --name "$(if $(findstring command line,$(origin NAME)),$$NAME)" $(if $(filter yes,$(REPLACE)),--replace)
+	@"$$PYTHON" -m scripts.publish.publish --results "$${RESULTS:-results/latest}" --name "$(if $(findstring command line,$(origin NAME)),$$NAME)" $(if $(filter yes,$(REPLACE)),--replace)
 
 gallery: setup ## all published sets on one page, results/gallery.html: filters, J/image, seconds of an epoch; PRICE_PER_HOUR=2.50 adds costs
 	$(if $(findstring $$,$(value PRICE_PER_HOUR)),$(error PRICE_PER_HOUR has a $$ in it, which make takes for a variable; give the number alone, such as 2.50))
-	@"$$PYTHON" -m scripts.report.gallery $${PRICE_PER_HOUR:+--price-per-hour "$$PRICE_PER_HOUR"}
+	@"$$PYTHON" -m scripts.publish.gallery $${PRICE_PER_HOUR:+--price-per-hour "$$PRICE_PER_HOUR"}
 
 reproduce: setup data ## a published set again, at its commit, and compared: SET=results/published/x
-	@"$$PYTHON" -m scripts.suite.reproduce
+	@"$$PYTHON" -m scripts.publish.reproduce
 
 readme: setup ## the figures in the READMEs again, from the committed results
-	@"$$PYTHON" -m scripts.report.readme
+	@"$$PYTHON" -m scripts.publish.readme
 
 verify: setup data ## prove that the runs of RESULTS (or of CONFIG, ARGS) compute the same update; STRATEGIES for some
 	@"$$PYTHON" -m scripts.proof.verify
@@ -159,35 +159,35 @@ ablate: setup data ## what each option is worth, by itself and all together: STR
 	@STRATEGY="$${STRATEGY:-ddp}" launchers/all.sh ablate
 
 peers: setup data ## ddp beside what one would pick instead, launches by turns: PEERS="fabric bare" MINUTES=30
-	@"$$PYTHON" -m scripts.probe.peers $${MINUTES:+--minutes "$$MINUTES"} $${PEERS:+--only $$PEERS}
+	@"$$PYTHON" -m scripts.studies.peers.measure $${MINUTES:+--minutes "$$MINUTES"} $${PEERS:+--only $$PEERS}
 
 mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
-	@"$$PYTHON" -m scripts.report.mlperf_log --results "$${RESULTS:-results/latest}" $$ARGS
+	@"$$PYTHON" -m scripts.pages.mlperf_log --results "$${RESULTS:-results/latest}" $$ARGS
 
 pack: setup data ## write the images as one mapped file a split: DATA=... PACK=full, 256 or jpeg256 PACKED=folder
 	@"$$PYTHON" -m scripts.setup.pack --data "$${DATA:-data/imagenet-mini}" --pack "$${PACK:-full}"
 
 bench-loaders: setup data ## the loaders of this suite, bare loops and other projects' loaders, side by side
-	@"$$PYTHON" -m scripts.probe.loaders --data "$${DATA:-data/imagenet-mini}" $$ARGS
+	@"$$PYTHON" -m scripts.studies.loaders.measure --data "$${DATA:-data/imagenet-mini}" $$ARGS
 
 bench-allreduce: setup ## all-reduces of 1 KB to 256 MB by each strategy's own path; its fit is the link model of predict
-	@"$$PYTHON" -m scripts.probe.allreduce $$ARGS
+	@"$$PYTHON" -m scripts.studies.allreduce.measure $$ARGS
 
 predict: setup ## 2 to 4,096 devices, from RESULTS and LINK, or MACHINE=h100x8, v100x4; ARGS="--between-gbit 100"
 ifeq ($(or $(MACHINE),here),here)
-	@test -e "$${RESULTS:-results/latest}/gradients.csv" || "$$PYTHON" -m scripts.probe.gradients --results "$${RESULTS:-results/latest}"
+	@test -e "$${RESULTS:-results/latest}/gradients.csv" || "$$PYTHON" -m scripts.studies.predict.gradient_times --results "$${RESULTS:-results/latest}"
 endif
-	@"$$PYTHON" -m scripts.report.predict --machine "$${MACHINE:-here}" --results "$${RESULTS:-results/latest}" $${LINK:+--link "$$LINK"} $$ARGS
+	@"$$PYTHON" -m scripts.studies.predict.report --machine "$${MACHINE:-here}" --results "$${RESULTS:-results/latest}" $${LINK:+--link "$$LINK"} $$ARGS
 
 predict-check: setup data ## this machine's 2-rank steps, predicted from what exchanges nothing, beside measured ones; ARGS="--gbit 1"
-	@"$$PYTHON" -m scripts.probe.predict_check $${CONFIG:+--config "$$CONFIG"} $$ARGS
+	@"$$PYTHON" -m scripts.studies.predict.measure $${CONFIG:+--config "$$CONFIG"} $$ARGS
 
 listing: setup ## what a rank pays to know 1.3 million files, by ImageFolder and by the index
-	@"$$PYTHON" -m scripts.probe.listing $${DATA:+--data "$$DATA"}
+	@"$$PYTHON" -m scripts.studies.loaders.listing_cost $${DATA:+--data "$$DATA"}
 
 loader: setup data ## is the loader the limit? loader alone, training alone, both; and how many cores it needs
-	@"$$PYTHON" -m scripts.probe.loader --results "$${RESULTS:-results/latest}"
-	@"$$PYTHON" -m scripts.probe.workers --results "$${RESULTS:-results/latest}"
+	@"$$PYTHON" -m scripts.studies.loaders.verdict_measure --results "$${RESULTS:-results/latest}"
+	@"$$PYTHON" -m scripts.studies.loaders.worker_counts --results "$${RESULTS:-results/latest}"
 
 flags: setup ## every configuration field and its flag
 	@"$$PYTHON" -m benchmarks.single --help
@@ -213,4 +213,4 @@ lint: setup ## ruff and shellcheck
 
 clean: ## remove caches, and results that are neither published nor in use; asks first, unless YES=yes
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
-	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.suite.clean $(if $(filter yes,$(YES)),--yes)
+	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.runner.clean $(if $(filter yes,$(YES)),--yes)

@@ -13,17 +13,17 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
-from benchmarks.common.engine import fit
-from benchmarks.common.errors import UserError
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.outcome import guarded
-from benchmarks.common.ranks import find_place, rank_first
-from benchmarks.common.settings import Shape
-from benchmarks.common.sharded import load_sharded_state, sharded_state
-from benchmarks.common.split import Split
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.config.settings import Shape
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_worker
+from benchmarks.common.dist.layout import Split
+from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.sharded_state import load_sharded_state, sharded_state
+from benchmarks.common.model.model import build_model, build_optimizer
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.train.engine import fit
+from benchmarks.common.train.exit_codes import guarded
 
 
 def main(config: Config, fit=fit) -> None:

@@ -10,18 +10,18 @@ import os
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import start_worker
-from benchmarks.common.engine import fit
-from benchmarks.common.errors import Unavailable
-from benchmarks.common.gpus import usable_gpus
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.order import InOrder, all_in_order
-from benchmarks.common.outcome import guarded
-from benchmarks.common.ranks import find_place, rank_first
-from benchmarks.common.settings import Shape
-from benchmarks.common.split import Split
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.config.settings import Shape
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.dist.channels_last import InOrder, all_in_order
+from benchmarks.common.dist.devices import start_worker
+from benchmarks.common.dist.layout import Split
+from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.model.model import build_model, build_optimizer
+from benchmarks.common.system.errors import Unavailable
+from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.train.engine import fit
+from benchmarks.common.train.exit_codes import guarded
 
 
 def main(config: Config, fit=fit) -> None:

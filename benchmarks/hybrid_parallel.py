@@ -10,19 +10,19 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.account import exchange_of, no_exchange
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, ddp_options, group_options, start_worker
-from benchmarks.common.engine import fit
-from benchmarks.common.errors import Unavailable, UserError
-from benchmarks.common.gpus import usable_gpus
-from benchmarks.common.model import build_model, build_optimizer, in_precision
-from benchmarks.common.outcome import guarded
-from benchmarks.common.ranks import Place, find_place, rank_first
-from benchmarks.common.settings import Shape
-from benchmarks.common.split import Split
-from benchmarks.common.stages import Staged, cut_stages, cuts_of, num_splits, send
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.config.settings import Shape
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker
+from benchmarks.common.dist.layout import Split
+from benchmarks.common.dist.ranks import Place, find_place, rank_first
+from benchmarks.common.model.model import build_model, build_optimizer, in_precision
+from benchmarks.common.model.stages import Staged, cut_stages, cuts_of, num_splits, send
+from benchmarks.common.system.errors import Unavailable, UserError
+from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.train.engine import fit
+from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
 
 
 def main(config: Config, fit=fit) -> None:

@@ -9,17 +9,17 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import all_reduce_sum, group_options, start_worker
-from benchmarks.common.engine import fit
-from benchmarks.common.host_batches import Batch
-from benchmarks.common.model import build_model, build_optimizer, in_precision
-from benchmarks.common.outcome import guarded
-from benchmarks.common.ranks import find_place, rank_first
-from benchmarks.common.settings import Shape
-from benchmarks.common.split import Split
-from benchmarks.common.stages import cut_stages, cuts_of, num_microbatches, rows_between
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.config.settings import Shape
+from benchmarks.common.data.batch_readers import Batch
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_worker
+from benchmarks.common.dist.layout import Split
+from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.model.model import build_model, build_optimizer, in_precision
+from benchmarks.common.model.stages import cut_stages, cuts_of, num_microbatches, rows_between
+from benchmarks.common.train.engine import fit
+from benchmarks.common.train.exit_codes import guarded
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 

@@ -5,15 +5,15 @@ python -m benchmarks.single --config configs/smoke.yaml
 
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import start_worker
-from benchmarks.common.engine import fit
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.outcome import guarded
-from benchmarks.common.ranks import Place
-from benchmarks.common.settings import Shape
-from benchmarks.common.split import Split
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.config.settings import Shape
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.dist.devices import start_worker
+from benchmarks.common.dist.layout import Split
+from benchmarks.common.dist.ranks import Place
+from benchmarks.common.model.model import build_model, build_optimizer
+from benchmarks.common.train.engine import fit
+from benchmarks.common.train.exit_codes import guarded
 
 
 def main(config: Config, fit=fit) -> None:

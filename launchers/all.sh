@@ -5,4 +5,4 @@ unset CDPATH PYTHONSAFEPATH
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
-exec "$PYTHON" -m scripts.suite.bench "$@"
+exec "$PYTHON" -m scripts.runner.bench "$@"

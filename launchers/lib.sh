@@ -2,7 +2,7 @@
 # What every launcher shares: the interpreter, the variables of the run, and the words of its command.
 # A launcher is one line after this file: `attempt COMMAND ...`, or `skip "why and what to do"`; its name is the strategy's.
 #
-# The loop (scripts/suite/schedule.py) sets, and any other that starts a launcher has to set:
+# The loop (scripts/runner/schedule.py) sets, and any other that starts a launcher has to set:
 #   RUN_ID CONFIG RESULTS PYTHON     the run's folder is RESULTS/logs/RUN_ID, and holds CONFIG and settings.json
 #   NPROC NUM_GPUS NUM_CORES THREADS_PER_RANK REPEAT LABEL
 # Without RUN_ID a person has started it: then the planner makes the folder, from Make's variables, and says the rest.
@@ -19,7 +19,7 @@ STRATEGY_NAME=$(basename "$0" .sh)
 unset RENDEZVOUS_FILE RENDEZVOUS_DIR # of a run around this one
 
 if [ -z "${RUN_ID:-}" ]; then
-  told=$("$PYTHON" -m scripts.suite.plan "$STRATEGY_NAME") || exit 2
+  told=$("$PYTHON" -m scripts.runner.plan "$STRATEGY_NAME") || exit 2
   while IFS= read -r line; do
     export "${line?}"
   done <<<"$told"
@@ -47,7 +47,7 @@ count_all_nodes() { # NPROC and NUM_CORES were those of one node
   if is_local; then over_loopback; else export NUM_CORES=$((NUM_CORES * NODES)); fi
 }
 
-ATTEMPT=("$PYTHON" -m scripts.suite.attempt --strategy "$STRATEGY_NAME" --results "$RESULTS" --run-id "$RUN_ID"
+ATTEMPT=("$PYTHON" -m scripts.runner.attempt --strategy "$STRATEGY_NAME" --results "$RESULTS" --run-id "$RUN_ID"
   --repeat "${REPEAT:-1}" --label "${LABEL:-}")
 
 attempt() { # COMMAND ...: run and record it; the launcher becomes the attempt, so that signals reach it

@@ -13,4 +13,4 @@ SRUN=("${STEP[@]}" "${INTERPRETER[@]}" -m benchmarks.slurm "${OPTIONS[@]}")
 if [ -n "${SLURM_JOB_ID:-}" ]; then
   attempt "${SRUN[@]}"
 fi
-attempt scripts/suite/slurm_submit.sh "${SHAPE[@]}" -- scripts/suite/slurm_job.sh "${SRUN[@]}"
+attempt scripts/runner/slurm_submit.sh "${SHAPE[@]}" -- scripts/runner/slurm_job.sh "${SRUN[@]}"

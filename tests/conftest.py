@@ -6,7 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from support import NUM_TRAIN, NUM_VAL, ROOT, TINY_YAML, Recorder, draw_images
+from support import NUM_TRAIN, NUM_VAL, ROOT, SYNTHETIC_YAML, TINY_YAML, Recorder, draw_images, put
+
+from scripts.runner import plan
 
 LIMIT_S = 1800  # of one test, with the fixtures that it is the first to need
 
@@ -61,3 +63,49 @@ def recorder(tmp_path) -> Recorder:
     folder = tmp_path / "stub folder"
     folder.mkdir()
     return Recorder(folder)
+
+
+VARIABLES = (
+    "ARGS CONFIG DATA RESULTS RETRY REPEATS STRATEGIES STRATEGY KEY VALUES RANKS NPROC TIMEOUT HOSTS NODES NNODES "
+    "UNTIL BUDGET SEEDS"
+)
+
+SCONTROL = """
+case "$*" in
+"show hostnames "*) printf '%s\\n' node1 node2 ;;
+"show node node1 -o") echo "NodeName=node1 Arch=x86_64 NodeAddr=10.0.0.1 NodeHostName=node1 Version=23" ;;
+"show job "*) echo " JobId=7 JobState=COMPLETED Reason=None ExitCode=0:0" ;;
+esac
+"""
+
+
+@pytest.fixture
+def given(monkeypatch, tmp_path):
+    """given(**variables): what the plan reads where only these are set, and a small configuration."""
+    (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
+
+    def read(**variables) -> plan.Given:
+        for name in (
+            *VARIABLES.split(),
+            "TASKS_PER_NODE",
+            "NODE_RANK",
+            "CPUS_PER_TASK",
+            "GPUS_PER_NODE",
+            "THREADS_PER_RANK",
+            "REPEAT",
+        ):
+            monkeypatch.delenv(name, raising=False)
+        ours = {"CONFIG": tmp_path / "own.yaml", "NUM_GPUS": 0, "STRATEGIES": "single ddp", "REPEATS": 2}
+        for name, value in (ours | variables).items():
+            monkeypatch.setenv(name, str(value))
+        return plan.read_variables()
+
+    return read
+
+
+@pytest.fixture
+def bin_path(tmp_path) -> Path:
+    """A PATH's first folder: Slurm on two nodes of 8 cores, and an ssh that is let in."""
+    sinfo, ssh = '[ "${SINFO:-up}" = up ] && echo 8', '[ "${SSH:-yes}" = yes ]'
+    put(tmp_path / "bin", sinfo=sinfo, scontrol=SCONTROL, ssh=ssh, srun="echo usage")
+    return tmp_path / "bin"

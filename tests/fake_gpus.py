@@ -18,9 +18,13 @@ from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from benchmarks.common import account, data, devices, engine, gpus, machine, stages
-from benchmarks.common.errors import UserError
-from benchmarks.common.host_batches import Batch
+from benchmarks.common.data.batch_readers import Batch
+from benchmarks.common.data.loaders import loaders
+from benchmarks.common.dist import devices
+from benchmarks.common.model.model import stages
+from benchmarks.common.system import gpus, machine
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.train import engine, phase_recorder
 
 NOT_USABLE = "driver 470.1 is too old for this torch; update it"
 STEPS = {"steps": 3, "warmup_steps": 0, "windows": 1, "window_steps": 1, "account_steps": 1, "workers": 0}
@@ -145,10 +149,10 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
     if hasattr(script, "rank_first"):  # its barrier is there to have the host wait
         patch.setattr(script, "rank_first", lambda rank, barrier: contextlib.nullcontext())
     patch.setattr(torch.multiprocessing, "spawn", lambda start, args, nprocs: start(rank, *args))
-    patch.setattr(data, "SyntheticBatches", Decoded)
+    patch.setattr(loaders, "SyntheticBatches", Decoded)
     patch.setattr(nn.Module, "to", to)
     patch.setattr(stages, "copy", types.SimpleNamespace(deepcopy=deepcopy))
-    for module in (engine, account):
+    for module in (engine, phase_recorder):
         patch.setattr(module, "gather", lambda values, worker, reduce: numpy.zeros((worker.world_size, len(values))))
     patch.setattr(engine, "count_devices", lambda devices, worker, reduce: len(set(devices)))
     if torch.cuda.is_available():

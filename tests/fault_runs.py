@@ -11,8 +11,8 @@ import psutil
 import pytest
 from support import ROOT, environment, hear_sigint
 
-from benchmarks.common.results import read_table
-from scripts.probe.measured import MEASURED, add_rows
+from benchmarks.common.store.results import read_table
+from scripts.runner.measured_figures import MEASURED, add_rows
 
 FAULTS = ROOT / "tests" / "faults"  # its sitecustomize.py reads FAULT
 LONGEST_S = 400  # every process of these tests ends before; a fault that hangs ends by the suite's own limits

@@ -20,10 +20,10 @@ import time
 import torch
 from torchvision.models import ResNet
 
-from benchmarks.common import account, engine
-from benchmarks.common.config import load_config
-from benchmarks.common.data import GlobalBatches, Loader
-from benchmarks.common.meters import Meter
+from benchmarks.common.config.config import load_config
+from benchmarks.common.data.loaders import GlobalBatches, Loader
+from benchmarks.common.train import engine, phase_recorder
+from benchmarks.common.train.meters import Meter
 
 ROUNDS = 5  # of all places in turn, so that a drift of the machine meets all of them
 BYTES_RECEIVED_AT, BYTES_SENT_AT = 128, 200  # in struct tcp_info of linux/tcp.h
@@ -118,7 +118,7 @@ def moved_bytes() -> int:
 
 def take_all_apart(places: list[str], report: dict):
     """A stand-in for the engine's take_apart that runs it once for each place and round."""
-    real = account.take_apart
+    real = phase_recorder.take_apart
 
     def accounts(config, worker, optimizer, train, advance, reduce, without_exchange, *rest):
         global planted

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.common import files
+from benchmarks.common.system import files
 
 Call = tuple
 """("make", name, file), ("write", file, place, bytes), ("empty", file), ("sync", file), ("move", old, new, file),
@@ -81,13 +81,13 @@ class Written(io.FileIO):
 
 
 def recorded(monkeypatch, folder: Path, write: Callable[[], object]) -> list[Call]:
-    """The calls that `write` makes. Fails where something was written past benchmarks.common.files."""
+    """The calls that `write` makes. Fails where something was written past benchmarks.common.system.files."""
     before, recorder = content(folder), Recorder(folder)
     with monkeypatch.context() as patch:
         patch.setattr(files, "os", recorder)
         write()
     *_, (_, last) = states(before, [*recorder.calls, *everything_synced(recorder)])
-    assert last == content(folder), "something was written past benchmarks.common.files"
+    assert last == content(folder), "something was written past benchmarks.common.system.files"
     return recorder.calls
 
 

@@ -15,13 +15,13 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks.common.config import FIELDS, Config
-from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import Worker
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import add_settings, append_rows, read_table
-from benchmarks.common.settings import ask
-from scripts.analysis.recorded import MET_COLUMNS
+from benchmarks.common.config.config import FIELDS, Config
+from benchmarks.common.config.settings import ask
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.dist.devices import Worker
+from benchmarks.common.store.results import add_settings, append_rows, read_table
+from benchmarks.common.system.errors import UserError
+from scripts.sets.recorded_settings import MET_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 40, 23  # 23 is prime: no number of ranks and no batch divides it

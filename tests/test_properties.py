@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support import recorded
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import TABLES, append_rows, read_table
-from scripts.analysis import compare
-from scripts.report import page as report
-from scripts.report import plot as plot_results
+from benchmarks.common.store.results import TABLES, append_rows, read_table
+from benchmarks.common.system.errors import UserError
+from scripts.charts import plot as plot_results
+from scripts.pages import page as report
+from scripts.sets import compare
 
 pytestmark = pytest.mark.slow  # minutes of examples
 

@@ -13,12 +13,12 @@ import sys
 import pytest
 from support import ROOT, STRATEGIES, environment
 
-from scripts.suite.preflight import CORE
+from scripts.runner.preflight import CORE
 
 SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
 COMMON = {path.stem: path.read_text() for path in sorted((ROOT / "benchmarks/common").glob("*.py"))}
 TOOLS = {f"{path.parent.name}.{path.stem}": path.read_text() for path in sorted((ROOT / "scripts").glob("*/*.py"))}
-# What scripts.probe.overhead compares with, bare of everything, and what runs before tyro is installed.
+# What scripts.studies.peers.overhead compares with, bare of everything, and what runs before tyro is installed.
 WITHOUT_FLAGS = {"probe.bare_ddp", "setup.install"}
 WITHOUT_TORCH = ["report.plot", "report.predict", "analysis.compare", "suite.bench", "suite.attempt", "suite.plan"]
 
@@ -214,4 +214,4 @@ def test_locks_and_replaced_files_have_one_place():
     for path in [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/**/*.py")]:
         for word in re.findall(r"\bfcntl\.flock|\bmkstemp\b|\.chmod\(|\.to_csv\([^)]*/", path.read_text()):
             found.setdefault(str(path.relative_to(ROOT)), set()).add(word)
-    assert found == {"benchmarks/common/files.py": {"fcntl.flock"}}
+    assert found == {"benchmarks/common/system/files.py": {"fcntl.flock"}}

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from scripts.analysis.sets import ResultSet
-from scripts.analysis.words import clean
-from scripts.report.figures import COLORS, REPEATS, SET_HATCHES, footnote, in_column, make_figure, troubles, wrap
+from scripts.charts.figures import COLORS, REPEATS, SET_HATCHES, footnote, in_column, make_figure, troubles, wrap
+from scripts.sets.result_set import ResultSet
+from scripts.stats.formatting import clean
 
 NOT_PARALLEL = "////"
 IDEAL = "#D55E00"

@@ -1,6 +1,6 @@
 """How programs that draw one study of a set end: its chart and file are written and named, or why there are none.
 
-    from scripts.report.command import command, nothing, save_study
+    from scripts.charts.chart_command import command, nothing, save_study
 
 Needs no torch.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 import tyro
 from matplotlib.figure import Figure
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.output import ignore_output_errors
-from scripts.analysis.sets import ResultSet
-from scripts.report.figures import save_chart, troubles
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.output import ignore_output_errors
+from scripts.charts.figures import save_chart, troubles
+from scripts.sets.result_set import ResultSet
 
 
 def save_study(results: ResultSet, table: Path, figure: Figure, name: str) -> int:

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from scripts.analysis.sets import Group, ResultSet
-from scripts.analysis.step_account import PHASES, Bubble, Mean, bubbles, exposed, mean_of, step_parts
-from scripts.analysis.words import clean, count, digits
-from scripts.report.figures import COLORS, LINES, MARKERS, footnote, in_column, make_figure, wrap
+from scripts.charts.figures import COLORS, LINES, MARKERS, footnote, in_column, make_figure, wrap
+from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.step_breakdown import PHASES, Bubble, Mean, bubbles, exposed, mean_of, step_parts
+from scripts.stats.formatting import clean, count, digits
 
 NAMES = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}
 NAMES |= {"wait": "waiting for other ranks"}

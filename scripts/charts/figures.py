@@ -16,11 +16,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import replace_whole
-from scripts.analysis.sets import Group, ResultSet
-from scripts.analysis.stats import strategy_throughput
-from scripts.analysis.words import clean, count, digits, show
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import replace_whole
+from scripts.sets.result_set import Group, ResultSet
+from scripts.stats.formatting import clean, count, digits, show
+from scripts.stats.intervals import strategy_throughput
 
 matplotlib.rcParams.update(
     {
@@ -83,7 +83,7 @@ def make_figure(
 
 @contextlib.contextmanager
 def column() -> Iterator[None]:
-    """Within it figures are drawn for a column of a paper, whose caption explains them: see scripts/report/paper.py."""
+    """Within it figures are drawn for a column of a paper, whose caption explains them: see scripts/pages/paper.py."""
     with matplotlib.rc_context({"figure.figsize": (COLUMN, COLUMN)}):
         yield
 

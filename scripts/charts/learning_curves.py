@@ -12,10 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from scripts.analysis.accuracy import seeds, top1
-from scripts.analysis.sets import PLAUSIBLE, Group, ResultSet
-from scripts.analysis.words import count
-from scripts.report.figures import (
+from scripts.charts.figures import (
     LINE_COLORS,
     LINES,
     MARKERS,
@@ -25,6 +22,9 @@ from scripts.report.figures import (
     legend_shape,
     make_figure,
 )
+from scripts.sets.accuracy import seeds, top1
+from scripts.sets.result_set import PLAUSIBLE, Group, ResultSet
+from scripts.stats.formatting import count
 
 PANELS = (("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", "acc1", "val top-1, %"))
 

@@ -4,11 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from scripts.analysis.sets import Group, ResultSet
-from scripts.analysis.stats import Estimate
-from scripts.analysis.words import count
-from scripts.report.charts import by_work
-from scripts.report.figures import (
+from scripts.charts.figures import (
     LINE_COLORS,
     MARKERS,
     draw_legend,
@@ -17,6 +13,10 @@ from scripts.report.figures import (
     legend_shape,
     make_figure,
 )
+from scripts.charts.throughput import by_work
+from scripts.sets.result_set import Group, ResultSet
+from scripts.stats.formatting import count
+from scripts.stats.intervals import Estimate
 
 
 def memory_chart(sets: list[ResultSet]) -> Figure | None:

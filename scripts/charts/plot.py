@@ -1,6 +1,6 @@
 """Draw the charts of result sets and print their summary table.
 
-    python -m scripts.report.plot --results results/latest [results/other ...] [--output DIR]
+    python -m scripts.charts.plot --results results/latest [results/other ...] [--output DIR]
 
 Writes throughput, speedup, epoch_seconds, memory and learning, each as PNG and SVG: into charts/ of the set, or for
 several sets, which are drawn side by side, into charts/with-<others>/ of the first. Exit code: 1 where no run
@@ -13,23 +13,23 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.output import ignore_output_errors
-from scripts.analysis.accuracy import about_top1, top1
-from scripts.analysis.cautions import warnings_of
-from scripts.analysis.inside import refuse_links
-from scripts.analysis.sets import Group, ResultSet, load_set, same_hash_other_settings
-from scripts.analysis.stats import RatioEstimate
-from scripts.analysis.words import clean, interval, text_table
-from scripts.report import charts, figures
-from scripts.report import detail_charts as report_charts
-from scripts.report.learning import learning_chart
-from scripts.report.memory import memory_chart
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.output import ignore_output_errors
+from scripts.charts import detail_charts as report_charts
+from scripts.charts import figures, throughput
+from scripts.charts.learning_curves import learning_chart
+from scripts.charts.memory_chart import memory_chart
+from scripts.sets.accuracy import about_top1, top1
+from scripts.sets.result_set import Group, ResultSet, load_set, same_hash_other_settings
+from scripts.sets.safe_names import refuse_links
+from scripts.sets.set_warnings import warnings_of
+from scripts.stats.formatting import clean, interval, text_table
+from scripts.stats.intervals import RatioEstimate
 
 CHARTS = {
-    "throughput": charts.throughput_chart,
-    "speedup": charts.speedup_chart,
-    "epoch_seconds": charts.epoch_chart,
+    "throughput": throughput.throughput_chart,
+    "speedup": throughput.speedup_chart,
+    "epoch_seconds": throughput.epoch_chart,
     "memory": memory_chart,
     "learning": learning_chart,
 }

@@ -7,13 +7,13 @@ the sets hold nothing to draw. Needs no torch.
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
-from scripts.analysis.epoch import epoch_of
-from scripts.analysis.sets import BASELINE, PLAUSIBLE, Group, ResultSet
-from scripts.analysis.stats import strategy_throughput
-from scripts.analysis.words import digits, interval, show
-from scripts.report.bars import Bar, draw_bars, finish, make_bar_figure
-from scripts.report.figures import in_column
+from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
+from scripts.charts.bars import Bar, draw_bars, finish, make_bar_figure
+from scripts.charts.figures import in_column
+from scripts.sets.epoch_time import epoch_of
+from scripts.sets.result_set import BASELINE, PLAUSIBLE, Group, ResultSet
+from scripts.stats.formatting import digits, interval, show
+from scripts.stats.intervals import strategy_throughput
 
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
 # github.com/tczhangzhi/pytorch-distributed. ResNet-18, global batch 3200; Apex 6400.

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import jinja2
 
-from benchmarks.common.results import write_whole
-from scripts.analysis.words import clean
+from benchmarks.common.store.results import write_whole
 from scripts.gpu_check.check import Check
-from scripts.gpu_check.state import State
-from scripts.report.markdown import escape_markdown
-from scripts.suite import source
+from scripts.gpu_check.check_state import State
+from scripts.pages.markdown import escape_markdown
+from scripts.runner import source_version
+from scripts.stats.formatting import clean
 
 TEMPLATES = Path(__file__).parent
 HEADINGS = {  # the order of the page
@@ -53,8 +53,8 @@ def write_page(
         "on_gpu": on_gpu,
         "remarks": list(remarks),
         "device": state.ended.get("environment", {}).get("words", ""),
-        "commit": source.commit() or "",
-        "changed": bool(source.local_changes()) if source.commit() else False,
+        "commit": source_version.commit() or "",
+        "changed": bool(source_version.local_changes()) if source_version.commit() else False,
         "counts": {named(status): len(rows) for status, rows in groups.items() if rows},
         "groups": [(status, HEADINGS[status], rows) for status, rows in groups.items() if rows],
         "has_report": (results / "report.html").exists(),

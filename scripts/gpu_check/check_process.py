@@ -11,12 +11,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from benchmarks.common.config import load_config
-from benchmarks.common.relay import die_with_parent
+from benchmarks.common.config.config import load_config
+from benchmarks.common.system.forward_signals import die_with_parent
 from scripts.gpu_check.check import Check
+from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.judges import Ended, Verdict
-from scripts.gpu_check.state import Deadline, State
-from scripts.suite import plan, processes, schedule
+from scripts.runner import plan, processes, schedule
 
 GRACE_S, KILLED_S = 12.0, 5.0
 OVERTIME_S = 20.0  # after the deadline, for what began before it

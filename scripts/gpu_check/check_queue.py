@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 from tqdm import tqdm
 
-from benchmarks.common.errors import UserError
+from benchmarks.common.system.errors import UserError
 from scripts.gpu_check.check import Check
+from scripts.gpu_check.check_process import Running
+from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.judges import LOST, Verdict
-from scripts.gpu_check.running import Running
-from scripts.gpu_check.state import Deadline, State
 
 POLL_S = 0.1
 

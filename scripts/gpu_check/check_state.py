@@ -9,7 +9,7 @@ import json
 import time
 from pathlib import Path
 
-from benchmarks.common.results import write_json
+from benchmarks.common.store.results import write_json
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.judges import Verdict
 

@@ -9,11 +9,11 @@ what is not, several at once.
 import dataclasses
 from pathlib import Path
 
-from scripts.analysis.sets import BASELINE
-from scripts.gpu_check import judges, timed
+from scripts.gpu_check import judges, timed_checks
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
-from scripts.suite.plan import python
-from scripts.suite.preflight import all_strategies, is_mixed
+from scripts.runner.plan import python
+from scripts.runner.preflight import all_strategies, is_mixed
+from scripts.sets.result_set import BASELINE
 
 LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them
 MIXED_PRECISIONS = ("bf16", "fp16")  # of a script that is about mixed precision
@@ -25,9 +25,9 @@ def checks(scale: Scale, results: Path) -> list[Check]:
         *_first(scale, results),
         *_strategies(scale, results),
         *_proofs(scale, results),
-        *timed.matrix(scale, results),
-        *timed.speed(scale, results),
-        *timed.options(scale, results),
+        *timed_checks.matrix(scale, results),
+        *timed_checks.speed(scale, results),
+        *timed_checks.options(scale, results),
         *_ends(scale, results),
         *_with_libraries(scale, results),
         *_several_gpus(scale, results),
@@ -37,7 +37,7 @@ def checks(scale: Scale, results: Path) -> list[Check]:
 
 def _first(scale: Scale, results: Path) -> list[Check]:
     told = {"RESULTS": str(results)}
-    environment = (python(), "-m", "scripts.suite.environment", "--results", str(results))
+    environment = (python(), "-m", "scripts.runner.environment", "--results", str(results))
     ask = "nvidia-smi --format=csv,noheader --query-"
     users = ("sh", "-c", f"{ask}compute-apps=pid,process_name,used_memory && {ask}gpu=memory.used")
     found = [
@@ -67,7 +67,13 @@ def _first(scale: Scale, results: Path) -> list[Check]:
     found.append(Check("data", "there are images, or they can be made", *images, told, estimate_s=15))
     for library in LIBRARIES:
         folder = results / "builds" / library
-        build = (python(), "-m", "scripts.gpu_check.extras", str(folder), f"scripts/setup/install_{library}.sh")
+        build = (
+            python(),
+            "-m",
+            "scripts.gpu_check.overlay_environment",
+            str(folder),
+            f"scripts/setup/install_{library}.sh",
+        )
         found.append(
             Check(
                 f"build {library}",

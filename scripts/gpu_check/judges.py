@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.common.results import read_table
-from scripts.analysis.sets import BASELINE
-from scripts.analysis.words import count, digits
+from benchmarks.common.store.results import read_table
+from scripts.sets.result_set import BASELINE
+from scripts.stats.formatting import count, digits
 
 # What a run, or CUDA, says of a GPU that is gone: after it, nothing on it can pass.
 LOST = re.compile(

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import tyro
 
-from benchmarks.common.relay import die_with_parent
-from benchmarks.common.run_folder import VARIABLE, RunFolder
+from benchmarks.common.store.run_folder import VARIABLE, RunFolder
+from benchmarks.common.system.forward_signals import die_with_parent
 
 POLL_S = 0.1
 

@@ -1,6 +1,6 @@
 """An interpreter of its own that sees all packages of this one, and a library built into it: PYTHON stays as it is.
 
-    python -m scripts.gpu_check.extras results/gpu-check/builds/horovod scripts/setup/install_horovod.sh
+    python -m scripts.gpu_check.overlay_environment results/gpu-check/builds/horovod scripts/setup/install_horovod.sh
 
 PIP_ARGS and APEX_GIT say where sources are that were carried here. The exit code is the installer's.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.results import write_whole
+from benchmarks.common.store.results import write_whole
 
 
 def make(folder: Path) -> Path:

@@ -21,22 +21,22 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common import machine
-from benchmarks.common.compiling import no_compiler
-from benchmarks.common.config import load_config
-from benchmarks.common.errors import UserError
-from benchmarks.common.output import ignore_output_errors
-from benchmarks.common.results import write_whole
-from scripts.analysis.sets import BASELINE
+from benchmarks.common.config.config import load_config
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system import machine
+from benchmarks.common.system.compiling import no_compiler
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.output import ignore_output_errors
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
+from scripts.gpu_check.check_page import write_page
+from scripts.gpu_check.check_process import ROOT
+from scripts.gpu_check.check_queue import work
+from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
-from scripts.gpu_check.page import write_page
-from scripts.gpu_check.running import ROOT
-from scripts.gpu_check.state import Deadline, State
-from scripts.gpu_check.work import work
-from scripts.suite import preflight, room
-from scripts.suite.plan import python
-from scripts.suite.schedule import claimed
+from scripts.runner import memory_check, preflight
+from scripts.runner.plan import python
+from scripts.runner.schedule import claimed
+from scripts.sets.result_set import BASELINE
 
 DEADLINE_S = 540.0
 REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
@@ -138,7 +138,7 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
     images, refused = 256, ""
     while images > 1:
         flags = ["--config", scale.config, "--batch-per-device", str(images), "--precision", "fp32"]
-        (why,) = room.reasons([(BASELINE, load_config(flags), 1, 1)], num_ranks)
+        (why,) = memory_check.reasons([(BASELINE, load_config(flags), 1, 1)], num_ranks)
         if not why:
             break
         refused, images = refused or why, images // 2
@@ -174,7 +174,7 @@ def make_report(results: Path, limit_s: float) -> bool:
     """The report of the set of what was timed, as far as anything was; returns whether it was written."""
     if not (results / "runs.csv").exists():
         return False
-    command = [python(), "-m", "scripts.report.page", "--results", results]
+    command = [python(), "-m", "scripts.pages.page", "--results", results]
     try:
         return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=limit_s).returncode == 0
     except subprocess.TimeoutExpired:

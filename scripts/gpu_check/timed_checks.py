@@ -1,15 +1,15 @@
 """Of the list of `make gpu-check`: what times a GPU, and the options that act on one.
 
-from scripts.gpu_check.timed import matrix, options, speed
+from scripts.gpu_check.timed_checks import matrix, options, speed
 """
 
 from pathlib import Path
 
-from scripts.analysis.sets import BASELINE
 from scripts.gpu_check import judges
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
-from scripts.suite.plan import python
-from scripts.suite.preflight import all_strategies, is_mixed
+from scripts.runner.plan import python
+from scripts.runner.preflight import all_strategies, is_mixed
+from scripts.sets.result_set import BASELINE
 
 FORMATS = ("contiguous", "channels_last")
 FOLDER = "--loader folder"
@@ -66,7 +66,7 @@ def speed(scale: Scale, results: Path) -> list[Check]:
         Check(
             "loader",
             "the loader is timed alone, and beside training",
-            (*module, "scripts.probe.loader", "--results", str(results), *config),
+            (*module, "scripts.studies.loaders.verdict_measure", "--results", str(results), *config),
             judges.loads,
             told,
             needs=("bf16",),
@@ -90,7 +90,7 @@ def speed(scale: Scale, results: Path) -> list[Check]:
         Check(
             "profile",
             "torch.profiler says which kernels a step spends its time in",
-            (*module, "scripts.probe.profile", *on_profile, "--config", scale.config, *fast.split()),
+            (*module, "scripts.studies.roofline.profile_step", *on_profile, "--config", scale.config, *fast.split()),
             judges.said(r"^a step takes .*"),
             told,
             needs=("bf16",),
@@ -129,7 +129,7 @@ def options(scale: Scale, results: Path) -> list[Check]:
         for name, strategy, flags, needs, judge in listed
     ]
     images = ("--data", scale.data) if scale.data else ()
-    overhead = (python(), "-m", "scripts.probe.overhead", "--pairs", "6", "--config", scale.config, *images)
+    overhead = (python(), "-m", "scripts.studies.peers.overhead", "--pairs", "6", "--config", scale.config, *images)
     claim = "the suite's loop is timed beside a bare one"
     told = {"RESULTS": str(results)}
     judge = judges.said(r"^suite / bare, images per second: .*")

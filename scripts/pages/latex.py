@@ -1,6 +1,6 @@
 """Text and numbers as LaTeX, and a LaTeX where there is one.
 
-    from scripts.report.latex import Tex, environment, number
+    from scripts.pages.latex import Tex, environment, number
 
 Names come from data sets and CSV files: whatever is not a Tex is escaped by the template's environment itself.
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 import jinja2
 from tqdm import tqdm
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import open_regular, replace_whole
-from scripts.analysis.words import clean, digits
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import open_regular, replace_whole
+from scripts.stats.formatting import clean, digits
 
 PROGRAM = "pdflatex"
 REMEDY = "apt-get install --no-install-recommends texlive-latex-recommended texlive-science"

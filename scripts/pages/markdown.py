@@ -1,6 +1,6 @@
 """Small CSV files as text, and text as Markdown's tables: what the READMEs' figures are made of.
 
-from scripts.report.markdown import markdown_table, read_cells
+from scripts.pages.markdown import markdown_table, read_cells
 """
 
 import io
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.inside import read_text
-from scripts.analysis.words import clean
+from benchmarks.common.system.errors import UserError
+from scripts.sets.safe_names import read_text
+from scripts.stats.formatting import clean
 
 
 def read_cells(path: Path, columns: Iterable[str]) -> pandas.DataFrame:

@@ -6,14 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.common import machine
-from benchmarks.common.config import read_yaml
-from benchmarks.common.errors import UserError
-from benchmarks.common.relay import relay
-from benchmarks.common.results import read_table
-from benchmarks.common.run_folder import RunFolder
-from scripts.analysis.inside import WORD, file_inside, read_text
-from scripts.suite import preflight
+from benchmarks.common.config.config import read_yaml
+from benchmarks.common.store.results import read_table
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import relay
+from scripts.runner import preflight
+from scripts.sets.safe_names import WORD, file_inside, read_text
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
@@ -59,7 +59,7 @@ def missing_parts(results: Path) -> list[tuple[list, dict[str, str]]]:
     runs = read_table(results, "runs")
     read_nothing = {*runs[runs.status == "ok"].loader} == {"synthetic"}
     if not (read_nothing or (results / "loader.csv").exists()):
-        parts.append(([python, "-m", "scripts.probe.loader", "--results", results], as_measured))
+        parts.append(([python, "-m", "scripts.studies.loaders.verdict_measure", "--results", results], as_measured))
     parts.append(([python, "-m", "scripts.proof.verify", "--missing"], told | {"CONFIG": "", "ARGS": ""}))
     ranks = ranks_to_scale_to(results)
     if os.environ.get("STRATEGY") and len(ranks) > 1:

@@ -1,6 +1,6 @@
 """What a paper says of how a set was measured: a paragraph of methods, and the checklist that reviewers ask for.
 
-    from scripts.report.methods import checklist, methods
+    from scripts.pages.methods import checklist, methods
 
 A sentence about what a set did not record is left out, never guessed. Needs no torch.
 """
@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy
 import pandas
 
-from benchmarks.common.results import WARM_UP, read_table
-from scripts.analysis.accuracy import seeds
-from scripts.analysis.cautions import several_sittings
-from scripts.analysis.families import find_spread
-from scripts.analysis.identity import computes_in
-from scripts.analysis.images import images_of
-from scripts.analysis.proofs import BUT, LENGTH
-from scripts.analysis.sets import BASELINE, Group, ResultSet
-from scripts.analysis.words import count, count_of, digits, show
-from scripts.report.content import table_rows
-from scripts.report.figures import describe
-from scripts.report.publishable import changed
+from benchmarks.common.store.results import WARM_UP, read_table
+from scripts.charts.figures import describe
+from scripts.pages.report_content import table_rows
+from scripts.sets.accuracy import seeds
+from scripts.sets.dataset_text import images_of
+from scripts.sets.identity import computes_in
+from scripts.sets.proofs import BUT, LENGTH
+from scripts.sets.publishable import changed
+from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.sets.set_warnings import several_sittings
+from scripts.stats.families import find_spread
+from scripts.stats.formatting import count, count_of, digits, show
 
 
 def methods(results: ResultSet) -> list[str]:

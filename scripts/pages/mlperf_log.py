@@ -1,6 +1,6 @@
 """Write an MLPerf training log (mlperf_logging's format) of one run of a result set.
 
-    python -m scripts.report.mlperf_log --results results/latest [--run-id ddp-1-120000] [--output mlperf.log]
+    python -m scripts.pages.mlperf_log --results results/latest [--run-id ddp-1-120000] [--output mlperf.log]
     python -m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0 mlperf.log
 
 The log is for the open division of the `resnet` benchmark, ruleset 4.0.0. What is measured and what is derived:
@@ -25,11 +25,11 @@ from typing import Literal
 import pandas
 import tyro
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import write_whole
-from scripts.analysis.identity import Identity
-from scripts.analysis.sets import ResultSet, load_set
-from scripts.analysis.words import clean
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system.errors import UserError
+from scripts.sets.identity import Identity
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.stats.formatting import clean
 
 STARTUP_ENDS = ("warm-up", "training outside windows", "timed windows")  # parts of wall.csv from the first step on
 AFTER_TRAINING = ("summary", "step account", "shutdown")
@@ -166,7 +166,7 @@ def settings_of(results: ResultSet, run_id: str) -> Identity:
 def hyper_parameters(asked: dict, met: dict) -> dict[str, object]:
     """What MLPerf's resnet benchmark logs of a training with SGD, by its keys, and the rest by our names.
 
-    asked, met: the settings of the run, as benchmarks.common.settings has them.
+    asked, met: the settings of the run, as benchmarks.common.config.settings has them.
     """
     from mlperf_logging.mllog import constants as keys
 

@@ -1,6 +1,6 @@
 """Write the report of a result set: report.html, one self-contained file, report.md for pasting, report.tex for papers.
 
-    python -m scripts.report.page --results results/latest
+    python -m scripts.pages.page --results results/latest
 
 The HTML holds its charts as SVG, needs no network and no script, and prints well. Beside report.tex, charts/ has them
 as PDF, as wide as a column; where there is a LaTeX, report.pdf is made too. Texts from CSV files and data sets are
@@ -20,18 +20,17 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import write_whole
-from scripts.analysis.ablation import points_of, studied
-from scripts.analysis.accuracy import about_top1
-from scripts.analysis.cautions import warnings_of
-from scripts.analysis.inside import refuse_links
-from scripts.analysis.sets import ResultSet, load_set
-from scripts.analysis.step_account import about_exposed
-from scripts.analysis.words import clean
-from scripts.report.ablate import ablate_chart
-from scripts.report.command import command
-from scripts.report.content import (
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system.errors import UserError
+from scripts.charts.chart_command import command
+from scripts.charts.figures import column, describe, fit_to_column, save_chart, troubles
+from scripts.charts.plot import CHARTS, DETAIL_CHARTS
+from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
+from scripts.pages.markdown import escape_markdown
+from scripts.pages.measure_missing import measure
+from scripts.pages.paper import paper
+from scripts.pages.provenance import commands, facts, launch_lines, scalings, sweeps
+from scripts.pages.report_content import (
     COLUMNS,
     EXPLAIN,
     about_mfu,
@@ -40,18 +39,19 @@ from scripts.report.content import (
     table_rows,
     wall_rows,
 )
-from scripts.report.figures import column, describe, fit_to_column, save_chart, troubles
-from scripts.report.forecast import EXPLAIN as ABOUT_FORECAST
-from scripts.report.forecast import HEADER, forecast_table
-from scripts.report.latex import PROGRAM, REMEDY, compile_pdf
-from scripts.report.markdown import escape_markdown
-from scripts.report.measure import measure
-from scripts.report.origin import commands, facts, launch_lines, scalings, sweeps
-from scripts.report.paper import paper
-from scripts.report.peers import cells, peers_chart, read_peers
-from scripts.report.plot import CHARTS, DETAIL_CHARTS
-from scripts.report.scaling import scaling_chart
-from scripts.report.sweep import sweep_chart
+from scripts.sets.accuracy import about_top1
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.safe_names import refuse_links
+from scripts.sets.set_warnings import warnings_of
+from scripts.sets.step_breakdown import about_exposed
+from scripts.stats.formatting import clean
+from scripts.studies.ablation.analysis import points_of, studied
+from scripts.studies.ablation.chart import ablate_chart
+from scripts.studies.peers.chart import cells, peers_chart, read_peers
+from scripts.studies.roofline.forecast_table import EXPLAIN as ABOUT_FORECAST
+from scripts.studies.roofline.forecast_table import HEADER, forecast_table
+from scripts.studies.scaling.chart import scaling_chart
+from scripts.studies.sweep.chart import sweep_chart
 
 TEMPLATES = Path(__file__).parent / "templates"
 

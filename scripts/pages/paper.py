@@ -1,6 +1,6 @@
 """The report for a paper: report.tex with its table, charts, methods and checklist, all from one set's files.
 
-    from scripts.report.paper import paper
+    from scripts.pages.paper import paper
 
 The values are those of report.html. Needs no torch.
 """
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from scripts.analysis.accuracy import about_top1, top1
-from scripts.analysis.images import images_of
-from scripts.analysis.sets import Group, ResultSet
-from scripts.analysis.stats import mean_interval
-from scripts.report.content import headline
-from scripts.report.figures import troubles
-from scripts.report.latex import Tex, bounds, column_of, environment, fixed, number, typed
-from scripts.report.methods import checklist, methods
-from scripts.report.origin import commands
+from scripts.charts.figures import troubles
+from scripts.pages.latex import Tex, bounds, column_of, environment, fixed, number, typed
+from scripts.pages.methods import checklist, methods
+from scripts.pages.provenance import commands
+from scripts.pages.report_content import headline
+from scripts.sets.accuracy import about_top1, top1
+from scripts.sets.dataset_text import images_of
+from scripts.sets.result_set import Group, ResultSet
+from scripts.stats.intervals import mean_interval
 
 TEMPLATES = Path(__file__).parent / "templates"
 NUMBERS = ("n", "ranks", "speed", "times", "joules")

@@ -1,6 +1,6 @@
 """Where a result set is from: its sweeps and scaling studies, commands that make it again, facts of the machine.
 
-    from scripts.report.origin import commands, facts
+    from scripts.pages.provenance import commands, facts
 
 Needs no torch.
 """
@@ -11,14 +11,14 @@ import shlex
 import sys
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.device_use import use_of
-from scripts.analysis.inside import COMMIT, file_inside, read_text
-from scripts.analysis.recorded import read_halves
-from scripts.analysis.scaling import Point, scaling_points
-from scripts.analysis.sets import Group, ResultSet
-from scripts.analysis.sweep import sweep_points
-from scripts.analysis.words import assigned, clean, show
+from benchmarks.common.system.errors import UserError
+from scripts.sets.device_use import use_of
+from scripts.sets.recorded_settings import read_halves
+from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.safe_names import COMMIT, file_inside, read_text
+from scripts.stats.formatting import assigned, clean, show
+from scripts.studies.scaling.analysis import Point, scaling_points
+from scripts.studies.sweep.analysis import sweep_points
 
 
 def read_any_csv(path: Path) -> list[dict[str, str]]:

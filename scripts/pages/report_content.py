@@ -1,6 +1,6 @@
 """What the report says in words and tables: every value is text, taken from the CSV files of one set.
 
-    from scripts.report.content import headline, table_rows
+    from scripts.pages.report_content import headline, table_rows
 
 Needs no torch.
 """
@@ -8,18 +8,18 @@ Needs no torch.
 import numpy
 import pandas
 
-from scripts.analysis.accuracy import top1
-from scripts.analysis.device_use import use_of, why_less
-from scripts.analysis.epoch import Epoch
-from scripts.analysis.families import over_fastest
-from scripts.analysis.identity import comparable, computes_in
-from scripts.analysis.loader import rates as loader_rates
-from scripts.analysis.loader import verdict
-from scripts.analysis.proofs import proved
-from scripts.analysis.sets import BASELINE, Group, ResultSet
-from scripts.analysis.stats import Estimate, RatioEstimate, mean_interval
-from scripts.analysis.step_account import exposed
-from scripts.analysis.words import clean, count, digits, interval
+from scripts.sets.accuracy import top1
+from scripts.sets.device_use import use_of, why_less
+from scripts.sets.epoch_time import Epoch
+from scripts.sets.identity import comparable, computes_in
+from scripts.sets.proofs import proved
+from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.sets.step_breakdown import exposed
+from scripts.stats.families import over_fastest
+from scripts.stats.formatting import clean, count, digits, interval
+from scripts.stats.intervals import Estimate, RatioEstimate, mean_interval
+from scripts.studies.loaders.verdict import rates as loader_rates
+from scripts.studies.loaders.verdict import verdict
 
 COLUMNS = (
     "strategy",

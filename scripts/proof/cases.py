@@ -9,16 +9,16 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.common import machine
-from benchmarks.common.config import FIELDS, Config, load_config
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import read_table
-from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import settings_hash
-from scripts.analysis.inside import WORD
-from scripts.suite import preflight
-from scripts.suite.allowed import shown, why_not
-from scripts.suite.plan import Given, Run, make_run
+from benchmarks.common.config.config import FIELDS, Config, load_config
+from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.store.results import read_table
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.runner import preflight
+from scripts.runner.allowed_settings import shown, why_not
+from scripts.runner.plan import Given, Run, make_run
+from scripts.sets.safe_names import WORD
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
 FEW_STEPS = 6  # where each is compared by itself, and keeps its state

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from scripts.proof.reference import MOMENTUM, State
-from scripts.proof.states import Kept
+from scripts.proof.trained_states import Kept
 
 TYPICAL, SINGLE = 1.5, 10  # times the measured rounding: the median over tensors, and any of them
 FINEST = 2.0**-20  # sixteen roundings of float32: below it nothing is told apart, and nothing has to be

@@ -37,7 +37,7 @@ from scripts.proof.reference import (
     train_reference,
     without_rounding,
 )
-from scripts.proof.states import Kept, Training, disturbed
+from scripts.proof.trained_states import Kept, Training, disturbed
 
 LARGEST = 7e-4  # where rounding hides more, a mistake as small as the smallest that is planted could hide in it
 # Of other kernels; of fp32's, Winograd's convolutions round several times as much as a sum (arXiv:1509.09308, table 4).

@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from benchmarks.common.config import Config
-from benchmarks.common.model import build_model, learning_rate
-from benchmarks.common.settings import Shape
-from scripts.proof.images import decode, labelled_images, num_classes, training_batch
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import Shape
+from benchmarks.common.model.model import build_model, learning_rate
+from scripts.proof.reference_images import decode, labelled_images, num_classes, training_batch
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "apex-O1": torch.float16}
 PLAIN = ("fp32", "tf32", "apex-O0")  # no autocast; what else a run may compute in has no reference

@@ -1,6 +1,6 @@
 """The reference's images: dealt, decoded, cropped and flipped by code of its own, and by torchvision's transforms.
 
-from scripts.proof.images import training_batch
+from scripts.proof.reference_images import training_batch
 """
 
 import concurrent.futures
@@ -21,10 +21,10 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms import v2
 from torchvision.transforms.functional import pil_to_tensor
 
-from benchmarks.common.config import Config
-from benchmarks.common.decode import quiet
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import LARGEST_IMAGE_BYTES, read_regular
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.decode import quiet
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
 
 ONE_AT_A_TIME = threading.Lock()
 ORIENTATION = 274  # the EXIF tag
@@ -57,7 +57,7 @@ def num_classes(images: list[tuple[Path, int]]) -> int:
 def global_batches(config: Config, num_images: int, epoch: int) -> Iterator[list[int]]:
     """The image indices of each global batch of an epoch: shuffled laps over all images, dealt in order.
 
-    The generator's seed is the one thing that has to be as in benchmarks/common/data.py.
+    The generator's seed is the one thing that has to be as in benchmarks/common/data/loaders.py.
     """
     wanted = config.steps * config.global_batch
     deal, order = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch), []
@@ -80,7 +80,7 @@ def drawn(config: Config, epoch: int, step: int) -> numpy.ndarray:
     """The numbers in [0, 1) of a global batch's crops and flips, float64 [global_batch, NUMBERS]: the last ones of a
     stream that is read from the epoch's first image on.
 
-    Key and order are the second thing that has to be as in the suite (benchmarks/common/crops.py).
+    Key and order are the second thing that has to be as in the suite (benchmarks/common/data/crops.py).
     """
     stream = numpy.random.Generator(numpy.random.Philox(key=[config.seed, epoch]))
     return stream.random(((step + 1) * config.global_batch, NUMBERS))[-config.global_batch :]

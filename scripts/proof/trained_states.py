@@ -1,6 +1,6 @@
 """What a run trained, and the states that it left: what the reference goes on from, and is compared with.
 
-from scripts.proof.states import kept_states, training_of
+from scripts.proof.trained_states import kept_states, training_of
 """
 
 import dataclasses
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.common.config import Config
-from benchmarks.common.model import build_model, draw_model
-from benchmarks.common.settings import Shape
-from scripts.proof.images import labelled_images, num_classes
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import Shape
+from benchmarks.common.model.model import build_model, draw_model
 from scripts.proof.reference import AUTOCAST, MOMENTUM, PLAIN, TRAVELS_AS, State
+from scripts.proof.reference_images import labelled_images, num_classes
 
 # Who computes it, where and when: the reference does not read these, and is trained once for all their values.
 NOT_READ = (

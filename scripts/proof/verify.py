@@ -5,7 +5,7 @@
 
 Proves what the ok runs of RESULTS (results/latest) were asked, each strategy and setting once; where CONFIG or ARGS is
 given, or there are none, what bench-all would run. A proof is a run through the strategy's launcher, at the same
-settings but for what scripts/proof/wanted.py says: length and threads. Where it says that it rounds otherwise than the
+settings but for what scripts/proof/cases.py says: length and threads. Where it says that it rounds otherwise than the
 reference, it is run again, and keeps each step's state. scripts/proof/reference.py divides a step's work as the run
 says that it did; weights, momentum and the last evaluation of both are compared. Then the run is
 resumed in the middle of an epoch, and compared again. Writes equivalence.csv into the set and the runs into its
@@ -25,13 +25,13 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.output import ignore_output_errors
-from benchmarks.common.relay import relay
-from benchmarks.common.results import append_rows, json_cell, read_table
-from benchmarks.common.run_folder import RunFolder
-from scripts.proof import wanted
-from scripts.suite import plan, preflight, schedule
+from benchmarks.common.store.results import append_rows, json_cell, read_table
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import relay
+from benchmarks.common.system.output import ignore_output_errors
+from scripts.proof import cases
+from scripts.runner import plan, preflight, schedule
 
 EVALUATED = ("images", "loss", "acc1", "acc5")
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ def main(options: Options) -> int:
     results = given.results or newest()
     runs = to_prove(given, results, options.steps)
     if options.missing and results:
-        runs = wanted.not_proved(runs, results)
+        runs = cases.not_proved(runs, results)
         if not runs:
             return 0
     results = preflight.open_set(results).resolve()
@@ -82,8 +82,8 @@ def to_prove(given: plan.Given, results: Path | None, num_steps: int) -> list[pl
     """What CONFIG and ARGS say, where one is given or the set has no ok run; else what the set's ok runs were asked."""
     has_runs = results is not None and (read_table(results, "runs").status == "ok").any()
     if os.environ.get("CONFIG") or given.args or not has_runs:
-        return wanted.of_variables(given, num_steps)
-    return wanted.of_set(given, results, num_steps)
+        return cases.of_variables(given, num_steps)
+    return cases.of_set(given, results, num_steps)
 
 
 def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
@@ -95,7 +95,7 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
         return row | {"verdict": "not proved", "reason": f"would not fit: {why_not}"}
     import torch  # which nobody needs where nothing is left to prove
 
-    from scripts.proof import judge, states
+    from scripts.proof import judge, trained_states
 
     run = dataclasses.replace(run, config=dataclasses.replace(run.config, checkpoint_dir=str(scratch)))
     made, problem = start(run, folder, label)
@@ -106,13 +106,15 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     row |= {"world_size": met["world_size"], "met": json_cell(met)}
     if met["backend"] != "none" and run.asked["ranks"] > met["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
-    training = states.training_of(run.config, met)
+    training = trained_states.training_of(run.config, met)
     if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
-        return row | prove(wanted.step_by_step(run), folder, scratch / "step by step", label) | {"asked": row["asked"]}
-    if why_not := states.no_reference(training):
+        return row | prove(cases.step_by_step(run), folder, scratch / "step by step", label) | {"asked": row["asked"]}
+    if why_not := trained_states.no_reference(training):
         return row | {"verdict": "skipped", "reason": why_not}
     try:
-        found = judge.judge(training, states.kept_states(scratch, training), evaluation_of(made), met["world_size"])
+        found = judge.judge(
+            training, trained_states.kept_states(scratch, training), evaluation_of(made), met["world_size"]
+        )
         if found["verdict"] == "ok":
             found |= prove_resumed(run, training, evaluation_of(made), folder, scratch, label)
     except torch.OutOfMemoryError:
@@ -128,16 +130,16 @@ def prove_resumed(run: plan.Run, training, evaluated: dict, folder: Path, scratc
 
     evaluated: the last evaluation of the run itself, which is proved.
     """
-    from scripts.proof import judge, states
+    from scripts.proof import judge, trained_states
 
     resumed = scratch / "resumed"
     resumed.mkdir()
     shutil.copyfile(scratch / "previous.pt", resumed / "last.pt")
-    before = states.read_kept(resumed / "last.pt", training)
+    before = trained_states.read_kept(resumed / "last.pt", training)
     config = dataclasses.replace(run.config, checkpoint_dir=str(resumed), checkpoint_keep=False, resume=True)
     made, problem = start(dataclasses.replace(run, config=config), folder, label)
     if not problem:
-        whole, last = (states.read_kept(folder / "last.pt", training) for folder in (scratch, resumed))
+        whole, last = (trained_states.read_kept(folder / "last.pt", training) for folder in (scratch, resumed))
         if judge.same_bits(last.state, whole.state).difference == 0 and evaluation_of(made) == evaluated:
             return {}  # it is the run that was compared
         kept = [before, last]

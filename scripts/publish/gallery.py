@@ -1,6 +1,6 @@
 """All published sets on one page: results/gallery.html, static and self-contained, a plain table without JavaScript.
 
-    python -m scripts.report.gallery        # or: make gallery [PRICE_PER_HOUR=0.40]
+    python -m scripts.publish.gallery        # or: make gallery [PRICE_PER_HOUR=0.40]
     PRICE_PER_HOUR="cpu2-epyc_torch2.15_202611=0.08 h200_torch2.11_202611=3.50" make gallery
 
 PRICE_PER_HOUR is of one machine, whatever of it a run used, in any currency: one for all sets, or NAME=PRICE for some.
@@ -20,27 +20,27 @@ from urllib.parse import quote
 import jinja2
 from tqdm import tqdm
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import read_regular
-from benchmarks.common.results import write_whole
-from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
-from scripts.analysis import manifest
-from scripts.analysis.epoch import epoch_of
-from scripts.analysis.identity import computes_in
-from scripts.analysis.images import images_of
-from scripts.analysis.sets import Group, ResultSet, load_set
-from scripts.analysis.words import assigned, clean, digits, show
-from scripts.report.command import command
-from scripts.report.content import scaled, table_rows
-from scripts.report.figures import describe, troubles
-from scripts.report.origin import commands
-from scripts.report.page import TEMPLATES
-from scripts.report.publishable import changed
-from scripts.report.readme import PUBLISHED, ROOT
+from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import read_regular
+from scripts.charts.chart_command import command
+from scripts.charts.figures import describe, troubles
+from scripts.pages.page import TEMPLATES
+from scripts.pages.provenance import commands
+from scripts.pages.report_content import scaled, table_rows
+from scripts.publish.readme import PUBLISHED, ROOT
+from scripts.sets import manifest
+from scripts.sets.dataset_text import images_of
+from scripts.sets.epoch_time import epoch_of
+from scripts.sets.identity import computes_in
+from scripts.sets.publishable import changed
+from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.stats.formatting import assigned, clean, digits, show
 
 MARK = "published.json"  # what make publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
-BEFORE_MANIFESTS = (0, 1)  # rules (scripts/report/publishable.py) by which sets were let in without one
+BEFORE_MANIFESTS = (0, 1)  # rules (scripts/sets/publishable.py) by which sets were let in without one
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
 LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
 MONEY = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")

@@ -4,7 +4,7 @@
 
 What goes along: the tables, environment.json, the report and its charts, the same of the sets `scaling`, `sweeps`
 and `ablation` inside, and a manifest with checksums; no logs and no checkpoints. Paths of this machine become names.
-environment.json keeps only what scripts/report/private.py lists. If a file still holds what a set may not say, such as
+environment.json keeps only what allowlist.py lists. If a file still holds what a set may not say, such as
 a password, an address or a host, nothing is published.
 All is made in a folder beside the place and renamed, so that a stop leaves the old set or the new one. Exit code: 1
 where the set may not be published, with a line for each reason, 2 for a mistake. Needs no torch.
@@ -20,20 +20,20 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import home
-from benchmarks.common.results import TABLES, write_json, write_whole
-from scripts.analysis.inside import file_inside, refuse_links
-from scripts.analysis.manifest import write_manifest
-from scripts.analysis.recorded import read_halves
-from scripts.analysis.sets import ResultSet, load_set
-from scripts.analysis.words import clean
-from scripts.report import readme
-from scripts.report.command import command
-from scripts.report.figures import save_chart
-from scripts.report.page import column_figures, texts_of
-from scripts.report.private import OF_THE_SYSTEM, allowed_environment, names_of_here, not_allowed
-from scripts.report.publishable import RULE, missing_files, problems
+from benchmarks.common.store.results import TABLES, write_json, write_whole
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import home
+from scripts.charts.chart_command import command
+from scripts.charts.figures import save_chart
+from scripts.pages.page import column_figures, texts_of
+from scripts.publish import readme
+from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, names_of_here, not_allowed
+from scripts.sets.manifest import write_manifest
+from scripts.sets.publishable import RULE, missing_files, problems
+from scripts.sets.recorded_settings import read_halves
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.safe_names import file_inside, refuse_links
+from scripts.stats.formatting import clean
 
 INSIDE = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
 KEPT = (*(f"{name}.csv" for name in TABLES), "sweep.csv", "scaling.csv", "environment.json")

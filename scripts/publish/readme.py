@@ -1,6 +1,6 @@
 """Puts measured figures into the READMEs, from committed files.
 
-    python -m scripts.report.readme            # or: make readme
+    python -m scripts.publish.readme            # or: make readme
 
 A README marks where a figure stands: <!--images_per_s.ddp-->199<!--/-->. What is between the marks is made from the
 published set and from results/published/measured/, and a test fails where it is not. A name that nothing makes is
@@ -15,18 +15,18 @@ from pathlib import Path
 import pandas
 import tyro
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import read_table, write_whole
-from scripts.analysis.accuracy import about_top1, top1
-from scripts.analysis.families import all_pairs
-from scripts.analysis.sets import Group, ResultSet, load_set
-from scripts.analysis.stats import RatioEstimate
-from scripts.analysis.step_account import Mean, exposed
-from scripts.analysis.sweep import sweep_points
-from scripts.analysis.words import count_of, digits
-from scripts.report.figures import describe
-from scripts.report.markdown import code, escape_markdown, markdown_table, read_cells
-from scripts.report.readme_measured import of_measured
+from benchmarks.common.store.results import read_table, write_whole
+from benchmarks.common.system.errors import UserError
+from scripts.charts.figures import describe
+from scripts.pages.markdown import code, escape_markdown, markdown_table, read_cells
+from scripts.publish.readme_measured import of_measured
+from scripts.sets.accuracy import about_top1, top1
+from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.sets.step_breakdown import Mean, exposed
+from scripts.stats.families import all_pairs
+from scripts.stats.formatting import count_of, digits
+from scripts.stats.intervals import RatioEstimate
+from scripts.studies.sweep.analysis import sweep_points
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "results/published"

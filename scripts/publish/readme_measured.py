@@ -1,15 +1,15 @@
 """The figures of the READMEs that belong to no result set: from the CSV files in results/published/measured/.
 
-from scripts.report.readme_measured import of_measured
+from scripts.publish.readme_measured import of_measured
 """
 
 from pathlib import Path
 
 import pandas
 
-from scripts.analysis.words import digits
-from scripts.report.markdown import markdown_table, origin, read_cells
-from scripts.report.readme_predicted import of_predictions
+from scripts.pages.markdown import markdown_table, origin, read_cells
+from scripts.publish.readme_predicted import of_predictions
+from scripts.stats.formatting import digits
 
 TIMES = ("times_plain", "times_low", "times_high")
 TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
@@ -47,13 +47,13 @@ def of_measured(measured: Path) -> dict[str, str]:
         **of_predictions(measured),
     }
     commands = {
-        "overhead": ".venv/bin/python -m scripts.probe.overhead",
+        "overhead": ".venv/bin/python -m scripts.studies.peers.overhead",
         "planted": "make test-all",
         "faults": "make test-faults",
         "loaders": "make bench-loaders",
         "predictions": "make predict-check",
         "allreduce": "make bench-allreduce",
-        "published": ".venv/bin/python -m scripts.probe.gradients",
+        "published": ".venv/bin/python -m scripts.studies.predict.gradient_times",
     }
     return {name: text or f"(not measured yet: `{commands[name.split('.')[0]]}`)" for name, text in made.items()}
 

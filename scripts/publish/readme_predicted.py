@@ -1,15 +1,15 @@
 """The READMEs' figures of `make predict-check` and `make bench-allreduce`, and the prediction beside what is published.
 
-from scripts.report.readme_predicted import of_predictions
+from scripts.publish.readme_predicted import of_predictions
 """
 
 from pathlib import Path
 
 import pandas
 
-from scripts.analysis.check import CASE, verdict
-from scripts.analysis.published import published_rows
-from scripts.report.markdown import markdown_table, origin, read_cells
+from scripts.pages.markdown import markdown_table, origin, read_cells
+from scripts.studies.predict.prediction_error import CASE, verdict
+from scripts.studies.predict.published_figures import published_rows
 
 NUMBERS = (
     "predicted_ms",

@@ -1,6 +1,6 @@
 """Runs a published set again: the same settings, at its commit, in a git worktree; then compares, as make compare does.
 
-    SET=results/published/x python -m scripts.suite.reproduce        # or: make reproduce SET=results/published/x
+    SET=results/published/x python -m scripts.publish.reproduce        # or: make reproduce SET=results/published/x
 
 What ran is read in the set's manifest.json, after every file has been checked against it. This checkout's planner and
 interpreter start the launchers and the code of the set's commit. DATA is where the same images are: their fingerprint
@@ -9,7 +9,7 @@ has to be the set's. STRATEGIES takes some of it, REPEATS another number of roun
 only what is missing. PLAN=yes starts nothing.
 
 A set may come from somebody else, so it chooses no program, container image, partition or folder. A run gets only the
-settings that scripts/suite/allowed.py allows. The user gives CONTAINER, PARTITION and DATA.
+settings that scripts/runner/allowed_settings.py allows. The user gives CONTAINER, PARTITION and DATA.
 
 Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129, 130, 131 or 143 after a signal.
 """
@@ -23,19 +23,19 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common import machine
-from benchmarks.common.config import FIELDS, Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.output import ignore_output_errors
-from benchmarks.common.relay import relay
-from benchmarks.common.settings import seed_of, settings_hash
-from scripts.analysis import compare
-from scripts.analysis.inside import COMMIT
-from scripts.analysis.manifest import NAME, faults, read_manifest
-from scripts.analysis.sets import ResultSet, load_set
-from scripts.analysis.words import clean
-from scripts.suite import allowed, bench, plan, preflight, rounds, schedule, worktrees
-from scripts.suite.variables import Given, read_variables
+from benchmarks.common.config.config import FIELDS, Config
+from benchmarks.common.config.settings import seed_of, settings_hash
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import relay
+from benchmarks.common.system.output import ignore_output_errors
+from scripts.runner import allowed_settings, bench, plan, preflight, rounds, schedule, worktrees
+from scripts.runner.make_variables import Given, read_variables
+from scripts.sets import compare
+from scripts.sets.manifest import NAME, faults, read_manifest
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.safe_names import COMMIT
+from scripts.stats.formatting import clean
 
 OWN = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
 ELSEWHERE = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
@@ -65,7 +65,7 @@ def main() -> int:
         print(bench.plan_text(left, runs, given))
         return 0
     before, results = load_set(published), preflight.open_set(given.results, "reproduce-")
-    args = allowed.one_line(before.environment.get("variables", {}).get("ARGS"))
+    args = allowed_settings.one_line(before.environment.get("variables", {}).get("ARGS"))
     code = start(rounds.rounds(left, of_round, given, results), results, commit, len(left), args) if left else 0
     if code > 1 or not (results / "runs.csv").exists():  # of two machines, the first one's rows are all
         return code
@@ -108,10 +108,10 @@ def choose(runs: list[dict], strategies: str, published: Path) -> list[dict]:
 def check(run: dict, commit: str, published: Path) -> None:
     """Refuse what cannot be run here. Raises UserError."""
     asked, met, where = run["asked"], run["met"], f"{published}, {clean(run['label'])}"
-    if why := allowed.why_not(asked, met):
+    if why := allowed_settings.why_not(asked, met):
         raise UserError(f"{where}: {why}; a set may not choose that")
     if name := next(
-        (name for name in allowed.CHOSEN_BY_USER if asked.get(name.lower()) and name not in os.environ), ""
+        (name for name in allowed_settings.CHOSEN_BY_USER if asked.get(name.lower()) and name not in os.environ), ""
     ):
         raise UserError(
             f"{where} ran with {name}={asked[name.lower()]}, and a set may not choose that here; give {name}=... "
@@ -136,7 +136,7 @@ def check_device(run: dict, published: Path) -> None:
         return
     import torch  # a start takes seconds, which only this question is worth
 
-    from benchmarks.common.devices import device_name
+    from benchmarks.common.dist.devices import device_name
 
     here = device_name(torch.device(device), run["met"].get("world_size", 1) // run["asked"]["nodes"])
     if here != name:
@@ -176,7 +176,7 @@ def _run(asked: dict, number: int, data: str) -> plan.Run:
     """A run of round `number` as it was asked, for whatever fields its commit knows."""
     places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
     asked = asked | places | {"seed": seed_of(asked, number)}
-    for name in allowed.CHOSEN_BY_USER:
+    for name in allowed_settings.CHOSEN_BY_USER:
         asked.pop(name.lower(), None)
         if text := os.environ.get(name):
             asked[name.lower()] = text

@@ -13,8 +13,8 @@ import typing
 from collections.abc import Iterator
 from typing import Literal
 
-from benchmarks.common.config import TYPES
-from scripts.analysis.inside import WORD
+from benchmarks.common.config.config import TYPES
+from scripts.sets.safe_names import WORD
 
 CHOSEN_BY_USER = ("CONTAINER", "PARTITION")  # where runs happen
 CLUSTER_COUNTS = ("gpus_per_node", "cpus_per_task")  # bash computes with them

@@ -1,7 +1,7 @@
 """One attempt at a strategy: start it, time it, watch it, end whatever is left of it, and write its row.
 
-    python -m scripts.suite.attempt --strategy ddp --results results/x --run-id ddp-1-120000 -- torchrun ... -m ...
-    python -m scripts.suite.attempt --strategy slurm --results results/x --run-id slurm-1-120000 --skip "no cluster"
+    python -m scripts.runner.attempt --strategy ddp --results results/x --run-id ddp-1-120000 -- torchrun ... -m ...
+    python -m scripts.runner.attempt --strategy slurm --results results/x --run-id slurm-1-120000 --skip "no cluster"
 
 Launchers call it. What the run was asked it reads in the run's folder, which the plan has made. Exit code: 0 ok or
 skipped, 1 failed, timeout or invalid, 129, 130, 131 or 143 interrupted.
@@ -20,18 +20,18 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import locked
-from benchmarks.common.outcome import boot_id, timed_out
-from benchmarks.common.output import ignore_output_errors
-from benchmarks.common.relay import die_with_parent, ending_signals
-from benchmarks.common.results import WARM_UP, add_settings, append_rows
-from benchmarks.common.run_folder import VARIABLE, RunFolder
-from scripts.suite import processes, source
-from scripts.suite.neighbours import Cores
-from scripts.suite.row import as_warm_up, known_before
-from scripts.suite.telemetry import Sampler
-from scripts.suite.verdict import Ended, judge
+from benchmarks.common.store.results import WARM_UP, add_settings, append_rows
+from benchmarks.common.store.run_folder import VARIABLE, RunFolder
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import locked
+from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
+from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.train.exit_codes import boot_id, timed_out
+from scripts.runner import processes, source_version
+from scripts.runner.attempt_row import as_warm_up, known_before
+from scripts.runner.co_tenants import Cores
+from scripts.runner.run_status import Ended, judge
+from scripts.runner.telemetry import Sampler
 
 POLL_S, GRACE_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 5.0, 1.0, 12
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +134,7 @@ def write(options: Options, folder: RunFolder, row: dict, asked: dict, met: dict
         if asked:
             if met:
                 # of the start: who commits while a run goes on changes nothing of it
-                met = met | {"commit": row["commit"] or "", "local_changes": source.local_changes()}
+                met = met | {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
                 folder.add_met(met)
             row = row | {"settings": add_settings(options.results, asked, met)}
         append_rows(options.results, "runs", [row])

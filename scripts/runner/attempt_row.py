@@ -5,9 +5,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.common.results import SCHEMA, WARM_UP
-from benchmarks.common.run_folder import RunFolder
-from scripts.suite import source
+from benchmarks.common.store.results import SCHEMA, WARM_UP
+from benchmarks.common.store.run_folder import RunFolder
+from scripts.runner import source_version
 
 ASKED = (
     "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
@@ -18,7 +18,7 @@ GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 def known_before(folder: RunFolder, strategy: str, repeat: int, asked: dict, told: Mapping[str, str]) -> dict:
     """Columns of runs.csv. told: the launcher's variables (NPROC, NUM_CORES, NUM_GPUS, POSITION)."""
     ranks, cores, gpus = (int(told.get(name) or 0) for name in ("NPROC", "NUM_CORES", "NUM_GPUS"))
-    commit = source.commit()
+    commit = source_version.commit()
     return {
         "schema": SCHEMA,
         "run_id": folder.run_id,
@@ -29,7 +29,7 @@ def known_before(folder: RunFolder, strategy: str, repeat: int, asked: dict, tol
         **{name: asked.get(name) for name in ASKED},
         "oversubscribed": ranks > cores and not gpus,
         "commit": commit,
-        "dirty": bool(source.local_changes()) if commit else None,
+        "dirty": bool(source_version.local_changes()) if commit else None,
         "load_average": os.getloadavg()[0],
         "governor": GOVERNOR.read_text() if GOVERNOR.exists() else None,
         "log_path": str(folder.log.relative_to(folder.results)),

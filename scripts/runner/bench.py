@@ -1,9 +1,9 @@
 """Runs a suite: all strategies, one option at several values, one strategy on several numbers of ranks, or its options.
 
-    python -m scripts.suite.bench all          # make bench-all, make bench-<strategy>
-    python -m scripts.suite.bench sweep        # make sweep
-    python -m scripts.suite.bench scaling      # make scaling
-    python -m scripts.suite.bench ablate       # make ablate
+    python -m scripts.runner.bench all          # make bench-all, make bench-<strategy>
+    python -m scripts.runner.bench sweep        # make sweep
+    python -m scripts.runner.bench scaling      # make scaling
+    python -m scripts.runner.bench ablate       # make ablate
 
 What they run is said by Make's variables (`make help`). PLAN=yes prints the runs and starts none. Exit code: 0 when
 every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run, 129, 130, 131 or 143 by a signal.
@@ -17,16 +17,20 @@ from typing import Literal
 
 import tyro
 
-from benchmarks.common.config import find_key
-from benchmarks.common.errors import UserError
-from benchmarks.common.output import ignore_output_errors
-from scripts.suite import ablate, plan, preflight, rounds, scaling, schedule
+from benchmarks.common.config.config import find_key
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.output import ignore_output_errors
+from scripts.runner import plan, preflight, rounds, schedule
+from scripts.studies.ablation import plan as ablation_plan
+from scripts.studies.scaling import plan as scaling_plan
 
 
 def main(kind: Literal["all", "sweep", "scaling", "ablate"] = "all", /) -> int:
     given = plan.read_variables()
     preflight.check_rendezvous()
-    made = {"all": plan.bench, "sweep": plan.sweep, "scaling": scaling.scaling, "ablate": ablate.ablation}[kind]
+    made = {"all": plan.bench, "sweep": plan.sweep, "scaling": scaling_plan.scaling, "ablate": ablation_plan.ablation}[
+        kind
+    ]
 
     def of_round(number: int) -> list[plan.Run]:
         return plan.fitted([run for run in made(dataclasses.replace(given, repeats=number)) if run.round == number])
@@ -40,10 +44,10 @@ def main(kind: Literal["all", "sweep", "scaling", "ablate"] = "all", /) -> int:
     preflight.check_reach([run.strategy for run in runs])
     strategy = "" if kind == "all" else preflight.only(given.strategy)  # not that of the first run: scaling has two
     report = {
-        "all": ["scripts.report.plot"],
-        "sweep": ["scripts.report.sweep", "--strategy", strategy, "--key", given.key and find_key(given.key)],
-        "scaling": ["scripts.report.scaling", "--strategy", strategy],
-        "ablate": ["scripts.report.ablate", "--strategy", strategy],
+        "all": ["scripts.charts.plot"],
+        "sweep": ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", given.key and find_key(given.key)],
+        "scaling": ["scripts.studies.scaling.chart", "--strategy", strategy],
+        "ablate": ["scripts.studies.ablation.chart", "--strategy", strategy],
     }[kind]
     left = plan.fitted(plan.left_to_do(runs, given.results, given.retry))
     if os.environ.get("PLAN") == "yes":

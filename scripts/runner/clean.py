@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import locked
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("published", "README.md")

@@ -1,6 +1,6 @@
 """What else used the cores and the GPUs of a run: other programs, the hypervisor, other suites.
 
-Beside scripts/suite/attempt.py. The cores' counters are read before and after a run, so that it pays nothing for them;
+Beside scripts/runner/attempt.py. The cores' counters are read before and after a run, so that it pays nothing for them;
 a GPU's processes are read with its telemetry.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.common.run_folder import VARIABLE
+from benchmarks.common.store.run_folder import VARIABLE
 
 
 class Cores:

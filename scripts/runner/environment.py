@@ -1,6 +1,6 @@
 """Writes what the numbers depend on: hardware, drivers, libraries, threads, into environment.json of a set.
 
-python -m scripts.suite.environment --results results/x
+python -m scripts.runner.environment --results results/x
 """
 
 import dataclasses
@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import tyro
 
-from benchmarks.common.results import SCHEMA, write_json
-from scripts.analysis.device_use import measured_peak
+from benchmarks.common.store.results import SCHEMA, write_json
+from scripts.sets.device_use import measured_peak
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
 VARIABLES = (

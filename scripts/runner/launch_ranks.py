@@ -1,6 +1,6 @@
 """How probes start ranks on this machine, so that nothing listens beyond loopback.
 
-    from scripts.probe.ranks import environment, horovodrun, torchrun
+    from scripts.runner.launch_ranks import environment, horovodrun, torchrun
 
 launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on every address of
 the machine, and whoever reaches one can run commands in torchrun: it unpickles what is put there.

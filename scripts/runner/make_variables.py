@@ -5,10 +5,10 @@ import os
 import re
 from pathlib import Path
 
-from benchmarks.common import machine
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import STATUSES
-from scripts.analysis.words import parse_percent
+from benchmarks.common.store.results import STATUSES
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.stats.formatting import parse_percent
 
 MOST_ROUNDS = 10_000
 

@@ -1,6 +1,6 @@
 """Figures that belong to no result set, in small CSV files; each row says of which commit, when and where it is.
 
-    from scripts.probe.measured import MEASURED, add_rows
+    from scripts.runner.measured_figures import MEASURED, add_rows
 
 What was measured last lies in results/measured/, which git ignores. What a README is to show is copied from there to
 results/published/measured/; `make readme` reads it.
@@ -10,10 +10,10 @@ import datetime
 import os
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import make_folder
-from benchmarks.common.results import append_csv
-from scripts.suite import source
+from benchmarks.common.store.results import append_csv
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import make_folder
+from scripts.runner import source_version
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "results" / "measured"
@@ -36,10 +36,10 @@ def origin() -> dict[str, str]:
     """commit (with -dirty where files were changed; empty without git), date, machine."""
     import torch
 
-    from benchmarks.common.devices import device_name
+    from benchmarks.common.dist.devices import device_name
 
-    commit = source.commit() or ""
-    commit += "-dirty" if commit and source.local_changes() else ""
+    commit = source_version.commit() or ""
+    commit += "-dirty" if commit and source_version.local_changes() else ""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = f"{device_name(device)}, {len(os.sched_getaffinity(0))} cores"
     return {"commit": commit, "date": datetime.date.today().isoformat(), "machine": machine}

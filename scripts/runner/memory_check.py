@@ -1,6 +1,6 @@
 """What has room on a GPU, before it runs: for a run that has not, the sentence that says so, and what would have.
 
-    python -m scripts.suite.room --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml     # make forecast
+    python -m scripts.runner.memory_check --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml  # make forecast
 
 A plan on GPUs asks it of each of its runs; torch comes in only then. What a GPU needs beside a step's own bytes is
 RESERVED_BYTES: an estimate, as no GPU has been measured yet.
@@ -18,12 +18,12 @@ import psutil
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common import machine
-from benchmarks.common.config import Config, load_config, whole_batch
-from benchmarks.common.errors import UserError
-from benchmarks.common.precision import met_precision
-from benchmarks.common.split import Split
-from scripts.suite import preflight
+from benchmarks.common.config.config import Config, load_config, whole_batch
+from benchmarks.common.dist.layout import Split
+from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.runner import preflight
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
 NEWEST = (9, 0)  # compute capability of GPUs that are not at hand
@@ -83,7 +83,7 @@ def loader_bytes(config: Config, split: Split) -> int:
 def refusal(config: Config, tell: Tell, num_devices: int, memory_bytes: float, free_bytes: float) -> str:
     """Why the run would end for lack of memory, and what fits; empty where all fits, or where the run itself says what
     is wrong with its settings."""
-    from scripts.suite.forecast import peak_bytes
+    from scripts.runner.memory_forecast import peak_bytes
 
     try:
         split = tell(config, num_devices)
@@ -130,7 +130,7 @@ def remedy(config: Config, tell: Tell, num_devices: int, limit_bytes: float) -> 
 
 def fits(config: Config, split: Split, limit_bytes: float) -> bool:
     """Whether a step fits in limit_bytes on each device; False where it cannot be at all."""
-    from scripts.suite.forecast import peak_bytes
+    from scripts.runner.memory_forecast import peak_bytes
 
     with contextlib.suppress(UserError):
         return peak_bytes(config, split) <= limit_bytes
@@ -139,7 +139,7 @@ def fits(config: Config, split: Split, limit_bytes: float) -> bool:
 
 def roomiest_cut(config: Config, split: Split) -> int:
     """The cut into two stages of which the larger needs least: a later one has more on the first device."""
-    from scripts.suite.forecast import forecast, num_blocks
+    from scripts.runner.memory_forecast import forecast, num_blocks
 
     def of(cut: int) -> list[int]:
         return [need.peak for need in forecast(dataclasses.replace(config, cut=cut), split)]
@@ -151,7 +151,7 @@ def roomiest_cut(config: Config, split: Split) -> int:
 
 def largest_batch(config: Config, tell: Tell, num_devices: int, limit_bytes: float) -> int:
     """The largest global batch, divisible as the split needs it, whose step fits in limit_bytes; 0: none does."""
-    from scripts.suite.forecast import peak_bytes
+    from scripts.runner.memory_forecast import peak_bytes
 
     split = tell(config, num_devices)
     unit = split.num_shards * split.num_microbatches
@@ -179,7 +179,7 @@ class Options:
 
 
 def main(options: Options, config: Config) -> int:
-    from scripts.suite.forecast import peak_bytes
+    from scripts.runner.memory_forecast import peak_bytes
 
     misfits = 0
     for name in preflight.chosen(options.strategies):

@@ -1,8 +1,8 @@
-"""How much memory a training step takes on each device, before anything runs. What fits: scripts/suite/room.py.
+"""How much memory a training step takes on each device, before anything runs. What fits: memory_check.py.
 
 A step of each stage runs on fake tensors, which have sizes and no data, and every storage is counted from its birth to
 its end: parameters, gradients, momentum, what the backward pass needs, and the peak. It takes seconds, whatever the
-batch. Within 2 % of torch's own allocations on a CPU (tests/suite/test_forecast.py).
+batch. Within 2 % of torch's own allocations on a CPU (tests/runner/test_memory_forecast.py).
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.common.config import Config
-from benchmarks.common.data import IMAGENET_CLASSES
-from benchmarks.common.errors import UserError
-from benchmarks.common.model import draw_model
-from benchmarks.common.split import Split
-from benchmarks.common.stages import find_cuts, stages_at, trace
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.loaders import IMAGENET_CLASSES
+from benchmarks.common.dist.layout import Split
+from benchmarks.common.model.model import draw_model
+from benchmarks.common.model.stages import find_cuts, stages_at, trace
+from benchmarks.common.system.errors import UserError
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -3,8 +3,8 @@
 import difflib
 import typing
 
-from benchmarks.common.config import TYPES
-from benchmarks.common.errors import UserError
+from benchmarks.common.config.config import TYPES
+from benchmarks.common.system.errors import UserError
 
 BOOLEANS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 

@@ -1,7 +1,7 @@
 """The plan: from Make's variables to a list of runs, each with its settings resolved, and nothing started.
 
-    python -m scripts.suite.plan ddp      # makes the folder of one run, prints what launchers/ddp.sh needs to know
-    python -m scripts.suite.plan          # makes the set only, and prints what launchers/slurm_all.sh does
+    python -m scripts.runner.plan ddp      # makes the folder of one run, prints what launchers/ddp.sh needs to know
+    python -m scripts.runner.plan          # makes the set only, and prints what launchers/slurm_all.sh does
 
 Every suite is such a list: round 1 of all its runs, then round 2, so that a slow spell of the machine hits all. What
 is resolved here travels as it is: into the run's folder (config.yaml, settings.json), and to its launcher in a few
@@ -17,19 +17,19 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common import machine
-from benchmarks.common.config import Config, find_key, load_config
-from benchmarks.common.errors import UserError
-from benchmarks.common.fingerprint import known_fingerprint
-from benchmarks.common.packed import has_files, open_packs
-from benchmarks.common.results import read_table
-from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import NOT_COUNTED, ask, seed_of, settings_hash
-from scripts.analysis.identity import OWN_OPTIONS
-from scripts.suite import preflight, room
-from scripts.suite.options import value_flags
-from scripts.suite.order import places
-from scripts.suite.variables import Given, read_variables
+from benchmarks.common.config.config import Config, find_key, load_config
+from benchmarks.common.config.settings import NOT_COUNTED, ask, seed_of, settings_hash
+from benchmarks.common.data.fingerprint import known_fingerprint
+from benchmarks.common.data.packed import has_files, open_packs
+from benchmarks.common.store.results import read_table
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.runner import memory_check, preflight
+from scripts.runner.make_variables import Given, read_variables
+from scripts.runner.options import value_flags
+from scripts.runner.round_order import places
+from scripts.sets.identity import OWN_OPTIONS
 
 Point = tuple[str, Config, int, str, int]
 """A run of every round: strategy, configuration, ranks on this machine and no other (0: as many as there are, on all
@@ -111,7 +111,7 @@ def fitted(runs: list[Run]) -> list[Run]:
     """The plan, with SKIP in the variables of each run that has no room on the GPUs: its launcher writes that reason
     into the row, and starts nothing."""
     points = [(run.strategy, run.config, run.asked["ranks"], run.asked["nodes"]) for run in runs]
-    found = room.reasons(points, max((int(run.variables["NPROC"]) for run in runs), default=0))
+    found = memory_check.reasons(points, max((int(run.variables["NPROC"]) for run in runs), default=0))
     told = [run.variables | {"SKIP": run.variables.get("SKIP") or why} for run, why in zip(runs, found, strict=True)]
     return [dataclasses.replace(run, variables=variables) for run, variables in zip(runs, told, strict=True)]
 
@@ -232,7 +232,7 @@ def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[R
 
 def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     """Status of the last row of each run, by Run.key: the one answer to "is it done already?"."""
-    from scripts.analysis.recorded import identities  # pandas, as read_table
+    from scripts.sets.recorded_settings import identities  # pandas, as read_table
 
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
     asked = dict(zip(settings.settings, settings.asked_hash, strict=True))

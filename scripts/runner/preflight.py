@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.common import machine
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import make_folder, sync_folder
-from benchmarks.common.precision import met_precision
-from scripts.analysis.inside import refuse_links
+from benchmarks.common.config.config import Config
+from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import make_folder, sync_folder
+from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
 
 ROOT = Path(__file__).resolve().parents[2]

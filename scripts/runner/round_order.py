@@ -1,6 +1,6 @@
 """The order of the runs in a round, and how much of a run is timed.
 
-    from scripts.suite.order import places, timed_part
+    from scripts.runner.round_order import places, timed_part
 
 Rows of a Williams square (1949): over as many rounds as there are runs, each has every place once, and, where their
 number is even, follows each other one once; over twice as many where it is odd. So neither a drift within a round nor
@@ -14,8 +14,8 @@ import dataclasses
 import math
 import random
 
-from benchmarks.common.config import Config, whole_batch
-from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
+from benchmarks.common.config.config import Config, whole_batch
+from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 
 SEED = 0
 GOLDEN = (3 - math.sqrt(5)) / 2

@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common import machine
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import read_table
-from benchmarks.common.settings import settings_hash
-from scripts.analysis.families import Sample
-from scripts.analysis.power import enough, half_width
-from scripts.analysis.sets import load_set
-from scripts.suite.order import timed_part
-from scripts.suite.plan import Given, Run, last_statuses
+from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.store.results import read_table
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.runner.plan import Given, Run, last_statuses
+from scripts.runner.round_order import timed_part
+from scripts.sets.power import enough, half_width
+from scripts.sets.result_set import load_set
+from scripts.stats.families import Sample
 
 MOST_ROUNDS = 40  # of UNTIL without BUDGET; as far as the simulations of its coverage go
 

@@ -5,10 +5,10 @@ import os
 import re
 import signal
 
-from benchmarks.common.arrays import CUT_SHORT
-from benchmarks.common.outcome import boot_id, timed_out
-from benchmarks.common.run_folder import RunFolder
-from scripts.suite.telemetry import Sampler
+from benchmarks.common.data.mapped_arrays import CUT_SHORT
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.train.exit_codes import boot_id, timed_out
+from scripts.runner.telemetry import Sampler
 
 # What a rank reports when it has lost another rank: true, but not the cause. A rank's note is an exception, as
 # `Name: text`, or a sentence of ours. Some exceptions always mean a lost rank. Of others, the library's words in the
@@ -108,7 +108,7 @@ def measured_by(folder: RunFolder, sampler: Sampler) -> dict:
         return {}
     measured = told["row"]
     if windows := measured.pop("windows", []):
-        from scripts.analysis.stats import run_interval  # scipy, which nothing needs while the run is timed
+        from scripts.stats.intervals import run_interval  # scipy, which nothing needs while the run is timed
 
         interval = run_interval([(images, seconds) for images, seconds, _ in windows])
         measured |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}
@@ -138,7 +138,7 @@ def killed(rank: object, signum: int) -> str:
 
 
 def ended_by_slurm(log: str) -> tuple[str, str] | None:
-    """(status, reason) where scripts/suite/slurm_submit.sh tells that Slurm ended the job."""
+    """(status, reason) where scripts/runner/slurm_submit.sh tells that Slurm ended the job."""
     job = re.findall(r"^slurm job (\d+): (\w+)", log, re.MULTILINE)
     if not job or job[-1][1] not in SLURM_ENDED:
         return None

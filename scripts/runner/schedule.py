@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import locked, read_regular
-from benchmarks.common.relay import ENDING_SIGNALS, Relay, relay
-from benchmarks.common.results import SCHEMA, WARM_UP, add_settings, append_rows, read_table, write_whole
-from benchmarks.common.run_folder import RunFolder
-from scripts.suite import processes
-from scripts.suite.plan import Run, begin, python
-from scripts.suite.row import as_warm_up, known_before
+from benchmarks.common.store.results import SCHEMA, WARM_UP, add_settings, append_rows, read_table, write_whole
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import locked, read_regular
+from benchmarks.common.system.forward_signals import ENDING_SIGNALS, Relay, relay
+from scripts.runner import processes
+from scripts.runner.attempt_row import as_warm_up, known_before
+from scripts.runner.plan import Run, begin, python
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 5.0
@@ -230,5 +230,5 @@ def describe(results: Path, run: Run, children: Relay, interpreter: str = "") ->
     if not (results / "environment.json").exists():
         told = os.environ | run.variables | {"CONFIG": run.config.config}
         children.run(
-            [interpreter or python(), "-m", "scripts.suite.environment", "--results", results], cwd=ROOT, env=told
+            [interpreter or python(), "-m", "scripts.runner.environment", "--results", results], cwd=ROOT, env=told
         )

@@ -14,7 +14,7 @@ before=$(ended)
 echo "job $SLURM_JOB_ID runs on $SLURM_JOB_NODELIST, with what $RESULTS lacks"
 if [ -n "${CONTAINER:-}" ] && [ ! -e "$RESULTS/environment.json" ]; then
   words_of_container # the versions there; the loop would ask PYTHON
-  "${HERE[@]}" -m scripts.suite.environment --results "$RESULTS"
+  "${HERE[@]}" -m scripts.runner.environment --results "$RESULTS"
 fi
 
 warned=0 child=

@@ -1,6 +1,6 @@
 """Samples the machine beside a run, twice a second: GPUs through NVML, CPU, memory and network through psutil.
 
-Used by scripts/suite/attempt.py; its rows become telemetry.csv.
+Used by scripts/runner/attempt.py; its rows become telemetry.csv.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from scripts.suite.neighbours import Guests
+from scripts.runner.co_tenants import Guests
 
 PERIOD_S = 0.5
 CLOCK_EVERY = 4  # samples: asking for the clock interrupts every core

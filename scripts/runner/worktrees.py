@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 import yaml
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import write_whole
-from benchmarks.common.run_folder import RunFolder
-from scripts.suite import source
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from scripts.runner import source_version
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = ".worktrees-"  # of the folder in results/, which all nodes of a job see; then the process that made it
@@ -40,7 +40,7 @@ def why_not_startable(commit: str, strategy: str) -> str:
     )  # launchers/all.sh has no benchmarks/all.py
     if not all(git("cat-file", "-e", name, quiet=True) for name in files):
         return f"commit {commit[:12]} has no strategy {strategy}"
-    if "def begin(" not in git("show", f"{commit}:scripts/suite/plan.py"):
+    if "def begin(" not in git("show", f"{commit}:scripts/runner/plan.py"):
         return (
             f"the launchers of commit {commit[:12]} are older than the variables by which this checkout starts them "
             "(launchers/README.md)"
@@ -55,7 +55,7 @@ def is_on_one_node(commit: str, strategy: str) -> bool:
 
 def fields_of(commit: str) -> frozenset[str]:
     """The fields of the configuration that a commit knows."""
-    tree = ast.parse(git("show", f"{commit}:benchmarks/common/config.py"))
+    tree = ast.parse(git("show", f"{commit}:benchmarks/common/config/config.py"))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
     return frozenset(line.target.id for each in classes for line in each.body if isinstance(line, ast.AnnAssign))
 
@@ -70,7 +70,7 @@ def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collec
 def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     """The folder of a worktree of each commit, by its hash; without commits nothing is made.
 
-    Signals must not end this process before the end: see benchmarks.common.relay. Raises UserError where git fails.
+    Signals must not end this process before the end: see forward_signals.py. Raises UserError where git fails.
     """
     commits = [*dict.fromkeys(commits)]
     folder = None
@@ -103,5 +103,5 @@ def _remove_left_over() -> None:
 
 def git(*words: str, quiet: bool = False) -> str:
     """What git says in this checkout; '' where it fails. quiet: 'yes' where it does not."""
-    said = source.git(*words)
+    said = source_version.git(*words)
     return "" if said is None else "yes" if quiet else said.decode(errors="surrogateescape")

@@ -1,6 +1,6 @@
 """Top-1 accuracy of a group of runs, and how sure it is.
 
-    from scripts.analysis.accuracy import about_top1, top1
+    from scripts.sets.accuracy import about_top1, top1
 
 n is the number of recorded seeds: repeats of one seed do not tell how far another seed would be off, whether they are
 bit-identical, as on CPUs, or not, as on GPUs. Of one seed the interval is Wilson's for the validation images. Of
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import pandas
 
-from benchmarks.common.settings import seed_of
-from scripts.analysis.identity import comparable
-from scripts.analysis.proportions import differ, differ_over_seeds, over_seeds, wilson
-from scripts.analysis.sets import Group
-from scripts.analysis.words import count, count_of
+from benchmarks.common.config.settings import seed_of
+from scripts.sets.identity import comparable
+from scripts.sets.result_set import Group
+from scripts.stats.formatting import count, count_of
+from scripts.stats.proportions import differ, differ_over_seeds, over_seeds, wilson
 
 OUTCOME = ["train_loss", "val_loss", "acc1"]  # bit-identical runs agree in all of them
 SUSPICION = 0.05  # p, corrected for all pairs, below which two accuracies are said to differ

@@ -1,8 +1,8 @@
 """Is one result really faster than another? Ratio, 95 % interval, verdict, and what could have been seen.
 
-    python -m scripts.analysis.compare --a results/x [--strategy ddp]
-    python -m scripts.analysis.compare --a results/x --b results/y --day-sd 2% [--strategy ddp] [--fail-over 5%]
-    python -m scripts.analysis.compare --a results/x --b results/y --day-sets results/u results/v results/w
+    python -m scripts.sets.compare --a results/x [--strategy ddp]
+    python -m scripts.sets.compare --a results/x --b results/y --day-sd 2% [--strategy ddp] [--fail-over 5%]
+    python -m scripts.sets.compare --a results/x --b results/y --day-sets results/u results/v results/w
 
 With one set: its strategies over `single`, and the others over the fastest; or `--strategy` over each other one. With
 two: each strategy of B over the same of A. These are two days, which recorded sets cannot tell from what is compared:
@@ -22,12 +22,12 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.days import UNKNOWN, DaySpread
-from scripts.analysis.pairs import Comparison, between_sets, find_day, timed_groups, within_set
-from scripts.analysis.sets import ResultSet, load_set, same_hash_other_settings
-from scripts.analysis.stats import NO_REPEAT
-from scripts.analysis.words import interval, parse_percent, text_table
+from benchmarks.common.system.errors import UserError
+from scripts.sets.pairs import Comparison, between_sets, find_day, timed_groups, within_set
+from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
+from scripts.stats.formatting import interval, parse_percent, text_table
+from scripts.stats.intervals import NO_REPEAT
+from scripts.stats.two_days import UNKNOWN, DaySpread
 
 DECIDES = (
     "compare both in one sitting, make ab A=... B=..., or tell the day-to-day spread: --day-sd 2%, or --day-sets with "

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 import pandas
 
-from scripts.analysis.identity import Identity
+from scripts.sets.identity import Identity
 
 TOLERANCE = 0.01
 MOST_LINES = 5  # that a sentence names

@@ -1,6 +1,6 @@
 """What images runs trained on, in words, from the fingerprint of the data: no name of a folder is believed.
 
-    from scripts.analysis.images import images_of
+    from scripts.sets.dataset_text import images_of
 
 Needs no torch.
 """
@@ -8,10 +8,12 @@ Needs no torch.
 import re
 from collections.abc import Iterable
 
-from scripts.analysis.sets import Group
-from scripts.analysis.words import show
+from scripts.sets.result_set import Group
+from scripts.stats.formatting import show
 
-COUNTS = re.compile(r"(\d+)-(\d+)-(\d+)-")  # benchmarks.common.fingerprint: classes, training and validation images
+COUNTS = re.compile(
+    r"(\d+)-(\d+)-(\d+)-"
+)  # benchmarks.common.data.fingerprint: classes, training and validation images
 UNKNOWN = "unrecorded images"
 
 

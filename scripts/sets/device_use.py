@@ -1,7 +1,7 @@
 """How much of the device a training run uses: achieved TFLOP/s, and MFU against the device's peak.
 
-    python -m scripts.analysis.device_use --results results/latest              # a line a strategy
-    python -m scripts.analysis.device_use --results results/latest --measure    # on the machine that made the set
+    python -m scripts.sets.device_use --results results/latest              # a line a strategy
+    python -m scripts.sets.device_use --results results/latest --measure    # on the machine that made the set
 
 Achieved TFLOP/s = images/s x FLOPs of training on one image (column flops_per_image: convolutions and matrix
 products, a multiply-add counted as 2). MFU = achieved / (peak of one device x devices), as defined in
@@ -22,9 +22,9 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import write_json
-from scripts.analysis.sets import Group, load_set
+from benchmarks.common.store.results import write_json
+from benchmarks.common.system.errors import UserError
+from scripts.sets.result_set import Group, load_set
 
 # Dense TFLOP/s of one device, without sparsity, from NVIDIA's data sheets; tensor cores accumulate in fp32. In the
 # device's name as torch.cuda.get_device_name returns it, what follows may not turn it into another device.
@@ -130,7 +130,7 @@ def peak_tflops(
             return peaks.get(kind), f"NVIDIA's data sheet, dense {kind}"
     measured = environment.get("measured_peak") or {}
     if measured.get("device_name") != device_name or kind not in measured.get("tflops", {}):
-        return None, "not known; on the same machine run: python -m scripts.analysis.device_use --measure"
+        return None, "not known; on the same machine run: python -m scripts.sets.device_use --measure"
     # a device of another number of threads is taken to be in proportion
     threads = measured.get("threads") or threads_per_rank
     scale = threads_per_rank / threads if threads_per_rank > 0 else 1.0
@@ -144,7 +144,7 @@ def measured_peak() -> dict:
     """
     import torch
 
-    from benchmarks.common.devices import device_name
+    from benchmarks.common.dist.devices import device_name
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
@@ -170,7 +170,7 @@ def _works(dtype, device) -> Iterator[tuple[float, Callable[[], object]]]:
     """
     import torch
 
-    from benchmarks.common.devices import synchronize
+    from benchmarks.common.dist.devices import synchronize
 
     def done(work, *operands):
         def run():

@@ -1,15 +1,15 @@
 """Seconds of an ImageNet-1k epoch with a group's settings: measured, or worked out from its throughput.
 
-    from scripts.analysis.epoch import epoch_of
+    from scripts.sets.epoch_time import epoch_of
 
 Measured where every ok run trained on a whole ImageNet from files; else 1,281,167 images over images/s. Needs no torch.
 """
 
 import dataclasses
 
-from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
-from scripts.analysis.sets import PLAUSIBLE, Group, ResultSet
-from scripts.analysis.stats import Estimate, Windows, strategy_throughput
+from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
+from scripts.sets.result_set import PLAUSIBLE, Group, ResultSet
+from scripts.stats.intervals import Estimate, Windows, strategy_throughput
 
 
 @dataclasses.dataclass(frozen=True)

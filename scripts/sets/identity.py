@@ -1,8 +1,8 @@
 """Which runs are alike, and in what they differ: the one answer for groups, labels, comparisons, curves and proofs.
 
-    from scripts.analysis.identity import Identity, differing, comparable
+    from scripts.sets.identity import Identity, differing, comparable
 
-Everything that a run was asked and everything that it met counts, but for benchmarks.common.settings.NOT_COUNTED;
+Everything that a run was asked and everything that it met counts, but for settings.NOT_COUNTED;
 SOURCE is named and separates nothing. What else may differ, and where, is said once, below.
 """
 
@@ -11,9 +11,9 @@ import functools
 import json
 from collections.abc import Collection
 
-from benchmarks.common.config import FIELDS
-from benchmarks.common.settings import SOURCE, Shape, counted
-from scripts.analysis.words import show
+from benchmarks.common.config.config import FIELDS
+from benchmarks.common.config.settings import SOURCE, Shape, counted
+from scripts.stats.formatting import show
 
 MET = " met"  # ends the name of a met field that was also asked: `precision` was asked, `precision met` came of it
 # On one machine these follow from what was asked, so that they tell no two runs apart that nothing else does.
@@ -30,7 +30,7 @@ OF_THE_STRATEGY = {
     "precision": "what it computes in",
     **dict.fromkeys(OWN_OPTIONS, "an option that other strategies lack"),
 }
-# In these bench-all adds runs of the baseline that differ from all other runs; see scripts/suite/plan.py.
+# In these bench-all adds runs of the baseline that differ from all other runs; see scripts/runner/plan.py.
 SECOND_BASELINE = ("precision", "threads_per_rank")
 # Met only where images a device were asked: weak scaling, in which batches grow with the devices.
 WHOLE_BATCH = f"global_batch{MET}"

@@ -5,7 +5,7 @@
      "files": {"runs.csv": "<sha256>", ...}}
 
 `make publish` writes it last. `make reproduce` runs what it says again; the gallery shows no set that is not what its
-manifest says. `asked` and `met` are the settings' two halves (benchmarks.common.settings). Needs no torch.
+manifest says. `asked` and `met` are the settings' two halves (benchmarks.common.config.settings). Needs no torch.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import read_regular
-from benchmarks.common.results import read_table, write_json
-from benchmarks.common.settings import settings_hash
-from scripts.analysis.inside import file_inside
-from scripts.analysis.recorded import read_halves
-from scripts.analysis.sets import ResultSet
-from scripts.analysis.words import clean
+from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.store.results import read_table, write_json
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import read_regular
+from scripts.sets.recorded_settings import read_halves
+from scripts.sets.result_set import ResultSet
+from scripts.sets.safe_names import file_inside
+from scripts.stats.formatting import clean
 
 NAME, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26
 MADE_LATER = "report.pdf"  # by make report where there is a LaTeX; git does not keep it

@@ -1,8 +1,8 @@
 """Which groups are compared with which, refused where it would mislead: within a set, and of two sets.
 
-    from scripts.analysis.pairs import within_set, between_sets, find_day
+    from scripts.sets.pairs import within_set, between_sets, find_day
 
-scripts/analysis/compare.py is the command.
+scripts/sets/compare.py is the command.
 """
 
 import dataclasses
@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.settings import SOURCE
-from scripts.analysis.days import DaySpread, between, day_spread
-from scripts.analysis.families import Sample, against, over_fastest
-from scripts.analysis.identity import Identity, differing, same_work, unlike
-from scripts.analysis.recorded import by_columns
-from scripts.analysis.sets import Group, ResultSet, load_set
-from scripts.analysis.stats import RatioEstimate
-from scripts.analysis.words import parse_percent, show
+from benchmarks.common.config.settings import SOURCE
+from benchmarks.common.system.errors import UserError
+from scripts.sets.identity import Identity, differing, same_work, unlike
+from scripts.sets.recorded_settings import by_columns
+from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.stats.families import Sample, against, over_fastest
+from scripts.stats.formatting import parse_percent, show
+from scripts.stats.intervals import RatioEstimate
+from scripts.stats.two_days import DaySpread, between, day_spread
 
 # What two sets are often compared for: told of, and no reason to refuse.
 TOLD = ("torch", "torchvision", "python", "cuda", "cudnn", "pillow", "decoder_version", *SOURCE, "config")

@@ -1,6 +1,6 @@
 """How many rounds does it take to see a difference of 2, 5 or 10 %, with the spread that a result set has?
 
-    python -m scripts.analysis.power --results results/x
+    python -m scripts.sets.power --results results/x
 
 Found means: with 80 % power, by Dunnett's intervals of all strategies over one baseline, which are right together. The
 spread of few runs is itself uncertain: the numbers are a guide. Also the rule of UNTIL=5%. Needs no torch.
@@ -18,11 +18,11 @@ import tyro
 from scipy.special import chdtri, nctdtrinc
 from tqdm import tqdm
 
-from benchmarks.common.errors import UserError
-from scripts.analysis import critical
-from scripts.analysis.families import MIN_BLOCK_DF, Sample, all_pairs, find_spread, over_own
-from scripts.analysis.sets import ResultSet, load_set
-from scripts.analysis.stats import POWER
+from benchmarks.common.system.errors import UserError
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.stats import critical_values
+from scripts.stats.families import MIN_BLOCK_DF, Sample, all_pairs, find_spread, over_own
+from scripts.stats.intervals import POWER
 
 DIFFERENCES = (0.02, 0.05, 0.10)
 MOST_ROUNDS = 1000
@@ -42,7 +42,7 @@ def needed_errors(num_strategies: int, rounds: int) -> float:
     """How many standard deviations of a run a difference has to be to be found, baseline among the strategies."""
     block_df = (num_strategies - 1) * (rounds - 1)
     df = block_df if block_df >= MIN_BLOCK_DF else num_strategies * (rounds - 1)
-    limit = critical.dunnett(rounds, (rounds,) * (num_strategies - 1), df)
+    limit = critical_values.dunnett(rounds, (rounds,) * (num_strategies - 1), df)
     return float(nctdtrinc(df, 1 - POWER, limit)) * math.sqrt(2 / rounds)
 
 

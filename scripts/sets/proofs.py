@@ -1,6 +1,6 @@
 """What the proof of a strategy says of the runs that it is shown beside: the report's column `same update?`.
 
-    from scripts.analysis.proofs import proved
+    from scripts.sets.proofs import proved
 
 A proof says yes of the settings that it ran with, and of nothing else.
 """
@@ -11,9 +11,9 @@ import json
 import numpy
 import pandas
 
-from scripts.analysis.identity import FOLLOWS, MET, Identity, differing
-from scripts.analysis.recorded import read_identity
-from scripts.analysis.sets import Group
+from scripts.sets.identity import FOLLOWS, MET, Identity, differing
+from scripts.sets.recorded_settings import read_identity
+from scripts.sets.result_set import Group
 
 LENGTH = "length"
 # What may differ between a proof and the runs that it speaks for, and what the cell calls it.

@@ -1,6 +1,6 @@
 """May a result set be published? What speaks against it, a line each: what is wrong, and what to do.
 
-    from scripts.report.publishable import problems
+    from scripts.sets.publishable import problems
 
 Needs no torch.
 """
@@ -8,12 +8,12 @@ Needs no torch.
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.common.results import WARM_UP, read_table
-from scripts.analysis.cautions import busy, oversubscribed, several_sittings, throttled
-from scripts.analysis.identity import comparable, unlike
-from scripts.analysis.proofs import BUT, proved
-from scripts.analysis.sets import BASELINE, Group, ResultSet
-from scripts.analysis.words import count, show
+from benchmarks.common.store.results import WARM_UP, read_table
+from scripts.sets.identity import comparable, unlike
+from scripts.sets.proofs import BUT, proved
+from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.sets.set_warnings import busy, oversubscribed, several_sittings, throttled
+from scripts.stats.formatting import count, show
 
 RULE = 2  # of these checks; a set that an older rule let in says so in its published.json. From 2 on it has a manifest
 LEAST_ROUNDS = 3

@@ -1,6 +1,6 @@
 """Where the settings of runs are read from: the set's table, else the run's own file, else columns of runs.csv.
 
-    from scripts.analysis.recorded import identities
+    from scripts.sets.recorded_settings import identities
 
 No row is lost, whatever is missing: a sentence says what was, and what stands in for it.
 """
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pandas
 
-from benchmarks.common.files import read_regular
-from benchmarks.common.settings import SCHEMA, counted
-from scripts.analysis.identity import Identity
-from scripts.analysis.inside import WORD, file_inside
-from scripts.analysis.words import count
+from benchmarks.common.config.settings import SCHEMA, counted
+from benchmarks.common.system.files import read_regular
+from scripts.sets.identity import Identity
+from scripts.sets.safe_names import WORD, file_inside
+from scripts.stats.formatting import count
 
 # Of sets made before settings were recorded (schema 1), and of rows whose settings were lost.
 ASKED_COLUMNS = ("arch", "image_size", "global_batch", "memory_format", "loader", "config")

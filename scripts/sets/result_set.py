@@ -1,6 +1,6 @@
 """A result set in memory: all its tables, and its runs grouped by what they measured.
 
-    from scripts.analysis.sets import load_set
+    from scripts.sets.result_set import load_set
 
 Needs no torch.
 """
@@ -15,17 +15,17 @@ from pathlib import Path
 import numpy
 import pandas
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import read_regular
-from benchmarks.common.results import STATUSES, TABLES, WARM_UP, numbered_table
-from benchmarks.common.settings import settings_hash
-from scripts.analysis.contradictions import contradictions
-from scripts.analysis.families import Sample, over_own, sample
-from scripts.analysis.identity import Identity, asked_the_same, computes_in, labels, same_asked, same_share, same_work
-from scripts.analysis.recorded import halves, identities, read_halves
-from scripts.analysis.sittings import sittings
-from scripts.analysis.stats import Estimate, RatioEstimate, Windows, strategy_throughput
-from scripts.analysis.words import clean
+from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.store.results import STATUSES, TABLES, WARM_UP, numbered_table
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import read_regular
+from scripts.sets.contradictions import contradictions
+from scripts.sets.identity import Identity, asked_the_same, computes_in, labels, same_asked, same_share, same_work
+from scripts.sets.recorded_settings import halves, identities, read_halves
+from scripts.sets.sessions import sittings
+from scripts.stats.families import Sample, over_own, sample
+from scripts.stats.formatting import clean
+from scripts.stats.intervals import Estimate, RatioEstimate, Windows, strategy_throughput
 
 BASELINE = "single"  # what speed-ups are over
 LIMIT_BYTES = 2**26  # of environment.json

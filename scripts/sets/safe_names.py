@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import read_regular
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import read_regular
 
 WORD = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)  # a name of one run, strategy or value; no path, and no flag
 

@@ -1,6 +1,6 @@
 """Which sitting a run was of: the runs of a set that follow one another, up to an hour without any.
 
-    from scripts.analysis.sittings import apart, sittings
+    from scripts.sets.sessions import apart, sittings
 
 Two sittings are two days: what the machine did in between is in the ratio of runs of one to runs of the other, and no
 repeat shows it. Needs no torch.

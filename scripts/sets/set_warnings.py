@@ -1,6 +1,6 @@
 """What a reader should know before believing a result set: a sentence each, with the remedy.
 
-    from scripts.analysis.cautions import warnings_of
+    from scripts.sets.set_warnings import warnings_of
 
 After pyperf's rule (a spread over 10 % of the mean is unsteady) and hyperfine's (a modified z-score over 10
 standard deviations is an outlier; a slow first sample is named by itself). Needs no torch.
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import numpy
 
-from scripts.analysis.device_use import use_of
-from scripts.analysis.sets import Group, ResultSet
-from scripts.analysis.sittings import apart
-from scripts.analysis.words import count
+from scripts.sets.device_use import use_of
+from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.sessions import apart
+from scripts.stats.formatting import count
 
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
@@ -225,7 +225,7 @@ def low_peak(results: ResultSet) -> Iterator[str]:
     if names:
         yield (
             f"{_list(names)}: MFU over 100 %: the peak was measured on a busy machine; on a quiet one: "
-            f"python -m scripts.analysis.device_use --results {results.path} --measure"
+            f"python -m scripts.sets.device_use --results {results.path} --measure"
         )
 
 

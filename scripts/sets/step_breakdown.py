@@ -1,6 +1,6 @@
 """Where the time of a step goes, of the accounted steps of a group: its parts, exposed communication, bubbles.
 
-    from scripts.analysis.step_account import about_exposed, bubbles, exposed, step_parts
+    from scripts.sets.step_breakdown import about_exposed, bubbles, exposed, step_parts
 
 Every README, chart and report takes these figures from here. Needs no torch.
 """
@@ -12,8 +12,8 @@ import numpy
 import pandas
 from scipy.special import fdtrc, stdtrit
 
-from scripts.analysis.sets import Group
-from scripts.analysis.words import count_of
+from scripts.sets.result_set import Group
+from scripts.stats.formatting import count_of
 
 PHASES = ("data", "copy", "forward", "backward", "exposed_comm", "wait", "optimizer", "other")
 MAY_LACK = {"exposed_comm", "wait"}

@@ -4,7 +4,7 @@
 
 Prints the counts and exits 0, or says in one line on stderr what is wrong and what to do, and exits 2.
 It reads names only, no file's content, and of a folder that was listed before not even these (see
-benchmarks/common/listing.py); a file that does not decode is the loader's to report. It counts what torchvision's
+benchmarks/common/data/listing.py); a file that does not decode is the loader's to report. It counts what torchvision's
 ImageFolder would read. The loader reads JPEGs and PNGs, whatever their names end in, and reports all others.
 
 Links are followed everywhere, also out of the tree: people link a shared ImageNet's train/ and val/, or some
@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy
 import tyro
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.listing import IMG_EXTENSIONS, list_images
+from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
+from benchmarks.common.system.errors import UserError
 
 LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
 

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from PIL import Image
 from tqdm import tqdm
 
-from benchmarks.common.decode import open_image
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import LARGEST_IMAGE_BYTES, read_regular
-from benchmarks.common.listing import Listing
+from benchmarks.common.data.decode import open_image
+from benchmarks.common.data.listing import Listing
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
 
 CHUNK, CHUNK_BYTES = 128, 1 << 26  # images that are written, and lost by a kill, together: whichever comes first
 SHORT_SIDE, QUALITY = 256, 90

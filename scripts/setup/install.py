@@ -17,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import replace_whole
-from benchmarks.common.gpus import BUILDS, fitting_build, look
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import replace_whole
+from benchmarks.common.system.gpus import BUILDS, fitting_build, look
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = "installed-from"  # in the environment: the words that say what was installed

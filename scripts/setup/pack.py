@@ -24,14 +24,14 @@ import numpy
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.arrays import ALIGNED, Damaged, checksum, header
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import locked, no_follow, sync_folder
-from benchmarks.common.fingerprint import known_fingerprint
-from benchmarks.common.listing import Listing, is_current, list_images
-from benchmarks.common.packed import VERSION, WHAT, Pack, note_checked, pack_path
-from benchmarks.common.results import write_whole
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.fingerprint import known_fingerprint
+from benchmarks.common.data.listing import Listing, is_current, list_images
+from benchmarks.common.data.mapped_arrays import ALIGNED, Damaged, checksum, header
+from benchmarks.common.data.packed import VERSION, WHAT, Pack, note_checked, pack_path
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import locked, no_follow, sync_folder
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
 

@@ -1,6 +1,6 @@
 """How many standard errors wide an interval must be for all of a family to hold at once with 95 % confidence.
 
-    from scripts.analysis.critical import dunnett, tukey, sidak
+    from scripts.stats.critical_values import dunnett, tukey, sidak
 
 They depend only on groups, runs and level, and are computed once a process by scipy (0.1 to 0.4 s each, seeded).
 """
@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import stdtrit
 from scipy.stats import multivariate_t, studentized_range
 
-from scripts.analysis.stats import CONFIDENCE
+from scripts.stats.intervals import CONFIDENCE
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Several strategies at once: every one against a baseline, or all pairs, with intervals that hold together.
 
-    from scripts.analysis.families import sample, against, over_fastest
+    from scripts.stats.families import sample, against, over_fastest
 
 Nine comparisons of equal things, each with a false alarm in 1 of 20, cry wolf in up to 1 of 3 sets. Here it is 1 of 20
 sets: the 95 % is that of all intervals of a family together. Against a baseline they are Dunnett's, and of all pairs,
@@ -14,7 +14,7 @@ so that the fastest may be picked after looking, Tukey and Kramer's. Both work o
   that is 3 times as noisy as the others is pooled in 7 of 10 sets of 3 rounds, and in 1 of 10 of 10 rounds.
 - A strategy with one run has no verdict, and no say in the variance.
 
-`tests/analysis/simulate.py` holds coverage and false alarms to account. Needs numpy and scipy only.
+`tests/stats/simulate.py` holds coverage and false alarms to account. Needs numpy and scipy only.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy
 from scipy.special import chdtrc
 
-from scripts.analysis import critical
-from scripts.analysis.stats import (
+from scripts.stats import critical_values
+from scripts.stats.intervals import (
     CONFIDENCE,
     CONSTANT,
     NO_REPEAT,
@@ -43,7 +43,7 @@ SUSPICION = 0.05  # Bartlett's p below which variances are not pooled
 @dataclasses.dataclass(frozen=True)
 class Sample:
     """The runs of one strategy: logarithm of throughput [num_runs], the round that each was part of, and its sitting
-    (scripts/analysis/sittings.py); () where all were of one."""
+    (scripts/sets/sessions.py); () where all were of one."""
 
     logs: numpy.ndarray
     rounds: Sequence[float]
@@ -128,7 +128,7 @@ def _family(
             estimate = judged(difference, 0.0, 1.0, 0.0, why=NO_REPEAT)
         elif limits is None:
             error, df = welch(first, second)
-            estimate = judged(difference, error, df, critical.sidak(len(usable), df))
+            estimate = judged(difference, error, df, critical_values.sidak(len(usable), df))
         else:
             error = numpy.sqrt(spread.variance * (1 / len(first) + 1 / len(second)))
             estimate = judged(difference, error, spread.df, limits[to], spread.blocked)
@@ -137,7 +137,7 @@ def _family(
 
 
 def _tukey_limits(samples: Mapping[str, Sample], pairs: list[tuple[str, str]], df: int) -> dict[str, float]:
-    return dict.fromkeys((to for _, to in pairs), critical.tukey(len(samples), df))
+    return dict.fromkeys((to for _, to in pairs), critical_values.tukey(len(samples), df))
 
 
 def _dunnett_limits(samples: Mapping[str, Sample], pairs: list[tuple[str, str]], df: int) -> dict[str, float]:
@@ -147,7 +147,7 @@ def _dunnett_limits(samples: Mapping[str, Sample], pairs: list[tuple[str, str]],
     for baseline in dict.fromkeys(to for _, to in pairs):
         runs = tuple(len(samples[of].logs) for of, to in pairs if to == baseline)
         level = CONFIDENCE ** (len(runs) / len(pairs))
-        found[baseline] = critical.dunnett(len(samples[baseline].logs), runs, df, level)
+        found[baseline] = critical_values.dunnett(len(samples[baseline].logs), runs, df, level)
     return found
 
 

@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Callable, Collection, Sequence
 
-from benchmarks.common.errors import UserError
+from benchmarks.common.system.errors import UserError
 
 
 def count(number: int, noun: str) -> str:

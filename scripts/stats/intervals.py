@@ -1,12 +1,12 @@
 """How sure a throughput is: its interval over runs, and the ratio of two strategies, each comparison by itself.
 
-    from scripts.analysis.stats import strategy_throughput, ratio
+    from scripts.stats.intervals import strategy_throughput, ratio
 
 A run is one process that timed several windows; a strategy in a set has several runs. A run's throughput is its total
 images over its total seconds, and a strategy's the geometric mean of its runs'. The windows' noise is in the runs'
 spread already and is not counted again: intervals are Student's t on the logarithms of the runs' throughputs (Welch's
-for a ratio, or of the differences of paired runs). Several strategies at once are a family: scripts/analysis/families.
-`tests/analysis/simulate.py` holds the error rates to account. Needs numpy and scipy only.
+for a ratio, or of the differences of paired runs). Several strategies at once are a family: scripts/stats/families.
+`tests/stats/simulate.py` holds the error rates to account. Needs numpy and scipy only.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """How sure an accuracy is: so many of n validation images right, by one training or by several with seeds of their own.
 
-    from scripts.analysis.proportions import wilson, over_seeds, differ
+    from scripts.stats.proportions import wilson, over_seeds, differ
 
 Repeats of one seed tell nothing of another: n is the number of images, and not that of repeats. With several seeds
 there are two sources of chance (Bouthillier et al. 2021): the seed, s^2 / n, and the images, p (1 - p) / N, which all
@@ -15,7 +15,7 @@ import numpy
 from scipy.special import stdtr, stdtrit
 from scipy.stats import binomtest, fisher_exact
 
-from scripts.analysis.stats import CONFIDENCE
+from scripts.stats.intervals import CONFIDENCE
 
 
 def over_seeds(fractions: Sequence[float], num_images: int) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Is B faster than A, measured round by round in one sitting? When to stop, and what can be said at any time.
 
-    from scripts.analysis.sequential import next_step
+    from scripts.stats.sequential import next_step
 
 Each round gives one logarithm of a ratio: B's throughput over A's, run one after the other in random order. After each
 round from FIRST_LOOK on the interval is looked at, and a clear answer ends it. Looking 17 times at ordinary intervals
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from scripts.analysis.stats import CONFIDENCE, NO_REPEAT, RatioEstimate, judged
+from scripts.stats.intervals import CONFIDENCE, NO_REPEAT, RatioEstimate, judged
 
 MOST_ROUNDS = 20  # finds 5 % in 92 of 100 where the sd from run to run is 4 %
 FIRST_LOOK = 4

@@ -1,6 +1,6 @@
 """Two recorded sets are two days: B's throughput over A's, where each day has an effect of its own.
 
-    from scripts.analysis.days import DaySpread, day_spread, between
+    from scripts.stats.two_days import DaySpread, day_spread, between
 
 More repeats do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
 settings, or given; without it there is a ratio and no verdict. `make ab`, both in one sitting, has no such trouble.
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.analysis import critical
-from scripts.analysis.families import Sample, Spread, find_spread
-from scripts.analysis.stats import NO_REPEAT, RatioEstimate, judged, welch
+from scripts.stats import critical_values
+from scripts.stats.families import Sample, Spread, find_spread
+from scripts.stats.intervals import NO_REPEAT, RatioEstimate, judged, welch
 
 MIN_SETS = 3
 UNKNOWN = "the day's effect is unknown"
@@ -72,4 +72,4 @@ def _between(
     total = 2 * day.sd**2 + error**2
     # a spread of few days rules; one that is given leaves that of the runs (Satterthwaite 1946)
     df = day.df if math.isfinite(day.df) else df * (total / error**2) ** 2 if error else math.inf
-    return judged(difference, math.sqrt(total), df, critical.sidak(num_compared, df))
+    return judged(difference, math.sqrt(total), df, critical_values.sidak(num_compared, df))

@@ -1,6 +1,6 @@
 """How batches come to a GPU: in which order its streams are told to copy, to wait and to compute.
 
-    .venv/bin/python -m pytest tests/benchmarks/test_host_batches.py
+    .venv/bin/python -m pytest tests/benchmarks/test_batch_readers.py
 
 The GPU is not there (tests/fake_gpus.py): tensors have no data, streams write down what they are told. The thread's
 work is done where it is handed in, as modes like that of tensors without data are a thread's own; that is the earliest
@@ -18,12 +18,12 @@ from fake_gpus import see_gpus
 from stand_ins import WithoutDriver
 from support import loaders
 
-from benchmarks.common import account, host_batches
-from benchmarks.common.config import Config
-from benchmarks.common.data import MEAN, STD, GlobalBatches, Loader, image_folders
-from benchmarks.common.decode import ON_GPU
-from benchmarks.common.devices import Worker
-from benchmarks.common.host_batches import Batch, HostBatches, ahead
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.batch_readers import Batch, HostBatches, ahead
+from benchmarks.common.data.decode import ON_GPU
+from benchmarks.common.data.loaders import MEAN, STD, GlobalBatches, Loader, batch_readers, image_folders
+from benchmarks.common.dist.devices import Worker
+from benchmarks.common.train import phase_recorder
 
 DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4
 COPY, NORMALISE = torch.ops.aten._to_copy.default, torch.ops.aten.addcmul.out
@@ -68,12 +68,12 @@ class Told:
 
         self.current = Stream(DEVICE, "of steps")
         patch.setattr(torch.cuda, "Stream", Stream)
-        patch.setattr(host_batches, "stream_of_copies", functools.cache(host_batches.stream_of_copies.__wrapped__))
+        patch.setattr(batch_readers, "stream_of_copies", functools.cache(batch_readers.stream_of_copies.__wrapped__))
         patch.setattr(torch.cuda, "stream", on)
         patch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
         patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self.note("keep", tensor, stream))
-        patch.setattr(host_batches, "ThreadPoolExecutor", AtOnce)
+        patch.setattr(batch_readers, "ThreadPoolExecutor", AtOnce)
 
     def note(self, what: str, tensor: torch.Tensor, stream=None) -> None:
         self.log.append((what, (stream or self.current).name, len(tensor) - 1))
@@ -114,7 +114,7 @@ def step_through(monkeypatch, prefetch: int, layout: str = "contiguous"):
         told.log.clear()
         loader.host_batches = ahead(on_host(), DEVICE, prefetch)
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
-        with account._marked(marks, lambda: len(told.log), loader, optimizer, waits=False):
+        with phase_recorder._marked(marks, lambda: len(told.log), loader, optimizer, waits=False):
             for number, (images, target) in enumerate(loader):
                 told.note("step", target)
                 assert images.device == target.device == DEVICE and images.shape == (number + 1, 3, 8, 8)
@@ -200,15 +200,15 @@ def test_only_the_gpus_decoder_reads_in_threads(tiny_data, monkeypatch):
     batches = GlobalBatches(40, 8, 5)
     images = image_folders(Config(data=str(tiny_data), image_size=32))[0]
     for decoder, in_threads in ((ON_GPU, True), ("", False), ("pillow", False)):
-        monkeypatch.setattr(host_batches, "resolved_decoder", lambda config, decoder=decoder: decoder)
+        monkeypatch.setattr(batch_readers, "resolved_decoder", lambda config, decoder=decoder: decoder)
         read = HostBatches(Config(workers=2), worker, images, batches)
-        assert (read.start.func is host_batches.in_threads) == in_threads
+        assert (read.start.func is batch_readers.in_threads) == in_threads
         assert [len(batch.target) for batch in read] == [8] * 5
 
 
 def test_a_long_pass_gives_its_memory_back(tiny_data, monkeypatch):
     """Protects validation's memory: training, which asks for no batch after the last, kept its own for good."""
-    monkeypatch.setattr(host_batches, "LONG", 5)
+    monkeypatch.setattr(batch_readers, "LONG", 5)
     train, _ = loaders(tiny_data, global_batch=2)  # 20 batches in 2 slots
     batches = iter(train)
     for _ in range(train.num_steps):

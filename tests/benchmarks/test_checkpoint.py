@@ -22,8 +22,12 @@ import torch
 from support import ROOT, environment
 
 from benchmarks import single
-from benchmarks.common import checkpoint
-from benchmarks.common.checkpoint import (
+from benchmarks.common.config.config import Config
+from benchmarks.common.model.model import draw_model
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.train import checkpoint
+from benchmarks.common.train.checkpoint import (
     about,
     compare_settings,
     load_checkpoint,
@@ -32,13 +36,9 @@ from benchmarks.common.checkpoint import (
     save_checkpoint,
     trained_with,
 )
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.model import draw_model
-from benchmarks.common.run_folder import RunFolder
-from scripts.probe.ranks import torchrun
-from scripts.suite import plan
-from scripts.suite.processes import of_run
+from scripts.runner import plan
+from scripts.runner.launch_ranks import torchrun
+from scripts.runner.processes import of_run
 
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2", sys.executable]
 LAUNCH = {"single": [sys.executable], "horovod_ddp": HOROVODRUN}

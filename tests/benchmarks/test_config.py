@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import ROOT
 
-from benchmarks.common.config import AT_LEAST, FIELDS, TYPES, Config, load_config, read_yaml, whole_batch
-from benchmarks.common.errors import UserError
-from benchmarks.common.precision import met_precision
-from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.config.config import AT_LEAST, FIELDS, TYPES, Config, load_config, read_yaml, whole_batch
+from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_value_that_the_strategy_cannot_honour_is_refused():
 def test_defaults_are_valid_and_every_field_says_what_it_is():
     """Protects --help, and a default outside its own limits."""
     assert load_config([]) == Config()
-    source = (ROOT / "benchmarks/common/config.py").read_text()
+    source = (ROOT / "benchmarks/common/config/config.py").read_text()
     for name in FIELDS:
         after = source.split(f"\n    {name}: ")[1].splitlines()
         assert after[1].startswith('    """'), name

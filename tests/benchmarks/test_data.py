@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, refusal, save, spoil
 
-from benchmarks.common import machine
-from benchmarks.common.data import GlobalBatches
-from benchmarks.common.errors import UserError
+from benchmarks.common.data.loaders import GlobalBatches
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
 
 
 def dealt(num_images, global_batch, num_steps, num_shards, epoch=0, shuffle=True, start_step=0):

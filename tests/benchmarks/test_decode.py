@@ -24,12 +24,12 @@ from support import ROOT, environment, loaders, pixels, put, save
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from benchmarks.common import decode
-from benchmarks.common.config import Config
-from benchmarks.common.crops import NUMBERS, View, centre_view, finish, random_numbers, random_view
-from benchmarks.common.decode import DECODERS, ON_GPU, loads, reader, resolved_decoder
-from benchmarks.common.errors import UserError
-from benchmarks.common.photographs import Files, Photographs
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.crops import NUMBERS, View, centre_view, finish, random_numbers, random_view
+from benchmarks.common.data.decode import DECODERS, ON_GPU, loads, reader, resolved_decoder
+from benchmarks.common.data.image_dataset import Files, Photographs
+from benchmarks.common.data.loaders import decode
+from benchmarks.common.system.errors import UserError
 
 HERE = [pytest.param(name, marks=pytest.mark.skipif(bool(loads(name)), reason=str(loads(name)))) for name in DECODERS]
 
@@ -278,8 +278,8 @@ def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
 def test_nothing_is_said_about_libraries_that_nobody_asked_for(tiny_data):
     """Protects the user's terminal from nvimgcodec, which calls it an error that nvJPEG2000 is not installed."""
     code = f"""
-from benchmarks.common.photographs import *
-from benchmarks.common.decode import *
+from benchmarks.common.data.image_dataset import *
+from benchmarks.common.data.decode import *
 import functools, sys
 from pathlib import Path
 images = Files(Path({str(tiny_data)!r}) / "train")
@@ -316,7 +316,7 @@ def test_an_image_is_finished_by_its_own_thread_alone():
     Mutant: the flip as one operation of torch, which goes to all threads from 32,768 values on."""
     code = """
 import os, threading, torch
-from benchmarks.common.crops import View, finish
+from benchmarks.common.data.crops import View, finish
 box, out = torch.zeros(300, 400, 3, dtype=torch.uint8), torch.empty(224, 224, 3, dtype=torch.uint8)
 found = []
 def work():

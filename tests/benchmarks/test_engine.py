@@ -18,18 +18,18 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from benchmarks import model_parallel, single
-from benchmarks.common.agreement import count_devices, identities
-from benchmarks.common.clock import Clock, check_windows_fit
-from benchmarks.common.config import Config
-from benchmarks.common.data import build_loaders
-from benchmarks.common.decode import resolved_decoder
-from benchmarks.common.devices import Worker, all_reduce_sum
-from benchmarks.common.engine import fit
-from benchmarks.common.errors import UserError
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.outcome import leave
-from benchmarks.common.results import TABLES
-from benchmarks.common.settings import Shape
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import Shape
+from benchmarks.common.data.decode import resolved_decoder
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.dist.agreement import count_devices, identities
+from benchmarks.common.dist.devices import Worker, all_reduce_sum
+from benchmarks.common.model.model import build_model, build_optimizer
+from benchmarks.common.store.results import TABLES
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.train.clock import Clock, check_windows_fit
+from benchmarks.common.train.engine import fit
+from benchmarks.common.train.exit_codes import leave
 
 CPU = torch.device("cpu")
 

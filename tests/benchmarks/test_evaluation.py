@@ -23,14 +23,14 @@ from torch.nn.functional import cross_entropy
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # for the ranks, which no pytest started
 
-from benchmarks.common.config import Config  # noqa: E402
-from benchmarks.common.data import MEAN, STD, build_loaders, image_folders  # noqa: E402
-from benchmarks.common.devices import Worker, all_reduce_sum  # noqa: E402
-from benchmarks.common.engine import fit  # noqa: E402
-from benchmarks.common.model import build_model, build_optimizer  # noqa: E402
-from benchmarks.common.outcome import leave  # noqa: E402
-from benchmarks.common.results import read_table  # noqa: E402
-from benchmarks.common.settings import Shape  # noqa: E402
+from benchmarks.common.config.config import Config  # noqa: E402
+from benchmarks.common.config.settings import Shape  # noqa: E402
+from benchmarks.common.data.loaders import MEAN, STD, build_loaders, image_folders  # noqa: E402
+from benchmarks.common.dist.devices import Worker, all_reduce_sum  # noqa: E402
+from benchmarks.common.model.model import build_model, build_optimizer  # noqa: E402
+from benchmarks.common.store.results import read_table  # noqa: E402
+from benchmarks.common.train.engine import fit  # noqa: E402
+from benchmarks.common.train.exit_codes import leave  # noqa: E402
 
 CPU = torch.device("cpu")
 # Ranks, global batch, images. The last batch holds 3, 1, 2, 3, 23 and 1 of them: some ranks have no share of it.

@@ -1,6 +1,6 @@
 """How a rank ends.
 
-.venv/bin/python -m pytest tests/benchmarks/test_outcome.py
+.venv/bin/python -m pytest tests/benchmarks/test_exit_codes.py
 """
 
 import subprocess
@@ -11,8 +11,8 @@ from support import ROOT, environment
 
 RANK = """
 import atexit, time
-from benchmarks.common.errors import UserError
-from benchmarks.common.outcome import guarded
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.train.exit_codes import guarded
 atexit.register(time.sleep, 1000)  # as a thread of gloo does that waits for the interpreter, which waits for it
 def main():
     print("trained")

@@ -21,7 +21,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config import Config
+from benchmarks.common.config.config import Config
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=8, loader="synthetic", **STEPS)
 FAST = {"ddp", "model_parallel"}

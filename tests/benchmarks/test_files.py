@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import home, locked, open_lock, read_regular, replace_whole
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import home, locked, open_lock, read_regular, replace_whole
 
 
 def test_a_regular_file_is_read_also_through_a_link(tmp_path):
@@ -82,10 +82,10 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path):
 
 HOMELESS = """
 from pathlib import Path
-from benchmarks.common.files import home
-from benchmarks.common.fingerprint import known_fingerprint
-from benchmarks.common.listing import cached, list_images
-from benchmarks.common.packed import note_checked, was_checked
+from benchmarks.common.system.files import home
+from benchmarks.common.data.fingerprint import known_fingerprint
+from benchmarks.common.data.listing import cached, list_images
+from benchmarks.common.data.packed import note_checked, was_checked
 data = Path("data/imagenet-mini")
 note_checked(data)
 print(home(), len(list_images(data / "val")), known_fingerprint(data), was_checked(data))

@@ -10,8 +10,8 @@ import torch
 from support import run_strategy
 
 from benchmarks import ddp_compile, ddp_compressed, fsdp, local_sgd
-from benchmarks.common.config import Config
-from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.config.config import Config
+from benchmarks.common.system.errors import Unavailable, UserError
 
 SMALL = {"arch": "resnet18", "image_size": 32, "global_batch": 8, "loader": "synthetic"}
 

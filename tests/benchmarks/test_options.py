@@ -17,15 +17,16 @@ import torch
 from support import CPU, ROOT, environment, run_strategy
 from torch._dynamo.utils import counters
 
-from benchmarks.common import compiling, outcome
-from benchmarks.common.clock import first_timed
-from benchmarks.common.config import Config
-from benchmarks.common.devices import Worker, ddp_options
-from benchmarks.common.errors import Unavailable, UserError
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.record import Record
-from benchmarks.common.run_folder import VARIABLE, RunFolder
-from benchmarks.common.settings import Shape, ask, settings_hash, shape_in
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import Shape, ask, settings_hash, shape_in
+from benchmarks.common.dist.devices import Worker, ddp_options
+from benchmarks.common.model.model import build_model, build_optimizer
+from benchmarks.common.store.run_folder import VARIABLE, RunFolder
+from benchmarks.common.system import compiling
+from benchmarks.common.system.errors import Unavailable, UserError
+from benchmarks.common.train import exit_codes
+from benchmarks.common.train.clock import first_timed
+from benchmarks.common.train.record import Record
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
 ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph")
@@ -105,7 +106,7 @@ def test_a_strategy_refuses_an_option_that_would_do_nothing(name, field, monkeyp
     """Protects rows from saying `compile` of a model whose whole forward pass, which is compiled, nobody calls, or
     `cuda_graphs` of one that is compiled anew without."""
     monkeypatch.setattr(sys, "argv", [name, f"--{field.replace('_', '-')}"])
-    monkeypatch.setattr(outcome, "guarded", lambda main: main())  # which would end this process
+    monkeypatch.setattr(exit_codes, "guarded", lambda main: main())  # which would end this process
     with pytest.raises(UserError, match=f"this strategy cannot honour {field}=True; it takes False"):
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")
 

@@ -1,6 +1,6 @@
 """Where the time of a step and of a run goes: nothing is left out, and a planted delay lands where it belongs.
 
-.venv/bin/python -m pytest tests/benchmarks/test_account.py
+.venv/bin/python -m pytest tests/benchmarks/test_phase_recorder.py
 """
 
 import dataclasses
@@ -20,17 +20,17 @@ from support import ROOT, environment, run_strategy
 from torchvision.models import ResNet18_Weights, ResNet50_Weights, ResNet152_Weights
 
 from benchmarks import single
-from benchmarks.common import account
-from benchmarks.common.clock import Clock
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.model import flops_per_image
-from benchmarks.common.results import read_table
-from scripts.analysis.loader import WHATS, verdict
-from scripts.probe.loader import ROUNDS
-from scripts.probe.overhead import interval
-from scripts.probe.ranks import horovodrun, torchrun
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.model.model import flops_per_image
+from benchmarks.common.store.results import read_table
+from benchmarks.common.train import phase_recorder
+from benchmarks.common.train.clock import Clock
+from scripts.runner.launch_ranks import horovodrun, torchrun
+from scripts.studies.loaders.verdict import WHATS, verdict
+from scripts.studies.loaders.verdict_measure import ROUNDS
+from scripts.studies.peers.overhead import interval
 
-PARTS = [f"{phase}_ms" for phase in (*account.PHASES, "exposed_comm")]
+PARTS = [f"{phase}_ms" for phase in (*phase_recorder.PHASES, "exposed_comm")]
 DELAYS_MS = {"single": 20, "ddp": 20, "horovod_ddp": 60}  # Horovod's waits vary by 6 ms from median to median
 PLACES = {
     "loader": "data_ms",
@@ -131,8 +131,8 @@ def test_the_step_without_exchange_exchanges_nothing(planted, name):
 
 def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch):
     """Protects the difference between none (0) and not known (empty)."""
-    phases = dict.fromkeys([*account.PHASES, "step"], 1.0)
-    monkeypatch.setattr(account, "_phases_ms", lambda clock, marks: phases)
+    phases = dict.fromkeys([*phase_recorder.PHASES, "step"], 1.0)
+    monkeypatch.setattr(phase_recorder, "_phases_ms", lambda clock, marks: phases)
     config, worker = single.start_worker(Config(account_steps=2), single.Place())
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
 
@@ -141,13 +141,13 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
 
     def taken(num_devices):
         nothing = (config, worker, optimizer, NoBatches(), lambda batches, lr: None, lambda tensor: tensor)
-        return account.take_apart(*nothing, None, num_devices)
+        return phase_recorder.take_apart(*nothing, None, num_devices)
 
     rows, summary = taken(num_devices=1)
     assert [row["exposed_comm_ms"] for row in rows] == [0, 0] and summary == {"exposed_comm_ms": 0}
     rows, summary = taken(num_devices=2)  # in one process
     assert [row["exposed_comm_ms"] for row in rows] == [None, None] and summary == {}
-    monkeypatch.setattr(account, "gather", lambda values, worker, reduce: torch.tensor(values).repeat(2, 1))
+    monkeypatch.setattr(phase_recorder, "gather", lambda values, worker, reduce: torch.tensor(values).repeat(2, 1))
     worker = dataclasses.replace(worker, world_size=2)
     rows, summary = taken(num_devices=2)
     assert [row["exposed_comm_ms"] for row in rows] == [None] * 4 and summary == {}
@@ -161,13 +161,13 @@ def test_the_account_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config,
     def watched(config, worker, optimizer, train, *rest):
         model = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         before = [parameter.clone() for parameter in model]
-        result = account.take_apart(config, worker, optimizer, train, *rest)
+        result = phase_recorder.take_apart(config, worker, optimizer, train, *rest)
         weights.extend(zip(before, model, strict=True))
         assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
         assert train.fetch.__func__ is type(train).fetch and train.to_device.__func__ is type(train).to_device
         return result
 
-    monkeypatch.setattr("benchmarks.common.engine.take_apart", watched)
+    monkeypatch.setattr("benchmarks.common.train.engine.take_apart", watched)
     single.main(load_config(["--config", str(tiny_config), "--data", str(tiny_data), "--account-steps", "2"]))
     assert weights and all(torch.equal(before, after) for before, after in weights)
     assert torch.autograd.backward is backward
@@ -207,7 +207,7 @@ def test_flops_agree_with_those_that_torchvision_publishes(arch, weights):
 
 def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_config):
     """Protects the sentence in the report: it follows from the three rates, which real training gave."""
-    command = [sys.executable, "-m", "scripts.probe.loader", "--results", tmp_path]
+    command = [sys.executable, "-m", "scripts.studies.loaders.verdict_measure", "--results", tmp_path]
     command += ["--config", tiny_config, "--data", tiny_data]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -264,7 +264,7 @@ def test_marks_book_the_time_before_them():
     """Protects the sums that everything above rests on, without a machine's noise."""
     clock = Clock(torch.device("cpu"))
     marks = [("", 1.0), ("other", 1.5), ("data", 2.0), ("other", 2.25), ("backward", 4.0), ("backward", 5.0)]
-    taken = account._phases_ms(clock, marks)
+    taken = phase_recorder._phases_ms(clock, marks)
     assert taken == {
         "data": 500,
         "copy": 0,

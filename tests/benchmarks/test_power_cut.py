@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from power_cut import content, recorded, states
 
-from benchmarks.common import files
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import make_folder, replace_whole, sync_folder
-from benchmarks.common.results import append_rows, read_table
+from benchmarks.common.store.results import append_rows, read_table
+from benchmarks.common.system import files
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import make_folder, replace_whole, sync_folder
 
 OLD = [{"run_id": "old", "window": n, "images": 8, "seconds": 0.5} for n in range(2)]
 NEW = [{"run_id": "new", "window": n, "images": 8, "seconds": 0.25} for n in range(2)]

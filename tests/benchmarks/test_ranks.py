@@ -8,10 +8,10 @@ import threading
 import pytest
 import torch
 
-from benchmarks.common.config import Config
-from benchmarks.common.devices import all_reduce_sum, start_worker
-from benchmarks.common.errors import UserError
-from benchmarks.common.ranks import Place, find_place, rank_first
+from benchmarks.common.config.config import Config
+from benchmarks.common.dist.devices import all_reduce_sum, start_worker
+from benchmarks.common.dist.ranks import Place, find_place, rank_first
+from benchmarks.common.system.errors import UserError
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 HOROVODRUN = {"HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_SIZE": "3", "HOROVOD_LOCAL_SIZE": "2"}

@@ -17,17 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import ROOT
 
-from benchmarks.common import files
-from benchmarks.common import results as tables
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import locked
-from benchmarks.common.results import TABLES, TEXT_COLUMNS, add_settings, append_rows, cell, plain, read_table
-from benchmarks.common.settings import settings_hash
+from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.store import results as tables
+from benchmarks.common.store.results import TABLES, TEXT_COLUMNS, add_settings, append_rows, cell, plain, read_table
+from benchmarks.common.system import files
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import locked
 
 APPENDER = """
 import sys
 from pathlib import Path
-from benchmarks.common.results import append_rows
+from benchmarks.common.store.results import append_rows
 for n in range(int(sys.argv[3])):
     append_rows(Path(sys.argv[1]), "windows", [{"run_id": sys.argv[2], "window": n, "images": 8}] * 2)
 """
@@ -190,8 +190,8 @@ def test_writers_at_once_lose_no_row(tmp_path):
 MEASURER = """
 import sys
 from pathlib import Path
-from benchmarks.common.results import add_settings
-from scripts.probe import measured
+from benchmarks.common.store.results import add_settings
+from scripts.runner import measured_figures
 measured.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
 for n in range(100):
     measured.add_rows(Path(sys.argv[1]) / "measured" / "some.csv", [{"writer": sys.argv[2], "n": n}])

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.config import AT_LEAST, AT_MOST, TYPES, Config, load_config
-from benchmarks.common.errors import UserError
-from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import ask
+from benchmarks.common.config.config import AT_LEAST, AT_MOST, TYPES, Config, load_config
+from benchmarks.common.config.settings import ask
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
 
 ASKED = ask(Config(), "ddp", 2, 1, 1, "")
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)

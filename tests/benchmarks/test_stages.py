@@ -21,13 +21,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import model_parallel, single
-from benchmarks.common.config import Config
-from benchmarks.common.cuts import balanced_cuts
-from benchmarks.common.data import build_loaders
-from benchmarks.common.devices import Worker
-from benchmarks.common.errors import UserError
-from benchmarks.common.model import build_model, build_optimizer, learning_rate
-from benchmarks.common.stages import (
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.dist.devices import Worker
+from benchmarks.common.model.cuts import balanced_cuts
+from benchmarks.common.model.model import build_model, build_optimizer, learning_rate
+from benchmarks.common.model.stages import (
     FLOPS_PER_BYTE,
     Staged,
     block_times,
@@ -37,7 +36,8 @@ from benchmarks.common.stages import (
     send,
     trace,
 )
-from scripts.probe import ranks
+from benchmarks.common.system.errors import UserError
+from scripts.runner import launch_ranks
 
 CPU = torch.device("cpu")
 SMALL = Config(
@@ -230,7 +230,7 @@ def torchrun(config: Config, module: str, *flags: str) -> dict:
     run_dir.mkdir(parents=True, exist_ok=True)
     changed = {name: value for name, value in vars(config).items() if value != getattr(Config(), name)}
     options = [text for name, value in changed.items() for text in ("--" + name.replace("_", "-"), str(value))]
-    start, variables = ranks.torchrun(2, tempfile.mkdtemp(dir=run_dir))
+    start, variables = launch_ranks.torchrun(2, tempfile.mkdtemp(dir=run_dir))
     command = [*start, "-m", module]
     one_thread = {"THREADS_PER_RANK": "1", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(

@@ -16,13 +16,13 @@ import torch
 from fault_runs import finish, run, start, until_planted
 from support import CPU, ROOT
 
-from benchmarks.common.agreement import StopRequest, stop_request
-from benchmarks.common.config import Config
-from benchmarks.common.devices import Worker
-from benchmarks.common.results import read_table
-from benchmarks.common.run_folder import RunFolder
-from scripts.suite.attempt import GRACE_S, checkpoint_grace_s
-from scripts.suite.verdict import Ended, why_interrupted
+from benchmarks.common.config.config import Config
+from benchmarks.common.dist.agreement import StopRequest, stop_request
+from benchmarks.common.dist.devices import Worker
+from benchmarks.common.store.results import read_table
+from benchmarks.common.store.run_folder import RunFolder
+from scripts.runner.attempt import GRACE_S, checkpoint_grace_s
+from scripts.runner.run_status import Ended, why_interrupted
 
 TERM = signal.SIGTERM
 

@@ -15,11 +15,11 @@ import pytest
 from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, ROOT, RUNNABLE, STRATEGIES, environment, run_strategy
 
 from benchmarks import ddp_spawn
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.results import read_table
-from benchmarks.common.settings import Shape
-from scripts.suite.preflight import all_strategies
-from scripts.suite.room import tell_of
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.config.settings import Shape
+from benchmarks.common.store.results import read_table
+from scripts.runner.memory_check import tell_of
+from scripts.runner.preflight import all_strategies
 
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
 SHAPES = {

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from support import recorded
 
-from benchmarks.common.results import TABLES, append_rows
-from scripts.analysis.sets import load_set
-from scripts.analysis.stats import Estimate
-from scripts.report import bars, charts
-from scripts.report import plot as plot_results
-from scripts.report.learning import learning_chart
-from scripts.report.memory import bounds
-from scripts.report.plot import Options, command, draw, main, summary_table
+from benchmarks.common.store.results import TABLES, append_rows
+from scripts.charts import bars, throughput
+from scripts.charts import plot as plot_results
+from scripts.charts.learning_curves import learning_chart
+from scripts.charts.memory_chart import bounds
+from scripts.charts.plot import Options, command, draw, main, summary_table
+from scripts.sets.result_set import load_set
+from scripts.stats.intervals import Estimate
 
 ROOT = Path(__file__).parents[2]
 COMMON = {
@@ -99,7 +99,7 @@ def test_the_command_draws_every_chart_in_png_and_svg(tmp_path):
     add_run(folder, strategy="apex_ddp", status="skipped", reason="needs CUDA; run it on a GPU")
     output = tmp_path / "out put"
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.report.plot", "--results", folder, "--output", output],
+        [sys.executable, "-m", "scripts.charts.plot", "--results", folder, "--output", output],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -126,7 +126,7 @@ def test_the_command_draws_every_chart_in_png_and_svg(tmp_path):
 
 def test_no_torch_is_imported():
     # A plot must start in a blink on a machine without torch.
-    code = "import sys, scripts.report.plot, scripts.analysis.compare; print('torch' in sys.modules)"
+    code = "import sys, scripts.charts.plot, scripts.sets.compare; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
@@ -160,7 +160,7 @@ def test_an_epoch_that_is_no_whole_imagenet_is_not_called_measured(tmp_path, col
             for n in (1, 2, 3)
         ],
     )
-    assert "worked out" in charts._epoch_bar(load_set(folder), load_set(folder).groups[0], 0).cells[2]
+    assert "worked out" in throughput._epoch_bar(load_set(folder), load_set(folder).groups[0], 0).cells[2]
 
 
 def test_other_sizes_of_image_share_no_axis(tmp_path):
@@ -169,8 +169,8 @@ def test_other_sizes_of_image_share_no_axis(tmp_path):
     two = write_set(tmp_path / "two", {"ddp": 20}, image_size=224, num_epochs=0)
     for sets, num_panels in (([one], 1), ([one, two], 2)):
         loaded = [load_set(path) for path in sets]
-        throughput, epoch = (chart(loaded) for chart in (charts.throughput_chart, charts.epoch_chart))
-        assert len(throughput.axes) == num_panels + 1  # and the legend's place
+        rates, epoch = (chart(loaded) for chart in (throughput.throughput_chart, throughput.epoch_chart))
+        assert len(rates.axes) == num_panels + 1  # and the legend's place
         ours, published = epoch.axes[:num_panels], epoch.axes[num_panels]
         assert [len(axes.get_yticks()) for axes in ours] == [2, 1][:num_panels]
         assert "224 px" in published.get_xlabel() and "48 px" in ours[0].get_xlabel()
@@ -183,7 +183,7 @@ def test_speedups_are_sorted_and_have_the_ideal(tmp_path):
     rows = pandas.read_csv(folder / "runs.csv", dtype=str, keep_default_na=False)
     rows.loc[rows.strategy == "single", "world_size"] = "1"
     rows.to_csv(folder / "runs.csv", index=False)
-    axes = charts.speedup_chart([load_set(folder)]).axes[0]
+    axes = throughput.speedup_chart([load_set(folder)]).axes[0]
     names = [label.get_text().split("\n")[0] for label in axes.get_yticklabels()]
     assert names == ["ddp", "pipeline", "dataparallel"]
     ideal = {line.get_ydata().mean(): line.get_xdata()[0] for line in axes.lines if line.get_color() == bars.IDEAL}
@@ -194,7 +194,7 @@ def test_speedups_are_sorted_by_themselves():
     """Mutant: the order of throughput, in which what is over a faster baseline comes first."""
     values = {"over bf16": 0.9, "ddp": 1.2, "pipeline": 1.1}
     made = [bars.Bar(name, value, None, None, [], ("", "", ""), True, 0) for name, value in values.items()]
-    assert [bar.label for bar in charts._fastest_first(made)] == ["ddp", "pipeline", "over bf16"]
+    assert [bar.label for bar in throughput._fastest_first(made)] == ["ddp", "pipeline", "over bf16"]
 
 
 def test_equal_curves_are_one_line_and_named(tmp_path):
@@ -339,4 +339,4 @@ def test_no_csv_is_a_traceback_and_no_good_row_is_dropped(tmp_path_factory, data
         figure = chart(sets)
         if figure:
             figure.savefig(folder / "chart.svg")
-            assert chart is charts.speedup_chart or "ddp" in svg_text(folder / "chart.svg")
+            assert chart is throughput.speedup_chart or "ddp" in svg_text(folder / "chart.svg")

@@ -28,11 +28,11 @@ import psutil
 from fault_runs import processes_of
 from support import ROOT, draw_images, environment, hear_sigint
 
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.packed import Pack, pack_path
-from benchmarks.common.results import read_table
-from scripts.probe.measured import MEASURED, add_rows
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.packed import Pack, pack_path
+from benchmarks.common.store.results import read_table
+from benchmarks.common.system.errors import UserError
+from scripts.runner.measured_figures import MEASURED, add_rows
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GONE_S, GONE_SLURM_S = 10.0, 45.0  # Slurm has its own patience with tasks that it ends
@@ -54,11 +54,12 @@ limit_s: 200
 SYNTHETIC, FOLDER = "loader: synthetic\nworkers: 0\n", "loader: folder\nworkers: 1\n"
 # Which processes there are, by what is in their command line, the first that fits.
 KINDS = (
-    ("loop", "scripts.suite.bench"),
-    ("attempt", "scripts.suite.attempt"),
+    ("loop", "scripts.runner.bench"),
+    ("attempt", "scripts.runner.attempt"),
     ("torchrun", "torch.distributed.run"),
     ("rank", "benchmarks."),
-    ("plot", "scripts.report."),
+    ("plot", "scripts.charts."),
+    ("plot", "scripts.pages."),
     ("pack", "scripts.setup.pack"),
     ("launcher", "launchers/"),
     ("submitter", "slurm_submit.sh"),
@@ -365,9 +366,9 @@ def play_pack(number: int, base: Path, data: Path, rng: random.Random) -> Kill:
 def play_report(number: int, base: Path, results: Path, rng: random.Random) -> Kill:
     """Drawing leaves the tables as they are, whenever it is killed."""
     base.mkdir()
-    module = rng.choice(("plot", "page"))
+    module = rng.choice(("scripts.charts.plot", "scripts.pages.page"))
     before = {path: path.read_bytes() for path in results.glob("*.csv")}
-    command = [sys.executable, "-m", f"scripts.report.{module}", "--results", results]
+    command = [sys.executable, "-m", module, "--results", results]
     kill = play_one("report", number, command, {"TMPDIR": base}, base, rng, within_s=12)
     if any(path.read_bytes() != content for path, content in before.items()):
         kill.faults.append("a table has changed")

@@ -24,13 +24,13 @@ import pytest
 from fault_runs import Matrix, finish, output_of, processes_of, run, soon, start, until, until_planted
 from support import NUM_VAL, ROOT, environment
 
-from benchmarks.common.checkpoint import load_checkpoint
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import TABLES, add_settings, append_rows, read_table
-from benchmarks.common.settings import ask, settings_hash
-from scripts.suite.plan import last_statuses
-from scripts.suite.verdict import first_cause
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import ask, settings_hash
+from benchmarks.common.store.results import TABLES, add_settings, append_rows, read_table
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.train.checkpoint import load_checkpoint
+from scripts.runner.plan import last_statuses
+from scripts.runner.run_status import first_cause
 
 SLURM = ROOT / "scripts/setup/slurm_local.sh"
 NO_HOROVOD = "Horovod is not installed; scripts/setup/install_horovod.sh"
@@ -195,7 +195,7 @@ def test_a_killed_single_process_says_the_same(matrix, results):
 
 @pytest.mark.slow
 def test_ranks_end_when_even_the_supervisor_is_killed(matrix, results):
-    """SIGKILL to scripts/suite/attempt.py: its run must not go on beside the next one; the loop writes its row."""
+    """SIGKILL to scripts/runner/attempt.py: its run must not go on beside the next one; the loop writes its row."""
     suite = [ROOT / "launchers" / "all.sh"]
     process = start(suite, results, "slow", STRATEGIES="single", REPEATS=1, ARGS="--steps 1000")
     run_dir = until_planted(results)
@@ -207,7 +207,7 @@ def test_ranks_end_when_even_the_supervisor_is_killed(matrix, results):
     assert (ended.code, ended.row["status"], ended.row["run_id"]) == (1, "failed", run_dir.name)
     assert ended.row["reason"].startswith("SIGKILL ended the attempt")
     seconds = ended.ended_at - began
-    matrix.add(5, "scripts/suite/attempt.py is SIGKILLed", "failed; the loop writes its row; no process left", seconds)
+    matrix.add(5, "scripts/runner/attempt.py is SIGKILLed", "failed; the loop writes its row; no process left", seconds)
 
 
 @pytest.mark.slow
@@ -446,8 +446,8 @@ def test_a_hostile_data_set_trains_and_its_names_do_no_harm(matrix, results, own
     lines = (results / "runs.csv").read_text().splitlines()
     assert (read_table(results, "runs").repeat > 0).sum() == 2  # beside those that warmed up
     assert not any(cell.startswith(("=", "+", "@")) for line in lines for cell in line.split(","))
-    if find_spec("scripts.report.page"):
-        reporting = [sys.executable, "-m", "scripts.report.page", "--results", results]
+    if find_spec("scripts.pages.page"):
+        reporting = [sys.executable, "-m", "scripts.pages.page", "--results", results]
         done = subprocess.run(reporting, cwd=ROOT, env=environment(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "<script>.JPEG" not in (results / "report.html").read_text()

@@ -8,7 +8,7 @@ import random
 import pytest
 from faults.kill_fuzz import Kill, Set, play
 
-from benchmarks.common.results import append_rows
+from benchmarks.common.store.results import append_rows
 
 ROW = {"run_id": "ddp-1-1", "strategy": "ddp", "status": "failed", "repeat": 1}
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy
 from hypothesis import strategies as st
 
-from benchmarks.common.arrays import ALIGNED, DTYPES, checksum
+from benchmarks.common.data.mapped_arrays import ALIGNED, DTYPES, checksum
 
 PLACES = st.integers(0, 2**16 - 1)  # a part of the length, in 65536ths
 HUGE = st.sampled_from(

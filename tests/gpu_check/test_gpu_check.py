@@ -16,17 +16,17 @@ import pytest
 from fault_runs import processes_of
 from support import ROOT, STRATEGIES, environment
 
-from benchmarks.common.config import load_config
-from benchmarks.common.results import append_rows
-from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.config.config import load_config
+from benchmarks.common.store.results import append_rows
+from benchmarks.common.store.run_folder import RunFolder
 from scripts.gpu_check import judges, run
 from scripts.gpu_check.check import DRY, GPU, Check
+from scripts.gpu_check.check_page import write_page
+from scripts.gpu_check.check_process import launcher_of, planned
+from scripts.gpu_check.check_queue import work
+from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
-from scripts.gpu_check.page import write_page
-from scripts.gpu_check.running import launcher_of, planned
-from scripts.gpu_check.state import Deadline, State
-from scripts.gpu_check.work import work
-from scripts.suite import processes
+from scripts.runner import processes
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 
@@ -143,7 +143,7 @@ def test_nothing_starts_that_does_not_fit_before_the_deadline(tmp_path):
 
 def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch):
     """Protects the page: a check that overruns is ended, and is no failure, for nobody knows."""
-    monkeypatch.setattr("scripts.gpu_check.running.OVERTIME_S", 0.5)
+    monkeypatch.setattr("scripts.gpu_check.check_process.OVERTIME_S", 0.5)
     listed = [shell("slow", "sleep 60; echo done", tmp_path)]
     state, left = do(listed, tmp_path, deadline=Deadline(0.5))
     assert state.ended == {} and left == {"slow": "not reached: the deadline cut it short"}
@@ -151,7 +151,7 @@ def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch)
 
 def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatch):
     """Protects the page: six checks that end slowly, one after the other, would outlast the lease."""
-    monkeypatch.setattr("scripts.gpu_check.running.OVERTIME_S", 0.5)
+    monkeypatch.setattr("scripts.gpu_check.check_process.OVERTIME_S", 0.5)
     slow = "trap 'echo told >> $MARKS; sleep 1; echo gone >> $MARKS; exit' TERM; while :; do sleep 0.1; done"
     _, left = do([shell(name, slow, tmp_path) for name in "abc"], tmp_path, lanes=3, deadline=Deadline(2))
     assert (tmp_path / "marks").read_text().split() == ["told"] * 3 + ["gone"] * 3
@@ -160,7 +160,7 @@ def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatc
 
 def test_runs_of_a_check_that_had_to_be_killed_are_ended(tmp_path, monkeypatch):
     """Protects the GPU's memory: a proof that does not answer leaves ranks, which no parent knows."""
-    monkeypatch.setattr("scripts.gpu_check.running.GRACE_S", 0.2)
+    monkeypatch.setattr("scripts.gpu_check.check_process.GRACE_S", 0.2)
     logs = tmp_path / "proof/verify/logs/x"
     text = f"trap '' TERM; mkdir -p {logs}; RUN_DIR={logs} setsid sh -c 'trap : TERM; sleep 60; sleep 60' & wait; wait"
     check = shell("proof", text, tmp_path, limit_s=1.0)
@@ -220,8 +220,8 @@ import signal, sys
 from pathlib import Path
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.judges import said
-from scripts.gpu_check.state import Deadline, State
-from scripts.gpu_check.work import work
+from scripts.gpu_check.check_state import Deadline, State
+from scripts.gpu_check.check_queue import work
 folder, heard = Path(sys.argv[1]), []
 signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
 told = {"RESULTS": str(folder), "MARKS": str(folder / "marks")}
@@ -291,13 +291,13 @@ def test_256_images_are_halved_until_they_fit(monkeypatch):
 
 
 def test_a_driver_too_old_is_said_before_anything_starts(tmp_path, monkeypatch, capsys):
-    from benchmarks.common.errors import UserError
+    from benchmarks.common.system.errors import UserError
 
     def unusable():
         raise UserError("driver 450 is too old for torch 2.15")
 
     monkeypatch.delenv("NUM_GPUS", raising=False)
-    monkeypatch.setattr("benchmarks.common.machine.usable_gpus", unusable)
+    monkeypatch.setattr("benchmarks.common.system.machine.usable_gpus", unusable)
     monkeypatch.setenv("RESULTS", str(tmp_path / "x"))
     with pytest.raises(UserError, match="too old"):
         run.main(run.Options())
@@ -339,8 +339,8 @@ def test_other_processes_are_said_of_what_is_timed(tmp_path):
 @pytest.mark.parametrize("num_gpus, cores, lanes", [(0, 2, 2), (1, 16, 6), (8, 64, 4), (8, 16, 2)])
 def test_each_rank_of_each_lane_has_two_cores(monkeypatch, num_gpus, cores, lanes):
     """Protects several GPUs: a check there has a rank on each, and six at once would share few cores."""
-    monkeypatch.setattr("benchmarks.common.machine.num_cores", lambda: cores)
-    monkeypatch.setattr("benchmarks.common.machine.gpu_memory_bytes", lambda num_used: 80e9)
+    monkeypatch.setattr("benchmarks.common.system.machine.num_cores", lambda: cores)
+    monkeypatch.setattr("benchmarks.common.system.machine.gpu_memory_bytes", lambda num_used: 80e9)
     assert run.num_lanes(num_gpus) == lanes
 
 
@@ -370,7 +370,7 @@ def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
     text = f"RUN_DIR={folder.path} setsid sleep 60 >/dev/null & sleep 0.3; echo done"
     check = shell("leaves", text, tmp_path, judge=lambda ended: judges.Verdict("passed", f"{ended.num_left} left"))
     check = dataclasses.replace(check, argv=(*check.argv, "launchers/x.sh"))  # so it is one run
-    monkeypatch.setattr("scripts.gpu_check.running.begin", lambda check: (None, folder, {}))
+    monkeypatch.setattr("scripts.gpu_check.check_process.begin", lambda check: (None, folder, {}))
     state, _ = do([check], tmp_path)
     assert state.ended["leaves"]["words"] == "1 left"
     assert processes.of_run(folder.path) == []
@@ -457,7 +457,7 @@ def test_the_page_escapes_and_says_all(tmp_path):
 
 
 def test_a_folder_is_of_a_gpu_or_of_a_dry_run(tmp_path):
-    from benchmarks.common.errors import UserError
+    from benchmarks.common.system.errors import UserError
 
     (tmp_path / "checks").mkdir()
     run.claim_mode(tmp_path, False)

@@ -1,6 +1,6 @@
 """What `make report` measures before it writes: the parts that a set lacks, each in a process; signals end it all.
 
-.venv/bin/python -m pytest tests/report/test_measure.py
+.venv/bin/python -m pytest tests/pages/test_measure_missing.py
 """
 
 import signal
@@ -11,16 +11,16 @@ import time
 import pytest
 from support import ROOT, environment
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import append_rows
-from scripts.report import measure
-from scripts.suite import preflight
+from benchmarks.common.store.results import append_rows
+from benchmarks.common.system.errors import UserError
+from scripts.pages import measure_missing
+from scripts.runner import preflight
 
 STUB = """
 import os, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from scripts.report import measure
+from scripts.pages import measure_missing
 
 def parts(results):
     say = [sys.executable, "-c", "import os; open(os.environ['SAID'], 'a').write(os.environ['WORD'])"]
@@ -55,15 +55,15 @@ def test_only_what_is_missing_is_measured(a_set, monkeypatch):
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setenv("NPROC", "4")
     monkeypatch.setenv("STRATEGY", "ddp")
-    loader, proof, scaling = measure.missing_parts(a_set)
-    assert "scripts.probe.loader" in loader[0] and "scripts.proof.verify" in proof[0]
+    loader, proof, scaling = measure_missing.missing_parts(a_set)
+    assert "scripts.studies.loaders.verdict_measure" in loader[0] and "scripts.proof.verify" in proof[0]
     assert scaling[0] == ["launchers/all.sh", "scaling"] and scaling[1]["RANKS"] == "1 2 4"
     assert scaling[1]["RESULTS"] == str(a_set / "scaling") and proof[1]["RESULTS"] == str(a_set)
     append_rows(a_set, "loader", [{"run_id": "x"}])
-    assert measure.missing_parts(a_set) == [proof, scaling]
+    assert measure_missing.missing_parts(a_set) == [proof, scaling]
     assert "--missing" in proof[0]  # which runs are not proved yet, verify knows
     monkeypatch.setenv("NPROC", "1")
-    assert measure.missing_parts(a_set) == [proof]
+    assert measure_missing.missing_parts(a_set) == [proof]
 
 
 def test_no_loader_is_measured_of_runs_that_read_nothing(a_set, monkeypatch):
@@ -72,10 +72,10 @@ def test_no_loader_is_measured_of_runs_that_read_nothing(a_set, monkeypatch):
         monkeypatch.setenv(name, value)
     row = {"strategy": "single", "repeat": 1, "status": "ok", "loader": "synthetic"}
     append_rows(a_set, "runs", [row | {"run_id": "single-2"}])
-    assert len(measure.missing_parts(a_set)) == 2  # the other run's loader is not synthetic
+    assert len(measure_missing.missing_parts(a_set)) == 2  # the other run's loader is not synthetic
     (a_set / "runs.csv").unlink()
     append_rows(a_set, "runs", [row | {"run_id": "single-1"}])
-    (proof,) = measure.missing_parts(a_set)
+    (proof,) = measure_missing.missing_parts(a_set)
     assert "scripts.proof.verify" in proof[0]
 
 
@@ -85,9 +85,9 @@ def test_nothing_is_measured_beside_a_published_set(tmp_path, monkeypatch):
     results.mkdir(parents=True)
     append_rows(results, "runs", [{"run_id": "single-1", "status": "ok"}])
     (results / preflight.MARK).write_text("{}")
-    monkeypatch.setattr(measure, "missing_parts", lambda results: pytest.fail("measured"))
+    monkeypatch.setattr(measure_missing, "missing_parts", lambda results: pytest.fail("measured"))
     with pytest.raises(UserError, match="is published, and nothing is measured into it; MEASURE=no draws its report"):
-        measure.measure(results)
+        measure_missing.measure(results)
 
 
 def test_a_part_that_fails_leaves_a_gap_and_the_others_go_on(a_set):

@@ -1,18 +1,18 @@
 """A paper's paragraph of methods and its checklist: each sentence is of the set's files.
 
-.venv/bin/python -m pytest tests/report/test_methods.py
+.venv/bin/python -m pytest tests/pages/test_methods.py
 """
 
 import shutil
 
 import pandas
 import pytest
-from test_publish import change, write_set
+from result_sets import change, write_set
 
-from benchmarks.common.results import append_rows
-from scripts.analysis.sets import load_set
-from scripts.report.methods import checklist, compute, energy, methods
-from scripts.report.paper import paper
+from benchmarks.common.store.results import append_rows
+from scripts.pages.methods import checklist, compute, energy, methods
+from scripts.pages.paper import paper
+from scripts.sets.result_set import load_set
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,20 @@
 """A pair of strategies has one interval, wherever it is shown.
 
-.venv/bin/python -m pytest tests/report/test_one_interval.py
+.venv/bin/python -m pytest tests/pages/test_one_interval.py
 """
 
 import re
 
 import pytest
 
-from scripts.analysis import compare
-from scripts.analysis.families import over_own
-from scripts.analysis.sets import BASELINE, load_set
-from scripts.analysis.stats import ratio
-from scripts.report.charts import speedup_chart
-from scripts.report.content import headline, table_rows
-from scripts.report.plot import summary_table
-from scripts.report.readme import PUBLISHED, of_runs, shown
+from scripts.charts.plot import summary_table
+from scripts.charts.throughput import speedup_chart
+from scripts.pages.report_content import headline, table_rows
+from scripts.publish.readme import PUBLISHED, of_runs, shown
+from scripts.sets import compare
+from scripts.sets.result_set import BASELINE, load_set
+from scripts.stats.families import over_own
+from scripts.stats.intervals import ratio
 
 PUBLISHED_SET = load_set(PUBLISHED / shown(PUBLISHED)["cpu"])
 TIMED = [group for group in PUBLISHED_SET.groups if group.samples]

@@ -1,6 +1,6 @@
 """For papers: report.tex, its numbers and names, charts as PDF at column width, and the citation.
 
-.venv/bin/python -m pytest tests/report/test_paper.py
+.venv/bin/python -m pytest tests/pages/test_paper.py
 """
 
 import os
@@ -10,14 +10,14 @@ import tomllib
 
 import pytest
 import yaml
+from result_sets import write_set
 from support import ROOT
-from test_publish import write_set
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.sets import load_set
-from scripts.report import latex, page
-from scripts.report.figures import COLUMN
-from scripts.report.paper import paper
+from benchmarks.common.system.errors import UserError
+from scripts.charts.figures import COLUMN
+from scripts.pages import latex, page
+from scripts.pages.paper import paper
+from scripts.sets.result_set import load_set
 
 EVIL = r"\input{/etc/passwd} 100% & $x_1^2$ #{ }~ [a] *b <c> |d| 'e' `f` --g"
 needs_latex = pytest.mark.skipif(not shutil.which(latex.PROGRAM), reason=f"needs a LaTeX: {latex.REMEDY}")

@@ -1,6 +1,6 @@
 """The report: self-contained, escaped, right in its numbers and sentences, and readable on a phone.
 
-.venv/bin/python -m pytest tests/report/test_report.py
+.venv/bin/python -m pytest tests/pages/test_report.py
 """
 
 import dataclasses
@@ -15,48 +15,22 @@ from html.parser import HTMLParser
 
 import numpy
 import pytest
+from result_sets import CPU
 from support import ROOT, environment, recorded
 
-from benchmarks.common.results import append_rows, read_table
-from scripts.analysis import device_use as roofline
-from scripts.analysis.cautions import warnings_of
-from scripts.analysis.families import find_spread
-from scripts.analysis.sets import load_set
-from scripts.analysis.step_account import step_parts
-from scripts.report import content as report_content
-from scripts.report import detail_charts as report_charts
-from scripts.report import origin as report_origin
-from scripts.report import page as report
-from scripts.report.figures import column
+from benchmarks.common.store.results import append_rows, read_table
+from scripts.charts import detail_charts as report_charts
+from scripts.charts.figures import column
+from scripts.pages import page as report
+from scripts.pages import provenance as report_origin
+from scripts.pages import report_content
+from scripts.sets import device_use as roofline
+from scripts.sets.result_set import load_set
+from scripts.sets.set_warnings import warnings_of
+from scripts.sets.step_breakdown import step_parts
+from scripts.stats.families import find_spread
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
-CPU = {
-    "schema": 1,
-    "status": "ok",
-    "arch": "resnet18",
-    "image_size": 64,
-    "global_batch": 32,
-    "loader": "folder",
-    "device": "cpu",
-    "device_name": "Test CPU",
-    "world_size": 2,
-    "nodes": 1,
-    "threads_per_rank": 1,
-    "precision": "fp32",
-    "parallel": True,
-    "oversubscribed": False,
-    "dirty": False,
-    "commit": "abc",
-    "load_average": 0.1,
-    "acc1": 40.0,
-    "val_samples": 132,
-    "step_ms_p50": 100.0,
-    "step_ms_p95": 120.0,
-    "peak_memory_mb": 900.0,
-    "wall_s": 20.0,
-    "flops_per_image": 1e9,
-    "started_at": "2026-01-02T03:04:05+00:00",
-}
 
 
 def add_runs(folder, strategy, images_per_s, num_repeats=3, num_windows=5, noise=0.01, **row):
@@ -474,7 +448,7 @@ def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
     add_runs(tmp_path / "set", "ddp", 100, num_repeats=1)
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
     env = environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
-    command = [sys.executable, "-m", "scripts.report.page", "--results"]
+    command = [sys.executable, "-m", "scripts.pages.page", "--results"]
     done = [
         subprocess.run([*command, tmp_path / name], cwd=ROOT, env=env, capture_output=True, text=True)
         for name in ("set", "no")
@@ -525,7 +499,7 @@ def test_mfu_counts_devices_and_threads(tmp_path):
 
 def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys):
     # A real product on this machine: refused for a set of another device, written for a set of this one.
-    from benchmarks.common.errors import UserError
+    from benchmarks.common.system.errors import UserError
 
     add_runs(tmp_path / "other", "ddp", 100)
     with pytest.raises(UserError, match="measure there"):

@@ -1,6 +1,6 @@
 """The reference reads as the loader does, bit for bit: with every decoder, and of every kind of image.
 
-.venv/bin/python -m pytest tests/proof/test_images.py
+.venv/bin/python -m pytest tests/proof/test_reference_images.py
 """
 
 import dataclasses
@@ -10,9 +10,9 @@ import torch
 from hard_images import HARD, write_hard
 from support import loaders
 
-from benchmarks.common.config import Config
-from benchmarks.common.decode import DECODERS, loads
-from scripts.proof.images import decode, labelled_images, training_batch
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.decode import DECODERS, loads
+from scripts.proof.reference_images import decode, labelled_images, training_batch
 from scripts.setup import pack
 
 CPU, STEPS = torch.device("cpu"), 2

@@ -11,12 +11,12 @@ import dataclasses
 import pytest
 import torch
 
-from benchmarks.common.config import Config
-from benchmarks.common.settings import Shape
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import Shape
 from scripts.proof.differences import SPREAD, TYPICAL, Finding, compare
 from scripts.proof.judge import gone_on, is_blurred, step_by_step, verdict
 from scripts.proof.reference import MOMENTUM, one_by_one
-from scripts.proof.states import Kept, Training, initial
+from scripts.proof.trained_states import Kept, Training, initial
 
 LAYER = "layer2.0.conv1.weight"
 

@@ -22,23 +22,23 @@ import torch
 from hard_images import write_hard
 from support import ROOT, environment, run_strategy
 
-from benchmarks.common.config import Config
-from benchmarks.common.decode import DECODERS, loads
-from benchmarks.common.devices import set_kernels
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import add_settings, append_rows, read_table
-from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import NOT_COUNTED, Shape, counted
-from scripts.probe.measured import MEASURED, add_rows
-from scripts.proof import wanted
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import NOT_COUNTED, Shape, counted
+from benchmarks.common.data.decode import DECODERS, loads
+from benchmarks.common.dist.devices import set_kernels
+from benchmarks.common.store.results import add_settings, append_rows, read_table
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from scripts.proof import cases
 from scripts.proof.differences import Finding, compare_nearest, largest_difference
-from scripts.proof.images import global_batches
 from scripts.proof.judge import gone_on, step_by_step, verdict, without_flips, wrong_evaluation
 from scripts.proof.reference import MOMENTUM, one_by_one, train_reference, without_rounding
-from scripts.proof.states import NOT_READ, Kept, Training, disturbed, initial
+from scripts.proof.reference_images import global_batches
+from scripts.proof.trained_states import NOT_READ, Kept, Training, disturbed, initial
 from scripts.proof.verify import Options, main, prove
+from scripts.runner import plan
+from scripts.runner.measured_figures import MEASURED, add_rows
 from scripts.setup import pack
-from scripts.suite import plan
 
 CPU = torch.device("cpu")
 # The run's length and what of it is timed; threads.
@@ -59,21 +59,21 @@ EARLY_HOOK = """
         return ready
     model.register_comm_hook(None, early)
 """
-STAGES, REFERENCE = "benchmarks/common/stages.py", "scripts/proof/reference.py"
-CROPS, CHECKPOINT = "benchmarks/common/crops.py", "benchmarks/common/checkpoint.py"
+STAGES, REFERENCE = "benchmarks/common/model/stages.py", "scripts/proof/reference.py"
+CROPS, CHECKPOINT = "benchmarks/common/data/crops.py", "benchmarks/common/train/checkpoint.py"
 LOCAL = "benchmarks/local_sgd.py"
-ENGINE, MODEL = "benchmarks/common/engine.py", "benchmarks/common/model.py"
+ENGINE, MODEL = "benchmarks/common/train/engine.py", "benchmarks/common/model/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
 FAULTS = {
     "no all-reduce": ("ddp", "benchmarks/ddp.py", "output = model(images)", "output = net(images)"),
     "summed, not averaged": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + SUM_HOOK),
     "all ranks on one shard": (
         "ddp",
-        "benchmarks/common/data.py",
+        "benchmarks/common/data/loaders.py",
         "shard = worker.rank if shard is None else shard",
         "shard = 0",
     ),
-    "no set_epoch": ("ddp", "benchmarks/common/engine.py", "self.train.set_epoch(epoch, first_step)", "pass"),
+    "no set_epoch": ("ddp", "benchmarks/common/train/engine.py", "self.train.set_epoch(epoch, first_step)", "pass"),
     "step before the reduction": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + EARLY_HOOK),
     "hidden step of broadcast_optimizer_state": (
         "horovod_ddp",
@@ -342,12 +342,12 @@ def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config,
 def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_config, tmp_path, monkeypatch):
     """Protects the proofs after it. The reference has on one GPU what model_parallel has on two."""
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", NUM_GPUS=0, CONFIG=tiny_config, DATA=tiny_data, NPROC=1)
-    (run,) = wanted.of_variables(dataclasses.replace(plan.read_variables(), strategies="model_parallel"), 4)
+    (run,) = cases.of_variables(dataclasses.replace(plan.read_variables(), strategies="model_parallel"), 4)
     shape = dataclasses.asdict(Shape(num_stages=2))
     met = {"world_size": 1, "backend": "none", "precision": "fp32", "device": "cpu", "decoder": "pillow"} | shape
     made = SimpleNamespace(run_id="x", results=tmp_path, settings=lambda: {"met": met | {"threads_per_rank": 1}})
     monkeypatch.setattr("scripts.proof.verify.start", lambda *_: (made, {}))
-    monkeypatch.setattr("scripts.proof.states.kept_states", lambda *_: [])
+    monkeypatch.setattr("scripts.proof.trained_states.kept_states", lambda *_: [])
 
     def judge(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -388,26 +388,26 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
         set_variables(monkeypatch, **{"DATA": own_data, "NUM_GPUS": 0, "NNODES": 1} | variables)
         given = plan.read_variables()
         if message is None:
-            (run,) = wanted.of_set(given, results, 20)
+            (run,) = cases.of_set(given, results, 20)
             assert (run.strategy, run.asked["ranks"], run.config.image_size) == ("ddp", 2, 32)
         else:
             with pytest.raises(UserError, match=message):
-                wanted.of_set(given, results, 20)
+                cases.of_set(given, results, 20)
     set_variables(monkeypatch, DATA=own_data, NUM_GPUS=0, NNODES=1)
     plan._fingerprint.cache_clear()
     next(own_data.glob("train/*/*.JPEG")).unlink()
     with pytest.raises(UserError, match="proves other images than"):
-        wanted.of_set(plan.read_variables(), results, 20)
+        cases.of_set(plan.read_variables(), results, 20)
     plan._fingerprint.cache_clear()
     shutil.rmtree(own_data)
     with pytest.raises(UserError, match="does not exist; set DATA"):
-        wanted.of_set(plan.read_variables(), results, 20)
+        cases.of_set(plan.read_variables(), results, 20)
 
 
 def test_a_run_whose_settings_are_lost_is_named(tiny_data, tmp_path, monkeypatch, capsys):
     recorded_set(tmp_path / "a set", tiny_data, monkeypatch)
     next(tmp_path.glob("a set/logs/*/settings.json")).unlink()
-    assert wanted.of_set(plan.read_variables(), tmp_path / "a set", 20) == []
+    assert cases.of_set(plan.read_variables(), tmp_path / "a set", 20) == []
     assert "settings.json is missing or spoilt" in capsys.readouterr().err
 
 
@@ -424,7 +424,7 @@ def other_than(value):
 def test_a_proof_differs_from_its_run_in_nothing_but_what_may(exact):
     """Protects every "yes": a field that is added to the configuration later is proved as it ran, or named here."""
     config = Config(**{name: other_than(value) for name, value in vars(Config()).items()})
-    proof = wanted.at_proof(config, 20, exact=exact)
+    proof = cases.at_proof(config, 20, exact=exact)
     differing = {name for name in vars(config) if getattr(config, name) != getattr(proof, name)}
     assert differing <= MAY_DIFFER | NOT_COUNTED.keys()
 
@@ -437,20 +437,20 @@ def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, mo
         monkeypatch.setattr(cudnn, name, getattr(cudnn, name))  # put back afterwards
     config = Config(data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8)
     monkeypatch.setenv("NUM_GPUS", "0")
-    plain = wanted.at_proof(config, 4, exact=False)
+    plain = cases.at_proof(config, 4, exact=False)
     assert (plain.cudnn_benchmark, plain.cudnn_deterministic) == (config.cudnn_benchmark, config.cudnn_deterministic)
     monkeypatch.setenv("NUM_GPUS", "1")
     seen = []
     for use in (set_kernels, lambda proof: train_reference(proof, Shape(), "bf16", CPU, steps=range(0))):
         cudnn.benchmark, cudnn.deterministic = True, False
-        use(wanted.at_proof(config, 4, exact=False))
+        use(cases.at_proof(config, 4, exact=False))
         seen.append((cudnn.benchmark, cudnn.deterministic))
     assert seen == [(False, True)] * 2
 
 
 def test_the_reference_reads_no_field_that_it_is_shared_over():
     """Protects the cache of references: one is trained for all values of these fields."""
-    text = "".join((ROOT / name).read_text() for name in (REFERENCE, "scripts/proof/images.py", MODEL))
+    text = "".join((ROOT / name).read_text() for name in (REFERENCE, "scripts/proof/reference_images.py", MODEL))
     kernels = {"compile", "cuda_graphs", "fused"}  # the same arithmetic, which the reference does by the default ones
     assert "config.seed" in text and not [name for name in {*NOT_READ} - kernels if f"config.{name}" in text]
 

@@ -1,6 +1,6 @@
 """The gallery: its figures and prices, its links, and its filters in a real browser.
 
-.venv/bin/python -m pytest tests/report/test_gallery.py
+.venv/bin/python -m pytest tests/publish/test_gallery.py
 """
 
 import json
@@ -12,13 +12,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from test_publish import change, write_set
+from result_sets import change, write_set
 
-from scripts.analysis import manifest
-from scripts.analysis.sets import load_set
-from scripts.report import gallery
-from scripts.report.content import table_rows
-from scripts.report.publishable import RULE
+from scripts.pages.report_content import table_rows
+from scripts.publish import gallery
+from scripts.sets import manifest
+from scripts.sets.publishable import RULE
+from scripts.sets.result_set import load_set
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 FIGURES = gallery.COLUMNS[gallery.COLUMNS.index("J/image") + 1 :]

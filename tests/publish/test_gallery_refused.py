@@ -1,6 +1,6 @@
 """The gallery: which sets it leaves out and why, and which prices are none.
 
-.venv/bin/python -m pytest tests/report/test_gallery_refused.py
+.venv/bin/python -m pytest tests/publish/test_gallery_refused.py
 """
 
 import json
@@ -9,14 +9,14 @@ import shutil
 import subprocess
 
 import pytest
+from result_sets import change
 from support import ROOT, environment
 from test_gallery import NAMES, cells, make, publish
-from test_publish import change
 
-from benchmarks.common.errors import UserError
-from scripts.analysis import manifest
-from scripts.analysis.sets import load_set
-from scripts.report import gallery
+from benchmarks.common.system.errors import UserError
+from scripts.publish import gallery
+from scripts.sets import manifest
+from scripts.sets.result_set import load_set
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Sets that somebody made to harm: a published one, changed. What is printed, drawn and read of it does nothing.
 
-.venv/bin/python -m pytest tests/report/test_hostile_sets.py
+.venv/bin/python -m pytest tests/publish/test_hostile_sets.py
 """
 
 import csv
@@ -14,12 +14,13 @@ from html.parser import HTMLParser
 import pytest
 from support import environment
 
-from scripts.analysis.sets import load_set
-from scripts.analysis.words import assigned
-from scripts.report import gallery, page
-from scripts.report.mlperf_log import Options, log_text, settings_of
-from scripts.report.origin import commands, launch_lines
-from scripts.report.readme import PUBLISHED
+from scripts.pages import page
+from scripts.pages.mlperf_log import Options, log_text, settings_of
+from scripts.pages.provenance import commands, launch_lines
+from scripts.publish import gallery
+from scripts.publish.readme import PUBLISHED
+from scripts.sets.result_set import load_set
+from scripts.stats.formatting import assigned
 
 SMALL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"
 EVIL = """x' "y" $(shell touch ran) $$(touch ran) `touch ran` ; touch ran # \\ ${HOME} $(touch ran) %s é !!"""

@@ -1,7 +1,7 @@
 """Sets of somebody else, with links, pipes, markup and paths: what writes into a set writes nowhere else, and no
 command waits for ever.
 
-.venv/bin/python -m pytest tests/report/test_links_in_sets.py
+.venv/bin/python -m pytest tests/publish/test_links_in_sets.py
 """
 
 import os
@@ -13,30 +13,36 @@ import yaml
 from support import recorded
 from test_hostile_sets import edit
 
-from benchmarks.common.config import load_config
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import append_rows
-from benchmarks.common.run_folder import RunFolder
-from scripts.analysis.inside import refuse_links
-from scripts.analysis.links import read_links
-from scripts.analysis.machines import read_gradients
-from scripts.analysis.sets import load_set
-from scripts.report import ablate, loaders, measure, page, plot, publish, readme, scaling, sweep
-from scripts.report.markdown import code, escape_markdown, read_cells
-from scripts.report.origin import read_any_csv
-from scripts.report.peers import read_peers
-from scripts.suite import preflight
-from scripts.suite.allowed import why_not
+from benchmarks.common.config.config import load_config
+from benchmarks.common.store.results import append_rows
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from scripts.charts import plot
+from scripts.pages import measure_missing, page
+from scripts.pages.markdown import code, escape_markdown, read_cells
+from scripts.pages.provenance import read_any_csv
+from scripts.publish import publish, readme
+from scripts.runner import preflight
+from scripts.runner.allowed_settings import why_not
+from scripts.sets.result_set import load_set
+from scripts.sets.safe_names import refuse_links
+from scripts.studies.ablation import chart as ablation_chart
+from scripts.studies.allreduce.links import read_links
+from scripts.studies.loaders import chart as loaders_chart
+from scripts.studies.peers.chart import read_peers
+from scripts.studies.predict.machine_models import read_gradients
+from scripts.studies.scaling import chart as scaling_chart
+from scripts.studies.sweep import chart as sweep_chart
 
 SET = readme.PUBLISHED / "cpu2-epyc_torch2.15_202611b"
 COMMANDS = {
     "plot": lambda path: plot.main(plot.Options((path,))),
     "report": lambda path: page.main(page.Options(path)),
     "report that measures": lambda path: page.main(page.Options(path, measure=True)),
-    "sweep": lambda path: sweep.main(sweep.Options(strategy="ddp", key="workers", results=path)),
-    "scaling": lambda path: scaling.main(scaling.Options(strategy="ddp", results=path)),
-    "ablate": lambda path: ablate.main(ablate.Options(strategy="ddp", results=path)),
-    "loaders": lambda path: loaders.main(loaders.Options(results=path)),
+    "sweep": lambda path: sweep_chart.main(sweep_chart.Options(strategy="ddp", key="workers", results=path)),
+    "scaling": lambda path: scaling_chart.main(scaling_chart.Options(strategy="ddp", results=path)),
+    "ablate": lambda path: ablation_chart.main(ablation_chart.Options(strategy="ddp", results=path)),
+    "loaders": lambda path: loaders_chart.main(loaders_chart.Options(results=path)),
     "publish": lambda path: publish.main(publish.Options(name="x", results=path)),
     "suite": preflight.open_set,
 }
@@ -97,7 +103,7 @@ def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
         ("peers.csv", read_peers),
         ("links.csv", lambda path: read_links(path / "links.csv")),
         ("gradients.csv", lambda path: read_gradients(path / "gradients.csv")),
-        ("loaders.csv", lambda path: loaders.main(loaders.Options(path))),
+        ("loaders.csv", lambda path: loaders_chart.main(loaders_chart.Options(path))),
         ("loader.csv", lambda path: append_rows(path, "loader", [{"run_id": "x"}])),
         ("settings.json", lambda path: RunFolder(path).settings()),
     ],
@@ -118,14 +124,14 @@ def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):
     config = RunFolder(tmp_path / "logs/single-1").config
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(yaml.safe_dump(told | {"rendezvous": "address", "image_size": 48}))
-    variables = measure.settings_of(tmp_path)
+    variables = measure_missing.settings_of(tmp_path)
     made = load_config(["--config", variables["CONFIG"], *variables["ARGS"].split()])
     assert (made.checkpoint_dir, made.checkpoint_steps, made.checkpoint_keep, made.resume) == ("", 0, False, False)
     assert made.rendezvous == "file" and made.image_size == 48
     config.write_text("image_size: 48\n")
-    assert measure.settings_of(tmp_path)["ARGS"] == "", "an ordinary set is measured as it was"
+    assert measure_missing.settings_of(tmp_path)["ARGS"] == "", "an ordinary set is measured as it was"
     config.write_text("checkpoint_dir: [/elsewhere\n")
-    assert "--checkpoint-dir=" in measure.settings_of(tmp_path)["ARGS"].split()
+    assert "--checkpoint-dir=" in measure_missing.settings_of(tmp_path)["ARGS"].split()
 
 
 def test_a_set_may_not_make_slurm_listen():

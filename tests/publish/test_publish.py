@@ -1,6 +1,6 @@
 """Publishing: what is refused and why, what goes along, and that README's figures and links follow.
 
-.venv/bin/python -m pytest tests/report/test_publish.py
+.venv/bin/python -m pytest tests/publish/test_publish.py
 """
 
 import json
@@ -9,73 +9,19 @@ import shutil
 import subprocess
 import sys
 
-import numpy
 import pandas
 import pytest
 from matplotlib import pyplot
-from support import ROOT, environment, recorded
+from result_sets import SECRET, change, write_set
+from support import ROOT, environment
 
-from benchmarks.common.results import WARM_UP, append_rows, read_table
-from scripts.analysis import manifest
-from scripts.analysis.sets import load_set
-from scripts.report import private
-from scripts.report import publish as publish_module
-from scripts.report.publish import Options, _place, _private, put, without_paths
-from scripts.report.publishable import RULE, missing_files, problems
-from scripts.report.readme import PUBLISHED, shown
-
-SPEEDS = {"single": 100.0, "ddp": 170.0}
-SECRET = "/mnt/secret place/photos"  # DATA of the machine that measured
-
-
-def write_set(folder, speeds=SPEEDS, num_rounds=3, met=None, **columns):
-    """A set as `make bench-all` and `make verify` leave it, of runs that may be published."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rng, num_ranks = numpy.random.default_rng(0), dict.fromkeys(speeds, 2) | {"single": 1}
-    for repeat in range(1, num_rounds + 1):
-        for position, (strategy, speed) in enumerate(speeds.items(), 1):
-            run_id, ranks = f"{strategy}-{repeat}-000000", num_ranks[strategy]
-            speed *= float(numpy.exp(0.02 * rng.normal()))
-            row = {
-                "schema": 2, "run_id": run_id, "strategy": strategy, "status": "ok", "repeat": repeat,
-                "position": position, "arch": "resnet18",
-                "image_size": 48, "global_batch": 32, "loader": "folder", "device": "cpu", "device_name": "Test CPU",
-                "world_size": ranks, "nodes": 1, "threads_per_rank": 1, "backend": "gloo" if ranks > 1 else "none",
-                "parallel": True, "oversubscribed": False, "torch": "2.15.0", "commit": "abc", "dirty": False,
-                "images_per_s": speed, "acc1": 50.0, "val_samples": 132, "load_average": 0.1, "wall_s": 10.0,
-                "started_at": f"2026-11-21T0{repeat}:00:00+00:00", "log_path": f"logs/{run_id}/run.log",
-            } | columns  # fmt: skip
-            row = recorded(folder, row, data=SECRET, **(met or {}))
-            if (repeat, position) == (1, 1):
-                warm = {"run_id": f"{strategy}-0-000000", "repeat": 0, "position": None, "status": WARM_UP}
-                append_rows(folder, "runs", [row | warm])
-            append_rows(folder, "runs", [row])
-            windows = [{"run_id": run_id, "window": n, "images": 128, "seconds": 128 / speed} for n in range(3)]
-            append_rows(folder, "windows", windows)
-            epoch = {"run_id": run_id, "epoch": 0, "seconds": 5.0, "images": 480, "loss": 2.0, "acc1": 50.0}
-            append_rows(folder, "epochs", [epoch | {"phase": phase} for phase in ("train", "val")])
-            append_rows(folder, "steps", [{"run_id": run_id, "rank": 0, "step": 5, "step_ms": 9.0}])
-            append_rows(folder, "wall", [{"run_id": run_id, "part": "imports", "seconds": 10.0}])
-            append_rows(folder, "telemetry", [{"run_id": run_id, "t_s": 0.5, "device": "cpu", "util_pct": 50}])
-            log = folder / row["log_path"]
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text(f"$ {ROOT}/.venv/bin/python -m benchmarks.{strategy} --data {SECRET}\nepoch 0\n")
-    settings = read_table(folder, "settings").set_index("settings")
-    for row in read_table(folder, "runs").drop_duplicates("strategy").itertuples():
-        halves = {"asked": settings.asked[row.settings], "met": settings.met[row.settings]}
-        proof = {"run_id": f"{row.strategy}-0", "strategy": row.strategy, "steps": 20, "world_size": row.world_size}
-        proof |= {"max_relative_difference": 0, "bit_identical": True, "tolerance": 0, "verdict": "ok"}
-        append_rows(folder, "equivalence", [proof | halves])
-    variables = {"DATA": SECRET, "NPROC": "2"}
-    (folder / "environment.json").write_text(json.dumps({"num_cores": 2, "variables": variables}))
-    return folder
-
-
-def change(folder, table, change_frame):
-    """Rewrite a table of the set with what `change_frame` makes of it, every cell text."""
-    path = folder / f"{table}.csv"
-    frame = pandas.read_csv(path, dtype=str, keep_default_na=False)
-    change_frame(frame).to_csv(path, index=False)
+from scripts.publish import allowlist
+from scripts.publish import publish as publish_module
+from scripts.publish.publish import Options, _place, _private, put, without_paths
+from scripts.publish.readme import PUBLISHED, shown
+from scripts.sets import manifest
+from scripts.sets.publishable import RULE, missing_files, problems
+from scripts.sets.result_set import load_set
 
 
 @pytest.fixture(scope="module")
@@ -160,12 +106,12 @@ def test_a_name_that_cannot_be_is_refused(name, words, good):
 
 
 def test_paths_of_the_machine_are_left_out():
-    private = {SECRET: "photos", "/home/ann/bench/": ""}
+    allowlist = {SECRET: "photos", "/home/ann/bench/": ""}
     text = (
         f'{{"data":"{SECRET}","x":"/home/ann/bench/configs/a.yaml"}} /usr/lib/libc.so /scratch/u/x.log images/s </td>'
     )
     wanted = '{"data":"photos","x":"configs/a.yaml"} /usr/lib/libc.so x.log images/s </td>'
-    assert without_paths(text, private) == wanted
+    assert without_paths(text, allowlist) == wanted
 
 
 @pytest.mark.parametrize(("home", "text"), [("/", "images/s"), ("/home/ann", "~ images/s")])
@@ -198,9 +144,9 @@ def test_of_the_environment_what_is_listed_goes_along(own, tmp_path):
     change(own, "settings", lambda frame: frame.assign(asked=_with(frame.asked, container=TOLD["CONTAINER"])))
     change(own, "runs", setting("reason", "horovodrun -H node17:4,node18:4 -m benchmarks.horovod_ddp"))
     results = load_set(own)
-    names = private.names_of_here() | publish_module._hosts(results)
+    names = allowlist.names_of_here() | publish_module._hosts(results)
     publish_module.copy(own, tmp_path / "new", publish_module._private(results, "new"), names)
-    assert private.not_allowed(tmp_path / "new", names) == []
+    assert allowlist.not_allowed(tmp_path / "new", names) == []
     text = "".join(path.read_text() for path in (tmp_path / "new").iterdir())
     assert not re.search(r"tok3n|node1[78]|index\.example|AWS|ann\b|29400|/mnt|file:", text)
     kept = json.loads((tmp_path / "new/environment.json").read_text())
@@ -237,7 +183,7 @@ def test_what_a_set_may_not_say_is_named_with_its_line(tmp_path, text, words):
     for name in ("runs.csv", "deep/environment.json", "report.html", "charts/a.svg", "report.tex"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"fine\nAMD EPYC @ 2.2 GHz, images/s, a / b, </td> {text}\n")
-        (line,) = private.not_allowed(tmp_path, {"bluebird-3"})
+        (line,) = allowlist.not_allowed(tmp_path, {"bluebird-3"})
         assert line.startswith(f"{name}, line 2: {words}"), line
         (tmp_path / name).unlink()
 
@@ -247,14 +193,14 @@ def test_charts_say_what_matplotlib_says_of_itself(tmp_path):
     figure, _ = pyplot.subplots(figsize=(1, 1))
     for suffix, key in (("png", "Comment"), ("pdf", "Author"), ("svg", "Creator")):
         figure.savefig(tmp_path / f"a.{suffix}")
-        assert private.not_allowed(tmp_path, set()) == []
+        assert allowlist.not_allowed(tmp_path, set()) == []
         figure.savefig(tmp_path / f"a.{suffix}", metadata={key: "ann@bluebird"})
-        (line,) = private.not_allowed(tmp_path, set())
+        (line,) = allowlist.not_allowed(tmp_path, set())
         assert line.startswith(f"a.{suffix}") and "(...@bluebird" in line
         (tmp_path / f"a.{suffix}").unlink()
     pyplot.close(figure)
     (tmp_path / "run.log").write_text("")
-    assert private.not_allowed(tmp_path, set()) == ["run.log: a set has no files of this kind"]
+    assert allowlist.not_allowed(tmp_path, set()) == ["run.log: a set has no files of this kind"]
 
 
 def test_a_name_in_the_environment_is_none():
@@ -287,7 +233,7 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     (checkout / "results/published/shown.json").write_text('{"cpu": "old-set"}')
 
     def publish(*words):
-        command = [sys.executable, "-m", "scripts.report.publish", "--results", good, "--name", "cpu2_new", *words]
+        command = [sys.executable, "-m", "scripts.publish.publish", "--results", good, "--name", "cpu2_new", *words]
         return subprocess.run(command, cwd=checkout, env=environment(), capture_output=True, text=True)
 
     done = publish()

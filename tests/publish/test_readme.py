@@ -1,6 +1,6 @@
 """The READMEs: short, every figure from a committed file, and nothing named that is not there.
 
-.venv/bin/python -m pytest tests/report/test_readme.py
+.venv/bin/python -m pytest tests/publish/test_readme.py
 """
 
 import dataclasses
@@ -14,18 +14,12 @@ import pytest
 from fault_runs import NUM_ROWS, Matrix
 from support import ROOT, recorded
 
-from benchmarks.common.config import FIELDS
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import TABLES, append_rows
-from scripts.analysis import compare
-from scripts.analysis.sets import load_set
-from scripts.analysis.sweep import sweep_points, write_sweep_csv
+from benchmarks.common.config.config import FIELDS
+from benchmarks.common.store.results import TABLES, append_rows
+from benchmarks.common.system.errors import UserError
+from scripts.charts.detail_charts import step_chart
 from scripts.gpu_check import run as gpu_check
-from scripts.probe import overhead, peers, predict_check
-from scripts.probe.measured import add_rows
-from scripts.report import predict
-from scripts.report.detail_charts import step_chart
-from scripts.report.readme import (
+from scripts.publish.readme import (
     MEASURED,
     PUBLISHED,
     READMES,
@@ -36,7 +30,15 @@ from scripts.report.readme import (
     of_sweeps,
     shown,
 )
-from scripts.suite import room
+from scripts.runner import memory_check
+from scripts.runner.measured_figures import add_rows
+from scripts.sets import compare
+from scripts.sets.result_set import load_set
+from scripts.studies.peers import measure as peers_measure
+from scripts.studies.peers import overhead
+from scripts.studies.predict import measure as predict_measure
+from scripts.studies.predict import report as predict_report
+from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
 
 TEXTS = {path: path.read_text() for path in READMES}
 SHOWN = {kind: PUBLISHED / name for kind, name in shown(PUBLISHED).items()}
@@ -211,7 +213,7 @@ def test_every_link_to_a_set_is_to_one_that_is_shown(path):
     assert linked <= {*shown(PUBLISHED).values(), MEASURED.name}
 
 
-TOOLS = (overhead, peers, predict, predict_check, compare, room, gpu_check)
+TOOLS = (overhead, peers_measure, predict_report, predict_measure, compare, memory_check, gpu_check)
 OPTIONS = {field.name for tool in TOOLS for field in dataclasses.fields(tool.Options)}
 
 

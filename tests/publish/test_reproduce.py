@@ -1,6 +1,6 @@
 """`make reproduce`: what is refused before anything starts, and a set that runs again at its commit and is compared.
 
-.venv/bin/python -m pytest tests/suite/test_reproduce.py
+.venv/bin/python -m pytest tests/publish/test_reproduce.py
 
 Launchers and attempts of two checkouts are real; what they run trains nothing, but for the slow test.
 """
@@ -13,14 +13,15 @@ import sys
 
 import pandas
 import pytest
+from clones import Clone
 from support import Recorder, environment, recorded
-from test_ab import Clone
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import append_rows, read_table
-from scripts.analysis.manifest import NAME, checksums, faults, write_manifest
-from scripts.analysis.sets import load_set
-from scripts.suite import reproduce, source, worktrees
+from benchmarks.common.store.results import append_rows, read_table
+from benchmarks.common.system.errors import UserError
+from scripts.publish import reproduce
+from scripts.runner import source_version, worktrees
+from scripts.sets.manifest import NAME, checksums, faults, write_manifest
+from scripts.sets.result_set import load_set
 
 OTHER = "a folder of other images"
 ARGS = "--seed 3"  # of the published set, as its environment.json has them
@@ -34,7 +35,7 @@ class Published(Clone):
         self.variables |= {"STRATEGIES": strategies} | variables
         self.set = self.folder / "results" / "made"
         self.made_at = self.git("rev-parse", "HEAD").strip()
-        done = self.program("scripts.suite.bench", "all", RESULTS="results/made")
+        done = self.program("scripts.runner.bench", "all", RESULTS="results/made")
         assert done.returncode == 0, done.stderr
         if not (self.set / "environment.json").exists():  # the stub makes none
             (self.set / "environment.json").write_text(json.dumps({"variables": {"ARGS": ARGS}}))
@@ -77,7 +78,7 @@ def untrained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
     (folder / "stub folder").mkdir()
     recorder = Recorder(folder / "stub folder")
-    told = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.suite.attempt", "REPEATS": 1}
+    told = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.attempt", "REPEATS": 1}
     made = Published(folder, **recorder.variables | told)
     made.recorder = recorder
     return made
@@ -95,9 +96,9 @@ def kept(untrained):
 def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
     """Protects "reproduced": the code is the set's commit's, the settings are the set's, and two days have no verdict.
     Mutants: launchers of this checkout (they fail here); settings by this checkout's defaults (another hash)."""
-    plan = kept.program("scripts.suite.reproduce", SET="results/made", PLAN="yes")
+    plan = kept.program("scripts.publish.reproduce", SET="results/made", PLAN="yes")
     assert plan.returncode == 0 and "1 of 1 runs" in plan.stdout and kept.made_at[:12] in plan.stdout
-    done = kept.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/again", ARGS="--anyway")
+    done = kept.program("scripts.publish.reproduce", SET="results/made", RESULTS="results/again", ARGS="--anyway")
     assert done.returncode == 0, done.stderr
     assert "throughput of B, results/again, over that of A, results/made" in done.stdout
     assert "no verdict" in done.stdout and "1.000" in done.stdout
@@ -105,9 +106,9 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
     assert [*after.commit] == [*before.commit] == [kept.made_at[:12]] and [*after.status] == ["ok"]
     assert [*after.settings] == [*before.settings], "what was asked and met has the same hash"
     assert kept.left_over() == []
-    described = [call for call in kept.recorder.calls() if "scripts.suite.environment" in call["words"]]
+    described = [call for call in kept.recorder.calls() if "scripts.runner.environment" in call["words"]]
     assert described[-1]["env"]["ARGS"] == ARGS, "what would make the set by hand, and not the words for the comparison"
-    again = kept.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/again")
+    again = kept.program("scripts.publish.reproduce", SET="results/made", RESULTS="results/again")
     assert again.returncode == 0 and len(read_table(kept.folder / "results/again", "runs")) == 1, "all was done already"
 
 
@@ -174,7 +175,7 @@ def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, tiny_data, to
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(kept.folder)
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)
-    monkeypatch.setattr(source, "ROOT", kept.folder)
+    monkeypatch.setattr(source_version, "ROOT", kept.folder)
     before = sorted((kept.folder / "results").iterdir())
     with pytest.raises(UserError, match=re.escape(words)):
         reproduce.main()
@@ -185,7 +186,7 @@ def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, tiny_data, to
 def test_a_commit_is_known_by_its_hash_only(kept, monkeypatch, rev):
     """Protects "at its commit": a branch goes on. Mutant: whatever git resolves."""
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)
-    monkeypatch.setattr(source, "ROOT", kept.folder)
+    monkeypatch.setattr(source_version, "ROOT", kept.folder)
     assert reproduce.find_commit({"runs": [], "commit": kept.made_at[:12]}, kept.set) == kept.made_at
     with pytest.raises(UserError, match=f"commit {re.escape(rev)} of .* is not in this repository"):
         reproduce.find_commit({"runs": [], "commit": rev}, kept.set)
@@ -194,7 +195,7 @@ def test_a_commit_is_known_by_its_hash_only(kept, monkeypatch, rev):
 def test_the_second_of_two_machines_has_nothing_to_compare(kept):
     """Its rows are the first one's, which compares. Mutant: load the set all the same, and end with an error."""
     told = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "127.0.0.1:29411", "LEAVES": "nothing"}
-    done = kept.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/second", **told)
+    done = kept.program("scripts.publish.reproduce", SET="results/made", RESULTS="results/second", **told)
     assert done.returncode == 0 and not (kept.folder / "results/second/runs.csv").exists(), done.stderr
 
 
@@ -232,7 +233,7 @@ def test_a_set_with_links_or_pipes_is_refused(kept, harm, tmp_path):
 def test_a_set_without_a_manifest_is_told_of(kept, monkeypatch):
     (kept.set / NAME).rename(kept.set / "aside")
     try:
-        done = kept.program("scripts.suite.reproduce", SET="results/made")
+        done = kept.program("scripts.publish.reproduce", SET="results/made")
     finally:
         (kept.set / "aside").rename(kept.set / NAME)
     assert done.returncode == 2 and "has no manifest.json" in done.stderr and len(done.stderr.splitlines()) == 1
@@ -261,7 +262,7 @@ def test_runs_of_two_machines_are_not_taken_for_one(tmp_path):
 def test_real_training_comes_out_as_it_was(tmp_path):
     """Two strategies that train, run again: the same settings, a ratio for both, and a verdict with a day's spread."""
     made = Published(tmp_path, "single ddp", REPEATS=2)
-    done = made.program("scripts.suite.reproduce", SET="results/made", RESULTS="results/again", ARGS="--day-sd 5%")
+    done = made.program("scripts.publish.reproduce", SET="results/made", RESULTS="results/again", ARGS="--day-sd 5%")
     assert done.returncode == 0, done.stderr
     again = read_table(made.folder / "results/again", "runs")
     assert [*again[again.repeat > 0].status] == ["ok"] * 4 and set(again.commit) == {made.made_at[:12]}

@@ -1,6 +1,6 @@
 """What a user can get wrong: the message says what, where and what to do; the exit code is 2; nothing is lost.
 
-.venv/bin/python -m pytest tests/suite/test_bad_input.py
+.venv/bin/python -m pytest tests/runner/test_bad_input.py
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import environment, run_strategy
 
-from benchmarks.common.results import append_rows, read_table
+from benchmarks.common.store.results import append_rows, read_table
 
 
 def without_val(data):
@@ -157,7 +157,7 @@ def test_more_ranks_than_cores_is_a_warning_and_a_mark_in_the_row(recorder, chec
         results = tmp_path / f"set {nproc} {num_gpus}"
         results.mkdir()
         (results / "environment.json").write_text("{}")
-        passed_on = {"PASSED_ON": "scripts.suite.bench scripts.suite.attempt"}
+        passed_on = {"PASSED_ON": "scripts.runner.bench scripts.runner.attempt"}
         env = environment(
             **recorder.variables | passed_on,
             RESULTS=results,

@@ -1,6 +1,6 @@
 """`make clean`, and what is measured into published sets: nothing that is needed is lost.
 
-.venv/bin/python -m pytest tests/suite/test_clean.py
+.venv/bin/python -m pytest tests/runner/test_clean.py
 """
 
 import os
@@ -12,16 +12,21 @@ import sys
 import pytest
 from support import ROOT, environment
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import locked
-from scripts.suite import preflight, schedule
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import locked
+from scripts.runner import preflight, schedule
 
 
 @pytest.fixture
 def checkout(tmp_path):
     """A checkout with what make clean needs, and sets: two free ones, a published one, and results/latest."""
     folder = tmp_path / "a checkout"
-    for name in ("benchmarks/common/errors.py", "benchmarks/common/files.py", "scripts/suite/clean.py", "Makefile"):
+    for name in (
+        "benchmarks/common/system/errors.py",
+        "benchmarks/common/system/files.py",
+        "scripts/runner/clean.py",
+        "Makefile",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     for name in ("one", "two", "published/kept", "one/scaling"):
@@ -135,12 +140,12 @@ def test_every_command_that_measures_refuses_a_published_set():
     before = sorted((path, path.stat().st_mtime_ns) for path in results.rglob("*"))
     env = environment(RESULTS=results, STRATEGIES="single", STRATEGY="single", A="flags:", B="flags:", REPEATS=9)
     commands = [
-        ["scripts.suite.bench", "all"],
-        ["scripts.suite.ab"],
-        ["scripts.suite.plan", "single"],
-        ["scripts.probe.loader", "--results", results],
-        ["scripts.probe.gradients", "--results", results],
-        ["scripts.report.page", "--measure", "--results", results],
+        ["scripts.runner.bench", "all"],
+        ["scripts.studies.ab.ab"],
+        ["scripts.runner.plan", "single"],
+        ["scripts.studies.loaders.verdict_measure", "--results", results],
+        ["scripts.studies.predict.gradient_times", "--results", results],
+        ["scripts.pages.page", "--measure", "--results", results],
     ]
     started = [
         subprocess.Popen([sys.executable, "-m", *words], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)

@@ -1,6 +1,6 @@
 """What else used the cores and the GPUs of a run: counted by real processes, and by counters whose shares are known.
 
-.venv/bin/python -m pytest tests/suite/test_neighbours.py
+.venv/bin/python -m pytest tests/runner/test_co_tenants.py
 """
 
 import os
@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from scripts.suite import neighbours, telemetry
-from scripts.suite.neighbours import Cores, Guests
-from scripts.suite.telemetry import Sampler
+from scripts.runner import co_tenants, telemetry
+from scripts.runner.co_tenants import Cores, Guests
+from scripts.runner.telemetry import Sampler
 
 BURN = "import time\nwhile time.process_time() < 1: pass\nprint(time.process_time(), flush=True)\n"
 GPU = {"device": "cuda", "nodes": 1, "world_size": 1}
@@ -21,7 +21,7 @@ GPU = {"device": "cuda", "nodes": 1, "world_size": 1}
 def test_shares_of_the_cores_time_by_hand(monkeypatch):
     """Protects the cautions: what a child used is the run's own, steal is no program's, the rest is others'."""
     counters = iter([(10.0, 1.0, 100.0), (40.0, 6.0, 200.0)])  # busy, stolen and all: 30, 5 and 100 s
-    monkeypatch.setattr(neighbours, "_counters", lambda: next(counters))
+    monkeypatch.setattr(co_tenants, "_counters", lambda: next(counters))
     cores = Cores()
     burnt_s = float(subprocess.run([sys.executable, "-c", BURN], capture_output=True, check=True).stdout)
     shares = cores.shares(rank_cpu_s=1.0)
@@ -31,12 +31,12 @@ def test_shares_of_the_cores_time_by_hand(monkeypatch):
 
 def test_a_program_that_is_no_child_of_the_run_is_seen():
     """Protects the reading itself, from the kernel: a child that has not ended is nobody's yet, as a stranger's is."""
-    before = neighbours._counters()
+    before = co_tenants._counters()
     cores = Cores()
     with subprocess.Popen([sys.executable, "-c", BURN + "input()"], stdin=-1, stdout=-1, text=True) as stranger:
         stranger.stdout.readline()
         time.sleep(0.05)  # the kernel counts in ticks of 10 ms
-        shares, after = cores.shares(rank_cpu_s=0.0), neighbours._counters()
+        shares, after = cores.shares(rank_cpu_s=0.0), co_tenants._counters()
         stranger.communicate("\n")
     assert shares["other_cpu_pct"] / 100 * (after[2] - before[2]) > 0.7
 

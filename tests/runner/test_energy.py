@@ -1,13 +1,13 @@
 """Joules an image, from traces of power as telemetry.csv holds them: with holes, two devices, a clock that jitters.
 
-.venv/bin/python -m pytest tests/suite/test_energy.py
+.venv/bin/python -m pytest tests/runner/test_energy.py
 """
 
 import pytest
 from support import ROOT
 
-from benchmarks.common.results import read_table
-from scripts.suite.telemetry import Sampler, mean_w
+from benchmarks.common.store.results import read_table
+from scripts.runner.telemetry import Sampler, mean_w
 
 BEGAN = 1000.0  # on the clock of the windows' ends
 GPU = {"device": "cuda", "nodes": 1, "world_size": 1}

@@ -1,6 +1,6 @@
 """Whose code a launcher or make runs: the checkout's, whatever the environment says of other folders.
 
-.venv/bin/python -m pytest tests/suite/test_foreign_code.py
+.venv/bin/python -m pytest tests/runner/test_foreign_code.py
 """
 
 import subprocess
@@ -18,7 +18,7 @@ def folder_of_others(folder):
     """A folder that looks like the checkout, and notes where its code is run."""
     ran = folder / "ran"
     code = f"open({str(ran)!r}, 'w')\nraise SystemExit(1)\n"
-    for name in ("scripts/suite/bench.py", "scripts/suite/plan.py", "scripts/suite/attempt.py", "sitecustomize.py"):
+    for name in ("scripts/runner/bench.py", "scripts/runner/plan.py", "scripts/runner/attempt.py", "sitecustomize.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(code)
     put(

@@ -1,6 +1,6 @@
 """A finished run keeps its row whoever reads its output; what is killed leaves one row and no process.
 
-.venv/bin/python -m pytest tests/suite/test_killed.py
+.venv/bin/python -m pytest tests/runner/test_killed.py
 """
 
 import json
@@ -19,15 +19,15 @@ import pytest
 from fault_runs import processes_of, until
 from support import ROOT, environment, hear_sigint
 
-from benchmarks.common.config import Config
-from benchmarks.common.results import read_table
-from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import ask
-from scripts.suite import attempt as attempts
-from scripts.suite import schedule
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import ask
+from benchmarks.common.store.results import read_table
+from benchmarks.common.store.run_folder import RunFolder
+from scripts.runner import attempt as attempts
+from scripts.runner import schedule
 
 WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
-OURS = "scripts.suite.attempt scripts.suite.plan scripts.suite.bench"
+OURS = "scripts.runner.attempt scripts.runner.plan scripts.runner.bench"
 SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})
 FINISHES = ["bash", "-c", 'echo "$0" >"$RUN_DIR/summary.json"', SUMMARY]
 WAITS = [
@@ -47,7 +47,7 @@ def folder_of(results: Path) -> RunFolder:
 def attempt(folder: RunFolder, command: list[str]) -> list:
     """The command line of an attempt that is started by hand."""
     own = ["--strategy", "single", "--results", folder.results, "--run-id", folder.run_id]
-    return [sys.executable, "-m", "scripts.suite.attempt", *own, "--", *command]
+    return [sys.executable, "-m", "scripts.runner.attempt", *own, "--", *command]
 
 
 def row_of(results: Path) -> dict:

@@ -1,6 +1,6 @@
 """The command lines that launchers build, and the order in which all.sh runs them, on a recording interpreter.
 
-    .venv/bin/python -m pytest tests/suite/test_launchers.py
+    .venv/bin/python -m pytest tests/runner/test_launchers.py
 
 Nothing trains here; tests/benchmarks/test_strategies.py runs the same launchers for real.
 """
@@ -16,17 +16,17 @@ import psutil
 import pytest
 from support import ROOT, STRATEGIES, environment, hear_sigint
 
-from benchmarks.common.config import load_config
-from benchmarks.common.results import WARM_UP, read_table
-from benchmarks.common.run_folder import RunFolder
-from scripts.suite import plan
+from benchmarks.common.config.config import load_config
+from benchmarks.common.store.results import WARM_UP, read_table
+from benchmarks.common.store.run_folder import RunFolder
+from scripts.runner import plan
 
 TORCHRUN = ["-m", "torch.distributed.run", "--log-dir", "/dev/null", "--nproc-per-node"]
 BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
 IN_ONE_PROCESS = ["single", "dataparallel", "model_parallel"]
 
 
-OURS = "scripts.suite.bench scripts.suite.plan scripts.suite.attempt"  # what a recorder passes on
+OURS = "scripts.runner.bench scripts.runner.plan scripts.runner.attempt"  # what a recorder passes on
 
 
 @pytest.fixture
@@ -42,12 +42,12 @@ def command(recorder, tmp_path, tiny_config, tiny_data):
         (tmp_path / "bin" / "sinfo").chmod(0o755)
         path = f"{tmp_path}/bin:{os.environ['PATH']}"
         ours = {"PATH": path, "RESULTS": tmp_path / "a set", "CONFIG": tiny_config, "SLURM_CONF": "/dev/null"}
-        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.suite.plan", "THREADS_PER_RANK": None}
+        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.runner.plan", "THREADS_PER_RANK": None}
         env = environment(**recorder.variables | ours | variables)
         done = subprocess.run([ROOT / "launchers" / f"{name}.sh"], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         call = recorder.calls()[-1]
-        assert call["words"][:2] == ["-m", "scripts.suite.attempt"]
+        assert call["words"][:2] == ["-m", "scripts.runner.attempt"]
         attempt, words = split(call["words"], "--")
         assert attempt[attempt.index("--strategy") + 1] == name
         return words, call["env"], attempt
@@ -249,7 +249,7 @@ def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(s
         "4/4",
     ]
     assert "planted failure" in done.stderr  # the last lines of the log, where they are needed
-    assert suite.recorder.calls()[-1]["words"][:2] == ["-m", "scripts.report.plot"]
+    assert suite.recorder.calls()[-1]["words"][:2] == ["-m", "scripts.charts.plot"]
     assert not (suite.checkout / "results/latest").exists()  # a set outside results/ does not take its place
 
     assert suite.run(REPEATS=3).returncode == 0  # given again: only what is missing
@@ -296,7 +296,7 @@ def test_another_node_leaves_the_row_to_the_first(suite):
     done = suite.run(REPEATS=1, STRATEGIES="ddp", **far)
     assert done.returncode == 0 and done.stderr == ""
     assert suite.rows() == [] and "the first node has its row" in done.stdout
-    assert not [call for call in suite.recorder.calls() if "scripts.report.plot" in call["words"]]
+    assert not [call for call in suite.recorder.calls() if "scripts.charts.plot" in call["words"]]
     assert suite.run(REPEATS=1, STRATEGIES="ddp", LEAVES="nothing").returncode == 1
     assert suite.rows() == [(1, "ddp", "failed")]
 
@@ -330,14 +330,14 @@ def test_a_signal_ends_the_suite_after_a_true_row(suite, tmp_path, signum, code)
     process.send_signal(signum)
     assert process.wait(60) == code
     assert suite.rows() == [(1, "single", "interrupted")]
-    assert suite.recorder.calls()[-1]["words"][:2] == ["-m", "scripts.report.plot"]
+    assert suite.recorder.calls()[-1]["words"][:2] == ["-m", "scripts.charts.plot"]
 
 
 def test_charts_are_drawn_after_every_round_and_never_beside_a_run(suite):
     """Protects the first look after a third of the time; drawing costs no run its cores, and says when it will end."""
     done = suite.run(REPEATS=3)
     words = [next((word for word in call["words"] if "." in word), "") for call in suite.recorder.calls()]
-    single, ddp, plot = "benchmarks.single", "torch.distributed.run", "scripts.report.plot"
+    single, ddp, plot = "benchmarks.single", "torch.distributed.run", "scripts.charts.plot"
     assert words == [single, ddp, plot, ddp, single, plot, single, ddp, plot]
     lines = [line for line in done.stdout.splitlines() if line.startswith("round ")]
     assert [line.split(";")[0] for line in lines] == ["round 1 is done", "round 2 is done"]
@@ -370,7 +370,7 @@ def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
     assert suite.run(REPEATS=1, STRATEGIES="single", CONFIG=config).returncode == 0
     (call,) = [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]
     assert call["env"]["CHECKPOINT_DIR"] == str(suite.checkout / "some where" / "single-1")
-    job = [ROOT / "scripts/suite/slurm_job.sh", "echo", "words"]
+    job = [ROOT / "scripts/runner/slurm_job.sh", "echo", "words"]
     for checkpoints, words in (("/some where", "words --resume\n"), ("", "words\n")):
         RunFolder(tmp_path).post_stop(1, 7)  # of the life before
         env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)

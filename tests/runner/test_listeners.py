@@ -1,6 +1,6 @@
 """What a run on one machine listens on: loopback, and nothing else.
 
-    .venv/bin/python -m pytest tests/suite/test_listeners.py
+    .venv/bin/python -m pytest tests/runner/test_listeners.py
 
 Real runs of every strategy that can run here, held in their training by tests/faults, and of every command that starts
 ranks. The local Slurm cluster's daemons are in tests/setup/test_slurm_local.py.
@@ -20,7 +20,7 @@ import pytest
 from fault_runs import finish, start, until_planted
 from support import ONE_PROCESS, ROOT, RUNNABLE, environment, hear_sigint
 
-from scripts.probe.ranks import torchrun
+from scripts.runner.launch_ranks import torchrun
 
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
@@ -74,14 +74,17 @@ MODULE = [sys.executable, "-m"]
 STUDY = ["launchers/all.sh"]
 SHORT = "--archs resnet18 --image-sizes 32 --rounds 3 --window-steps 2"
 COMMANDS = {  # name: (words, variables); the configuration is the tests' own, 5 steps on 40 images
-    "peers": ([*MODULE, "scripts.probe.peers", "--rounds", "1"], {}),
-    "overhead": ([*MODULE, "scripts.probe.overhead", "--pairs", "6", "--config", "CONFIG", "--data", "DATA"], {}),
+    "peers": ([*MODULE, "scripts.studies.peers.measure", "--rounds", "1"], {}),
+    "overhead": (
+        [*MODULE, "scripts.studies.peers.overhead", "--pairs", "6", "--config", "CONFIG", "--data", "DATA"],
+        {},
+    ),
     "allreduce": (
-        [*MODULE, "scripts.probe.allreduce", "--out", "RESULTS", "--rounds", "2", "--largest", "65536"],
+        [*MODULE, "scripts.studies.allreduce.measure", "--out", "RESULTS", "--rounds", "2", "--largest", "65536"],
         {},
     ),
     "predict_check": (
-        [*MODULE, "scripts.probe.predict_check", "--out", "RESULTS", "--config", "CONFIG", *SHORT.split()],
+        [*MODULE, "scripts.studies.predict.measure", "--out", "RESULTS", "--config", "CONFIG", *SHORT.split()],
         {},
     ),
     "verify": ([*MODULE, "scripts.proof.verify", "--steps", "6"], {"STRATEGIES": "ddp horovod_ddp"}),
@@ -94,7 +97,7 @@ COMMANDS = {  # name: (words, variables); the configuration is the tests' own, 5
     "scaling": ([*STUDY, "scaling"], {"STRATEGY": "ddp", "RANKS": "1 2", "REPEATS": 1}),
     "ablate": ([*STUDY, "ablate"], {"STRATEGY": "ddp", "REPEATS": 1}),
     "ab": (
-        [*MODULE, "scripts.suite.ab"],
+        [*MODULE, "scripts.studies.ab.ab"],
         {"STRATEGY": "ddp", "A": "flags:", "B": "flags:--bucket-cap-mb 1", "REPEATS": 2},
     ),
 }
@@ -129,10 +132,10 @@ STARTERS = {
     "subprocess",
     "multiprocessing",
     "torch.multiprocessing",
-    "benchmarks.common.relay",
-    "scripts.probe.crew",
-    "scripts.probe.ranks",
-    "scripts.suite.schedule",
+    "benchmarks.common.system.forward_signals",
+    "scripts.studies.allreduce.worker_pool",
+    "scripts.runner.launch_ranks",
+    "scripts.runner.schedule",
 }
 
 
@@ -157,8 +160,8 @@ def test_every_module_that_starts_processes_is_looked_at():
 def test_the_words_that_start_ranks_are_in_one_place_each():
     """Protects the file stores: whoever starts torchrun otherwise has a store on every address of the machine."""
     places = {
-        "torch.distributed.run": {"launchers/lib.sh", "scripts/probe/ranks.py"},
-        "horovod.runner.launch": {"launchers/horovod_ddp.sh", "scripts/probe/ranks.py"},
+        "torch.distributed.run": {"launchers/lib.sh", "scripts/runner/launch_ranks.py"},
+        "horovod.runner.launch": {"launchers/horovod_ddp.sh", "scripts/runner/launch_ranks.py"},
         "accelerate launch": set(),
         "mp.spawn": {"benchmarks/ddp_spawn.py"},
     }

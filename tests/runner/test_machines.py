@@ -1,6 +1,6 @@
 """The same suite on machines with 1, 2 and 8 GPUs, and with 8 that this torch cannot use.
 
-    .venv/bin/python -m pytest tests/suite/test_machines.py
+    .venv/bin/python -m pytest tests/runner/test_machines.py
 
 The one predicate, usable_gpus, is told how many there are; from there the plan, what it refuses, the launchers' own
 words, and each rank's devices follow by themselves. Nothing trains.
@@ -18,10 +18,10 @@ from fake_gpus import NOT_USABLE, STEPS, see_gpus, train_on_nothing
 from stand_ins import NO_STAND_IN
 from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment
 
-from benchmarks.common.agreement import identities
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from scripts.suite import plan, preflight
+from benchmarks.common.config.config import Config
+from benchmarks.common.dist.agreement import identities
+from benchmarks.common.system.errors import UserError
+from scripts.runner import plan, preflight
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=16, loader="synthetic", **STEPS)
 FAKED = [name for name in STRATEGIES if name not in NO_STAND_IN]
@@ -32,12 +32,15 @@ DRIVES = {"single": 1, "model_parallel": 2, "dataparallel": 8}
 OVER = {"horovod_ddp": "horovod-gloo"}
 ONE_IS_TOO_FEW = {"hybrid_parallel"}
 TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows its answer
-    "benchmarks/common/gpus.py": {"is_available", "device_count"},
-    "benchmarks/common/devices.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
-    "scripts/probe/measured.py": {"is_available"},  # the name of what it ran on
-    "scripts/analysis/device_use.py": {"is_available"},
+    "benchmarks/common/system/gpus.py": {"is_available", "device_count"},
+    "benchmarks/common/dist/devices.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
+    "scripts/runner/measured_figures.py": {"is_available"},  # the name of what it ran on
+    "scripts/sets/device_use.py": {"is_available"},
     # loops as other projects' users write them; make peers asks the predicate for the number of ranks
-    **{f"scripts/probe/peer_{name}.py": {"is_available"} for name in ("accelerate", "example", "horovod", "rank")},
+    **{
+        f"scripts/studies/peers/peer_{name}.py": {"is_available"}
+        for name in ("accelerate", "example", "horovod", "rank")
+    },
 }
 
 
@@ -200,7 +203,7 @@ def test_a_launcher_ends_with_the_reason(recorder, tmp_path, launcher):
         f"def usable_gpus(): raise errors.UserError({NOT_USABLE!r})\n"
         "gpus.usable_gpus = usable_gpus\n"
     )
-    own = {"PASSED_ON": "scripts.suite.plan scripts.suite.bench", "RESULTS": tmp_path / "a set", "NUM_GPUS": None}
+    own = {"PASSED_ON": "scripts.runner.plan scripts.runner.bench", "RESULTS": tmp_path / "a set", "NUM_GPUS": None}
     path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "CUDA_VISIBLE_DEVICES": None}
     env = environment(**recorder.variables | own | path)
     done = subprocess.run([ROOT / "launchers" / f"{launcher}.sh"], env=env, capture_output=True, text=True)

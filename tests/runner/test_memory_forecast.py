@@ -1,6 +1,6 @@
 """The memory forecast beside what torch allocates in real steps, and what it refuses.
 
-.venv/bin/python -m pytest tests/suite/test_forecast.py -s     # prints both
+.venv/bin/python -m pytest tests/runner/test_memory_forecast.py -s     # prints both
 """
 
 import dataclasses
@@ -14,13 +14,21 @@ from torch._C._profiler import _EventType
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.errors import UserError
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.results import read_table
-from benchmarks.common.split import Split
-from scripts.suite.forecast import forecast, peak_bytes
-from scripts.suite.room import RESERVED_BYTES, largest_batch, loader_bytes, reasons, refusal, roomiest_cut, tell_of
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.dist.layout import Split
+from benchmarks.common.model.model import build_model, build_optimizer
+from benchmarks.common.store.results import read_table
+from benchmarks.common.system.errors import UserError
+from scripts.runner.memory_check import (
+    RESERVED_BYTES,
+    largest_batch,
+    loader_bytes,
+    reasons,
+    refusal,
+    roomiest_cut,
+    tell_of,
+)
+from scripts.runner.memory_forecast import forecast, peak_bytes
 
 SMALL = Config(arch="resnet18", image_size=64, global_batch=32)
 V100_16GB, V100_32GB = 16.9e9, 34.1e9
@@ -177,7 +185,7 @@ def started(recorder, checkout, data, results, **variables) -> tuple[str, dict[s
     results.mkdir()
     (results / "environment.json").write_text("{}")
     env = environment(
-        **recorder.variables | {"PASSED_ON": "scripts.suite.bench scripts.suite.plan scripts.suite.attempt"},
+        **recorder.variables | {"PASSED_ON": "scripts.runner.bench scripts.runner.plan scripts.runner.attempt"},
         **{"RESULTS": results, "DATA": data, "NUM_GPUS": 4, "REPEATS": 1} | variables,
     )
     done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=100)
@@ -209,7 +217,7 @@ def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout
     flags = "--workers 0 --arch resnet18"
     said, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **given, ARGS=flags)
     assert "of 2.0 less 1.5 for CUDA itself; the largest batch that fits is --global-batch" in said and scripts == []
-    passed_on = {"PASSED_ON": "scripts.suite.plan scripts.suite.attempt"}
+    passed_on = {"PASSED_ON": "scripts.runner.plan scripts.runner.attempt"}
     by_hand = given | {"RESULTS": tmp_path / "another", "DATA": tiny_data, "ARGS": flags}
     env = environment(**recorder.variables | passed_on, **by_hand)
     done = subprocess.run([checkout / "launchers/single.sh"], env=env, capture_output=True, text=True, timeout=100)
@@ -219,7 +227,7 @@ def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout
 def test_a_machine_without_gpus_pays_nothing(monkeypatch):
     """Protects start-up on a laptop: no torch for an answer that is known. A variable that is no number is refused."""
     monkeypatch.setenv("NUM_GPUS", "0")
-    monkeypatch.setitem(sys.modules, "scripts.suite.forecast", None)  # an import of it would fail
+    monkeypatch.setitem(sys.modules, "scripts.runner.memory_forecast", None)  # an import of it would fail
     points = [("ddp", Config(arch="resnet152", global_batch=2**16), 2, 1)]
     assert reasons(points, 2) == [""]
     monkeypatch.setenv("NUM_GPUS", "2")  # and nobody can ask them

@@ -1,6 +1,6 @@
 """The plan: what is started, what counts as done already, and what a launcher of any checkout can rely on.
 
-.venv/bin/python -m pytest tests/suite/test_plan.py
+.venv/bin/python -m pytest tests/runner/test_plan.py
 """
 
 import contextlib
@@ -13,15 +13,16 @@ import sys
 import pytest
 from support import NUM_TRAIN, ROOT, SYNTHETIC_YAML, draw_images, environment, finish
 
-from benchmarks.common import machine
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import locked
-from benchmarks.common.results import append_rows, read_table
-from benchmarks.common.run_folder import RunFolder
-from scripts.proof import wanted
+from benchmarks.common.store.results import append_rows, read_table
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import locked
+from scripts.proof import cases
+from scripts.runner import bench, plan, preflight, source_version, worktrees
+from scripts.runner.preflight import CORE, all_strategies
 from scripts.setup import pack
-from scripts.suite import bench, plan, preflight, scaling, source, worktrees
-from scripts.suite.preflight import CORE, all_strategies
+from scripts.studies.scaling import plan as scaling_plan
 
 # --- done already -------------------------------------------------------------------------------------------------
 
@@ -191,7 +192,7 @@ def test_packed_files_alone_are_enough_for_a_plan(given, own_data, monkeypatch, 
     with pytest.raises(UserError, match="make pack PACK=256 DATA="):
         plan.bench(given(**variables | {"ARGS": "--loader packed --pack 256"}))
     with pytest.raises(UserError, match="train/ is not there"):
-        wanted.of_variables(given(**variables), 20)  # the proof's reference reads the files
+        cases.of_variables(given(**variables), 20)  # the proof's reference reads the files
 
 
 @pytest.mark.parametrize("lost", ["settings.csv", "the hash"])
@@ -323,7 +324,7 @@ def test_more_runs_than_anybody_waits_for_are_refused_before_they_are_made(given
         plan.sweep(given(STRATEGY="single", KEY="lr", VALUES=values))
     for ranks in (values, f"1 {'9' * 5000}"):
         with pytest.raises(UserError, match=r"RANKS is .*, but must be some numbers of ranks"):
-            scaling.scaling(given(STRATEGY="ddp", RANKS=ranks))
+            scaling_plan.scaling(given(STRATEGY="ddp", RANKS=ranks))
 
 
 @pytest.mark.parametrize(
@@ -388,7 +389,7 @@ def test_a_run_folder_without_settings_costs_no_row(tmp_path, text, word):
     run_dir.mkdir(parents=True)
     if text:
         (run_dir / "settings.json").write_text(text)
-    attempt = [plan.python(), "-m", "scripts.suite.attempt", "--strategy", "single", "--results", tmp_path]
+    attempt = [plan.python(), "-m", "scripts.runner.attempt", "--strategy", "single", "--results", tmp_path]
     command = [*attempt, "--run-id", run_dir.name, "--", "false"]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr
@@ -399,15 +400,15 @@ def test_a_run_folder_without_settings_costs_no_row(tmp_path, text, word):
 
 IMPATIENT_ATTEMPT = """
 import runpy, sys
-from benchmarks.common import results
+from benchmarks.common.store import results
 results.LOCK_LIMIT_S = 0.5
 sys.argv = ["attempt", *sys.argv[1:]]
-runpy.run_module("scripts.suite.attempt", run_name="__main__")
+runpy.run_module("scripts.runner.attempt", run_name="__main__")
 """
 WRITES_A_ROW = """
 import os
 from pathlib import Path
-from benchmarks.common.results import append_rows
+from benchmarks.common.store.results import append_rows
 append_rows(Path(os.environ["RUN_DIR"]).parent.parent, "windows", [{"run_id": "a"}])
 """
 
@@ -441,16 +442,16 @@ def test_local_changes_are_told_apart(tmp_path, monkeypatch):
         subprocess.run(["git", "-C", tmp_path, *ident, *words], check=True, capture_output=True)
 
     def changes() -> str:
-        source.local_changes.cache_clear()
-        return source.local_changes()
+        source_version.local_changes.cache_clear()
+        return source_version.local_changes()
 
-    monkeypatch.setattr(source, "ROOT", tmp_path)
+    monkeypatch.setattr(source_version, "ROOT", tmp_path)
     git("init", "-q")
     git("config", "diff.external", "true")
     (tmp_path / "a.py").write_text("1")
     git("add", "a.py")
     git("commit", "-qm", "first")
-    assert changes() == "" and len(source.commit()) == 12
+    assert changes() == "" and len(source_version.commit()) == 12
     found = set()
     for name, text in (("a.py", "2"), ("a.py", "3"), ("new.py", "1"), ("new.py", "2")):
         (tmp_path / name).write_text(text)
@@ -470,15 +471,17 @@ def test_another_repository_is_not_the_source(tmp_path, monkeypatch, led_by):
     if led_by == "GIT_DIR":
         monkeypatch.setenv("GIT_DIR", str(other / ".git"))
         monkeypatch.setenv("GIT_WORK_TREE", str(release))
-    monkeypatch.setattr(source, "ROOT", release)
-    source.local_changes.cache_clear()
-    assert source.commit() is None and source.local_changes() == "" and worktrees.find_commit("HEAD") == ""
-    source.local_changes.cache_clear()
+    monkeypatch.setattr(source_version, "ROOT", release)
+    source_version.local_changes.cache_clear()
+    assert (
+        source_version.commit() is None and source_version.local_changes() == "" and worktrees.find_commit("HEAD") == ""
+    )
+    source_version.local_changes.cache_clear()
 
 
 def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
     """Protects machines that have the files and no git."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    source.local_changes.cache_clear()
-    assert source.commit() is None and source.local_changes() == ""
-    source.local_changes.cache_clear()
+    source_version.local_changes.cache_clear()
+    assert source_version.commit() is None and source_version.local_changes() == ""
+    source_version.local_changes.cache_clear()

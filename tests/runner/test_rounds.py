@@ -1,6 +1,6 @@
 """How runs follow one another: their order, what warms the machine, UNTIL and BUDGET, seeds.
 
-.venv/bin/python -m pytest tests/suite/test_rounds.py
+.venv/bin/python -m pytest tests/runner/test_rounds.py
 """
 
 import collections
@@ -13,13 +13,13 @@ import numpy
 import pytest
 from support import environment, finish
 
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import WARM_UP, read_table
-from scripts.analysis.accuracy import top1
-from scripts.analysis.sets import load_set
-from scripts.suite import plan, rounds
-from scripts.suite.order import places, timed_part
+from benchmarks.common.config.config import Config
+from benchmarks.common.store.results import WARM_UP, read_table
+from benchmarks.common.system.errors import UserError
+from scripts.runner import plan, rounds
+from scripts.runner.round_order import places, timed_part
+from scripts.sets.accuracy import top1
+from scripts.sets.result_set import load_set
 
 # --- the order ----------------------------------------------------------------------------------------------------
 

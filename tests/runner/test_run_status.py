@@ -1,11 +1,11 @@
 """Which rank is named: the one that failed, and not the ones that it left.
 
-.venv/bin/python -m pytest tests/suite/test_verdict.py
+.venv/bin/python -m pytest tests/runner/test_run_status.py
 """
 
 import pytest
 
-from scripts.suite.verdict import first_cause
+from scripts.runner.run_status import first_cause
 
 # As gloo, NCCL, the stores, Horovod and torch.multiprocessing word it.
 LEFT = [

@@ -1,6 +1,6 @@
 """make slurm-all: one Slurm job in which all strategies take turns on the same nodes.
 
-    .venv/bin/python -m pytest tests/suite/test_slurm_all.py
+    .venv/bin/python -m pytest tests/runner/test_slurm_all.py
 
 The quick tests read what is submitted and said, with programs on PATH that stand for Slurm. The slow ones are real: a
 cluster of two nodes on this host, and torchrun as two pods of a Kubernetes job would start it.
@@ -18,9 +18,9 @@ import pytest
 from fault_runs import until
 from support import ROOT, SYNTHETIC_YAML, after, environment, put
 
-from benchmarks.common.results import read_table
-from benchmarks.common.run_folder import RunFolder
-from scripts.suite import processes
+from benchmarks.common.store.results import read_table
+from benchmarks.common.store.run_folder import RunFolder
+from scripts.runner import processes
 
 SLURM_LOCAL = ROOT / "scripts/setup/slurm_local.sh"
 
@@ -52,7 +52,7 @@ def test_one_job_is_submitted_for_all(submitted, tmp_path):
     assert done.returncode == 0, done.stderr
     shape = {"--nodes": "2", "--ntasks-per-node": "4", "--cpus-per-task": "2", "--partition": "short", "--time": "30"}
     assert {flag: after(words, flag) for flag in shape} == shape
-    assert "--requeue" in words and words[-1] == "scripts/suite/slurm_suite.sh"
+    assert "--requeue" in words and words[-1] == "scripts/runner/slurm_suite.sh"
     told = {"NODES": "2", "TASKS_PER_NODE": "4", "NPROC": "4", "CPUS_PER_TASK": "2", "THREADS_PER_RANK": "2"}
     assert {name: env[name] for name in told} == told
     assert env["RESULTS"] == str(tmp_path / "a set") and Path(env["RESULTS"]).is_dir() and "NUM_CORES" not in env
@@ -105,7 +105,7 @@ def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere
         (tmp_path / "runs.csv").write_text("run_id,strategy,status,reason\na,single,ok,\n")
     nodes = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]"}
     env = environment(PATH=f"{tmp_path}/bin:{os.environ['PATH']}", RESULTS=tmp_path, **nodes)
-    script = ROOT / "scripts/suite/slurm_suite.sh"
+    script = ROOT / "scripts/runner/slurm_suite.sh"
     job = subprocess.Popen([script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until((tmp_path / "began").exists, "the loop runs", 20)
     job.send_signal(signal.SIGUSR1)
@@ -139,7 +139,7 @@ def test_a_run_that_ends_with_its_job_is_interrupted_and_did_not_fail(tmp_path, 
     folder = RunFolder.create(tmp_path, "ddp", 1)
     own = ["--strategy", "ddp", "--results", tmp_path, "--run-id", folder.run_id]
     ends = ["bash", "-c", f"(sleep {delay}; kill -TERM $PPID) & [ {delay} != 0 ] || wait; exit 143"]
-    command = [sys.executable, "-m", "scripts.suite.attempt", *own, "--", *ends]
+    command = [sys.executable, "-m", "scripts.runner.attempt", *own, "--", *ends]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(SLURM_JOB_ID=7), capture_output=True, text=True, timeout=60
     )

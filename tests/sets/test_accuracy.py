@@ -1,15 +1,15 @@
 """How sure an accuracy is: repeats of one seed tell of one seed, and images are few.
 
-.venv/bin/python -m pytest tests/analysis/test_accuracy.py
+.venv/bin/python -m pytest tests/sets/test_accuracy.py
 """
 
 import pytest
 from support import recorded
 
-from benchmarks.common.results import append_rows
-from scripts.analysis.accuracy import about_top1, top1
-from scripts.analysis.proportions import differ, wilson
-from scripts.analysis.sets import load_set
+from benchmarks.common.store.results import append_rows
+from scripts.sets.accuracy import about_top1, top1
+from scripts.sets.result_set import load_set
+from scripts.stats.proportions import differ, wilson
 
 
 def add_runs(folder, strategy, outcomes, asked=None, **columns):

@@ -10,8 +10,8 @@ import numpy
 import pytest
 from support import recorded, run_strategy
 
-from benchmarks.common.results import append_rows
-from scripts.analysis.compare import command
+from benchmarks.common.store.results import append_rows
+from scripts.sets.compare import command
 
 ROOT = Path(__file__).parents[2]
 SAME_DAY = ("--day-sd", "0%")  # the generator has no weather
@@ -241,7 +241,7 @@ def test_a_set_too_noisy_to_say_anything_does_not_pass(compare, base, slow):
 
 
 def test_the_command_itself(base, tmp_path):
-    run = [sys.executable, "-m", "scripts.analysis.compare", "--a", base]
+    run = [sys.executable, "-m", "scripts.sets.compare", "--a", base]
     good = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)
     bad = subprocess.run([*run, "--b", tmp_path / "x"], cwd=ROOT, capture_output=True, text=True)
     assert (good.returncode, bad.returncode) == (0, 2)

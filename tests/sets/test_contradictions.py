@@ -1,6 +1,6 @@
 """Sets whose tables contradict themselves: told of with their lines, and no verdict is drawn from them.
 
-.venv/bin/python -m pytest tests/analysis/test_contradictions.py
+.venv/bin/python -m pytest tests/sets/test_contradictions.py
 """
 
 import json
@@ -11,14 +11,14 @@ import shutil
 import pandas
 import pytest
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import read_table
-from scripts.analysis import compare, power
-from scripts.analysis.sets import load_set
-from scripts.report.content import headline
-from scripts.report.gallery import unbelievable
-from scripts.report.publishable import problems
-from scripts.report.readme import PUBLISHED
+from benchmarks.common.store.results import read_table
+from benchmarks.common.system.errors import UserError
+from scripts.pages.report_content import headline
+from scripts.publish.gallery import unbelievable
+from scripts.publish.readme import PUBLISHED
+from scripts.sets import compare, power
+from scripts.sets.publishable import problems
+from scripts.sets.result_set import load_set
 
 REAL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"  # 15 ok runs and a warm-up, of single and ddp
 SETS = [each.parent for each in sorted(PUBLISHED.glob("cpu2*/**/runs.csv"))]

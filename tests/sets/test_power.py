@@ -9,10 +9,10 @@ from scipy import stats
 from simulate import PUBLISHED, samples_of
 from test_sets import MET, add, asked
 
-from benchmarks.common.errors import UserError
-from scripts.analysis import power
-from scripts.analysis.families import against
-from scripts.analysis.sets import load_set
+from benchmarks.common.system.errors import UserError
+from scripts.sets import power
+from scripts.sets.result_set import load_set
+from scripts.stats.families import against
 
 OVER_FIRST = {"1": "0", "2": "0", "3": "0"}
 

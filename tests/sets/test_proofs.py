@@ -1,6 +1,6 @@
 """What the report's column `same update?` may say: of the settings that were proved, and of no others.
 
-.venv/bin/python -m pytest tests/analysis/test_proofs.py
+.venv/bin/python -m pytest tests/sets/test_proofs.py
 """
 
 import json
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from test_sets import MET, add, asked
 
-from benchmarks.common.results import append_rows
-from scripts.analysis.proofs import proved
-from scripts.analysis.sets import load_set
+from benchmarks.common.store.results import append_rows
+from scripts.sets.proofs import proved
+from scripts.sets.result_set import load_set
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
 SHAPE = MET | {"num_shards": 1, "num_stages": 2, "num_microbatches": 1, "exact": True, "cut": 4}

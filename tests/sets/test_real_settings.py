@@ -1,6 +1,6 @@
 """Real short runs that differ in one field each: the suite writes settings that keep them apart.
 
-.venv/bin/python -m pytest tests/analysis/test_real_settings.py
+.venv/bin/python -m pytest tests/sets/test_real_settings.py
 """
 
 import shutil
@@ -8,8 +8,8 @@ import shutil
 import pytest
 from support import run_strategy
 
-from scripts.analysis.identity import differing
-from scripts.analysis.sets import load_set
+from scripts.sets.identity import differing
+from scripts.sets.result_set import load_set
 
 SHORT = "--epochs 1 --steps 4 --windows 1 --window-steps 2"
 FLAGS = {

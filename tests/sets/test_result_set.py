@@ -1,6 +1,6 @@
 """What a run is decides with which it is pooled, by what it is labelled, and what it is compared with.
 
-.venv/bin/python -m pytest tests/analysis/test_sets.py
+.venv/bin/python -m pytest tests/sets/test_result_set.py
 """
 
 import dataclasses
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.config import FIELDS, TYPES, Config
-from benchmarks.common.results import add_settings, append_rows
-from benchmarks.common.settings import NOT_COUNTED, SOURCE, ask, settings_hash
-from scripts.analysis.recorded import flags_in
-from scripts.analysis.sets import load_set, read_runs, same_hash_other_settings
+from benchmarks.common.config.config import FIELDS, TYPES, Config
+from benchmarks.common.config.settings import NOT_COUNTED, SOURCE, ask, settings_hash
+from benchmarks.common.store.results import add_settings, append_rows
+from scripts.sets.recorded_settings import flags_in
+from scripts.sets.result_set import load_set, read_runs, same_hash_other_settings
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
 MET = {

@@ -1,12 +1,12 @@
 """Sittings: an hour without runs begins another, and who ran in another than most is named.
 
-.venv/bin/python -m pytest tests/analysis/test_sittings.py
+.venv/bin/python -m pytest tests/sets/test_sessions.py
 """
 
 import pandas
 import pytest
 
-from scripts.analysis.sittings import apart, sittings
+from scripts.sets.sessions import apart, sittings
 
 
 def rows(*runs):

@@ -1,17 +1,17 @@
 """Exposed communication and bubbles: one estimator, whose interval holds what it says.
 
-.venv/bin/python -m pytest tests/analysis/test_step_account.py
+.venv/bin/python -m pytest tests/sets/test_step_breakdown.py
 """
 
 import numpy
 import pytest
 from test_sets import MET, add, asked
 
-from benchmarks.common.results import append_rows
-from scripts.analysis.sets import load_set
-from scripts.analysis.step_account import PHASES, about_exposed, bubbles, exposed, mean_of
-from scripts.report.content import table_rows
-from scripts.report.detail_charts import step_bars
+from benchmarks.common.store.results import append_rows
+from scripts.charts.detail_charts import step_bars
+from scripts.pages.report_content import table_rows
+from scripts.sets.result_set import load_set
+from scripts.sets.step_breakdown import PHASES, about_exposed, bubbles, exposed, mean_of
 
 PIPELINE = MET | {"num_stages": 2, "num_microbatches": 4, "num_shards": 1}
 

@@ -19,8 +19,8 @@ import pytest
 from PIL import Image
 from support import hear_sigint
 
-from benchmarks.common.config import Config
-from benchmarks.common.packed import pack_path
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.packed import pack_path
 from scripts.setup import check_data, make_dataset
 from scripts.setup.check_data import Counts, check_image_folder
 from scripts.setup.make_dataset import Options

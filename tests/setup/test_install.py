@@ -20,11 +20,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support import ROOT, environment
 
-from benchmarks.common import gpus
-from benchmarks.common.devices import device_name
-from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import BUILDS, fitting_build, has_kernels, look, usable_gpus
-from benchmarks.common.machine import capability, gpu_memory_bytes
+from benchmarks.common.dist.devices import device_name
+from benchmarks.common.system import gpus
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.gpus import BUILDS, fitting_build, has_kernels, look, usable_gpus
+from benchmarks.common.system.machine import capability, gpu_memory_bytes
 from scripts.setup.install import RECORD
 
 V100, A100, H100 = "Tesla V100-PCIE-16GB, 7.0", "NVIDIA A100-SXM4-40GB, 8.0", "NVIDIA H100 80GB HBM3, 9.0"

@@ -7,8 +7,8 @@ import pytest
 import scipy.stats
 from scipy.special import stdtrit
 
-from scripts.analysis import critical
-from scripts.analysis.families import Sample, against, all_pairs, bartlett, find_spread, over_fastest, over_own
+from scripts.stats import critical_values
+from scripts.stats.families import Sample, against, all_pairs, bartlett, find_spread, over_fastest, over_own
 
 
 def samples(rng, counts=(3, 3, 3, 3), sd=0.05, rounds=True) -> dict[str, Sample]:
@@ -58,15 +58,15 @@ def test_intervals_of_all_pairs_are_scipys_tukey(counts):
 
 def test_a_critical_value_is_computed_once_and_agrees_with_a_published_table():
     # Dunnett's table (1964): two-sided 5 %, 9 comparisons, 20 degrees of freedom: 2.95; 2 comparisons, 10: 2.57.
-    critical.dunnett.cache_clear()
-    assert critical.dunnett(3, (3,) * 9, 20) == pytest.approx(2.95, abs=0.01)
-    assert critical.dunnett(3, (3,) * 2, 10) == pytest.approx(2.57, abs=0.01)
-    before = critical.dunnett.cache_info().misses
-    critical.dunnett(3, (3,) * 9, 20)
-    assert critical.dunnett.cache_info().misses == before == 2
-    assert critical.dunnett(3, (3,), 4) == pytest.approx(stdtrit(4, 0.975))
-    assert critical.tukey(3, 12) * math.sqrt(2) == pytest.approx(3.77, abs=0.01)  # of any table of the range
-    assert critical.sidak(1, 7) == pytest.approx(stdtrit(7, 0.975))
+    critical_values.dunnett.cache_clear()
+    assert critical_values.dunnett(3, (3,) * 9, 20) == pytest.approx(2.95, abs=0.01)
+    assert critical_values.dunnett(3, (3,) * 2, 10) == pytest.approx(2.57, abs=0.01)
+    before = critical_values.dunnett.cache_info().misses
+    critical_values.dunnett(3, (3,) * 9, 20)
+    assert critical_values.dunnett.cache_info().misses == before == 2
+    assert critical_values.dunnett(3, (3,), 4) == pytest.approx(stdtrit(4, 0.975))
+    assert critical_values.tukey(3, 12) * math.sqrt(2) == pytest.approx(3.77, abs=0.01)  # of any table of the range
+    assert critical_values.sidak(1, 7) == pytest.approx(stdtrit(7, 0.975))
 
 
 def test_rounds_are_blocks_by_hand():
@@ -78,7 +78,7 @@ def test_rounds_are_blocks_by_hand():
     assert (spread.blocked, spread.df) == (True, 6)
     assert spread.variance == pytest.approx(8e-4 / 6)
     half = logs(against("a", found)["b"])[2]
-    assert half == pytest.approx(critical.dunnett(3, (3, 3, 3), 6) * math.sqrt(spread.variance * 2 / 3))
+    assert half == pytest.approx(critical_values.dunnett(3, (3, 3, 3), 6) * math.sqrt(spread.variance * 2 / 3))
     apart = {name: Sample(each.logs, [1.0, 2.0, 2.0]) for name, each in found.items()}  # a round twice: no blocks
     assert not find_spread([*apart.values()]).blocked
     assert logs(against("a", apart)["b"])[2] > 5 * half

@@ -5,10 +5,10 @@ import math
 import numpy
 import pytest
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import append_rows
-from scripts.analysis.sets import load_set
-from scripts.analysis.stats import ratio, run_interval, strategy_throughput
+from benchmarks.common.store.results import append_rows
+from benchmarks.common.system.errors import UserError
+from scripts.sets.result_set import load_set
+from scripts.stats.intervals import ratio, run_interval, strategy_throughput
 
 # sd of log throughput of the first published set (simulate.measured_noise), a steady day. Not read from what is
 # published now: power is of a noise, and a noisier day's set must not fail the code.

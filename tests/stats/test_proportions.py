@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from scripts.analysis.proportions import differ, differ_over_seeds, over_seeds, wilson
+from scripts.stats.proportions import differ, differ_over_seeds, over_seeds, wilson
 
 
 def test_wilsons_interval_of_132_images():

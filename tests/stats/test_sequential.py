@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy.special import stdtrit
 
-from scripts.analysis.sequential import FIRST_LOOK, MOST_ROUNDS, limits, next_step
+from scripts.stats.sequential import FIRST_LOOK, MOST_ROUNDS, limits, next_step
 
 
 def test_limits_fall_and_spend_what_they_may():

@@ -1,6 +1,6 @@
 """What the statistics promise, under noise like that of the published sets and worse: simulate.py has the models.
 
-.venv/bin/python -m pytest tests/analysis/test_simulations.py -m "not slow"
+.venv/bin/python -m pytest tests/stats/test_simulations.py -m "not slow"
 
 The short forms run the same functions over fewer sets, and allow for the chance in that.
 """

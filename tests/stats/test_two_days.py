@@ -6,8 +6,8 @@ import numpy
 import pytest
 from scipy.special import stdtrit
 
-from scripts.analysis.days import DaySpread, between, day_spread
-from scripts.analysis.families import Sample
+from scripts.stats.families import Sample
+from scripts.stats.two_days import DaySpread, between, day_spread
 
 
 def a_set(day: float, names=("single", "ddp"), spread=0.01) -> dict[str, Sample]:

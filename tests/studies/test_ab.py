@@ -1,7 +1,7 @@
 """`make ab`: what A and B can be, what is refused before anything starts, and real sittings that leave nothing behind.
 
-    .venv/bin/python -m pytest tests/suite/test_ab.py
-    .venv/bin/python -m pytest tests/suite/test_ab.py -m slow -s      # A/A, and a planted delay: 20 minutes, alone
+    .venv/bin/python -m pytest tests/studies/test_ab.py
+    .venv/bin/python -m pytest tests/studies/test_ab.py -m slow -s      # A/A, and a planted delay: 20 minutes, alone
 
 Here launchers and attempts of two checkouts are real, and what they run trains nothing; the slow ones train.
 """
@@ -9,7 +9,6 @@ Here launchers and attempts of two checkouts are real, and what they run trains 
 import contextlib
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,66 +17,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint
+from clones import SHORT, Clone
+from support import ROOT
 
-from benchmarks.common.config import FIELDS, read_yaml
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import WARM_UP, read_table
-from benchmarks.common.run_folder import RunFolder
-from scripts.suite import ab, sides, source, worktrees
-
-# Short, and three windows: what is tested is the sitting, not the machine.
-SHORT = SYNTHETIC_YAML + "epochs: 1\nsteps: 8\nwarmup_steps: 1\nwindows: 3\nwindow_steps: 2\nworkers: 0\n"
-GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-
-
-class Clone:
-    """A repository with the suite as it is here, in commits of its own; its path has a space.
-
-    Worktrees of what it runs are made in its results/, where `left_over` looks.
-    """
-
-    def __init__(self, folder: Path):
-        self.folder = folder / "a clone"
-        for part in ("benchmarks", "configs", "launchers", "scripts"):
-            shutil.copytree(ROOT / part, self.folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        (self.folder / ".gitignore").write_text("__pycache__/\n/results/\n")
-        (self.folder / "short.yaml").write_text(SHORT)
-        self.git("init", "-q", "-b", "main")
-        self.commit("the suite")
-        self.variables = {"CONFIG": self.folder / "short.yaml", "STRATEGY": "single", "REPEATS": 2, "TMPDIR": folder}
-
-    def git(self, *words: str) -> str:
-        return subprocess.run([*GIT, "-C", self.folder, *words], check=True, capture_output=True, text=True).stdout
-
-    def commit(self, message: str) -> str:
-        self.git("add", "-A")
-        self.git("commit", "-qm", message)
-        return self.git("rev-parse", "HEAD").strip()
-
-    def start(self, **variables) -> subprocess.Popen:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command = [sys.executable, "-m", "scripts.suite.ab"]
-        env = environment(**self.variables | variables)
-        return subprocess.Popen(command, cwd=self.folder, env=env, preexec_fn=hear_sigint, **pipes)
-
-    def run(self, **variables) -> subprocess.CompletedProcess:
-        process = self.start(**variables)
-        out, err = process.communicate(timeout=1500)
-        print(out, err)
-        assert "Traceback" not in err
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-    def left_over(self) -> list:
-        """Worktrees besides the clone itself, and their folders."""
-        listed = [text for text in self.git("worktree", "list", "--porcelain").split("\n\n") if text.strip()]
-        return [*listed[1:], *self.folder.glob(f"results/{worktrees.PREFIX}*")]
-
-    def until_one_runs(self, process: subprocess.Popen) -> None:
-        """Until a run that counts has its folder."""
-        while not [*self.folder.glob("results/*/?/logs/single-1-*/run.log")]:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.05)
+from benchmarks.common.config.config import FIELDS, read_yaml
+from benchmarks.common.store.results import WARM_UP, read_table
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from scripts.runner import source_version, worktrees
+from scripts.studies.ab import ab, variants
 
 
 @pytest.fixture
@@ -88,7 +36,7 @@ def clone(tmp_path):
 @pytest.fixture
 def untrained(clone, recorder):
     """The clone with attempts that are real, and runs that train nothing and wait while `hold` exists."""
-    met = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.suite.attempt"}
+    met = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.attempt"}
     clone.variables |= recorder.variables | met | {"WAIT_WHILE": clone.folder.parent / "hold"}
     return clone
 
@@ -106,14 +54,14 @@ def kept_clone(tmp_path_factory):
 def read(kept_clone, monkeypatch, given):
     """read(text, **variables): the side that text says, in the clone."""
 
-    def side(text: str, **variables) -> sides.Side:
+    def side(text: str, **variables) -> variants.Side:
         monkeypatch.setattr(worktrees, "ROOT", kept_clone.folder)
-        monkeypatch.setattr(source, "ROOT", kept_clone.folder)
-        source.local_changes.cache_clear()
-        return sides.read_side("B", text, given(**variables), "single")
+        monkeypatch.setattr(source_version, "ROOT", kept_clone.folder)
+        source_version.local_changes.cache_clear()
+        return variants.read_side("B", text, given(**variables), "single")
 
     yield side
-    source.local_changes.cache_clear()
+    source_version.local_changes.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -139,9 +87,9 @@ def test_what_a_commit_lacks_is_said_before_it_is_measured(kept_clone, read):
     folder = kept_clone.folder
     for path, old, new, variables, words in (
         (folder / "launchers/single.sh", None, None, {}, "has no strategy single"),
-        (folder / "scripts/suite/plan.py", "def begin(", "def start(", {}, "older than the variables by which"),
+        (folder / "scripts/runner/plan.py", "def begin(", "def start(", {}, "older than the variables by which"),
         (
-            folder / "benchmarks/common/config.py",
+            folder / "benchmarks/common/config/config.py",
             " norm: Lit",
             " gone: Lit",
             {"ARGS": "--norm group"},
@@ -160,13 +108,13 @@ def test_what_a_commit_lacks_is_said_before_it_is_measured(kept_clone, read):
 def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):
     """Protects the comparison of commits between which a default changed. Mutant: differences from this checkout's
     defaults leave 0.9 to the commit, whose own is 0.5."""
-    path = kept_clone.folder / "benchmarks/common/config.py"
+    path = kept_clone.folder / "benchmarks/common/config/config.py"
     path.write_text(path.read_text().replace("momentum: float = 0.9", "momentum: float = 0.5\n    gone: int = 1"))
     side = read(kept_clone.commit("another default"))
     kept_clone.git("revert", "--no-edit", "HEAD")
     folder = RunFolder(tmp_path / "logs" / "single-1-1")
     folder.path.mkdir(parents=True)
-    sides.write_config(side, folder, side.config)
+    variants.write_config(side, folder, side.config)
     told = read_yaml(str(folder.config))
     assert told["momentum"] == 0.9 and told.keys() == FIELDS.keys() - {"config"} and Path(told["data"]).is_absolute()
 

@@ -1,6 +1,6 @@
 """`make ablate`: what its runs are asked, and how a set's runs become ratios, intervals, lines and a chart.
 
-.venv/bin/python -m pytest tests/suite/test_ablate.py
+.venv/bin/python -m pytest tests/studies/test_ablation.py
 """
 
 import csv
@@ -11,23 +11,24 @@ import numpy
 import pytest
 from support import finish, recorded
 
-from benchmarks.common.config import FIELDS
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import append_rows
-from scripts.analysis.ablation import BASELINE, OPTIONS, SHARE, TOGETHER, fields_of, name_of, points_of
-from scripts.analysis.families import against
-from scripts.analysis.sets import load_set
-from scripts.report import ablate as report
-from scripts.suite import ablate, plan
+from benchmarks.common.config.config import FIELDS
+from benchmarks.common.store.results import append_rows
+from benchmarks.common.system.errors import UserError
+from scripts.runner import plan
+from scripts.sets.result_set import load_set
+from scripts.stats.families import against
+from scripts.studies.ablation import chart as report
+from scripts.studies.ablation import plan as ablation_plan
+from scripts.studies.ablation.analysis import BASELINE, OPTIONS, SHARE, TOGETHER, fields_of, name_of, points_of
 
 
 @pytest.fixture
 def planned(given, tmp_path, monkeypatch):
     """planned(**variables): the runs of the first rounds, on four cores."""
-    monkeypatch.setattr("benchmarks.common.machine.num_cores", lambda: 4)
+    monkeypatch.setattr("benchmarks.common.system.machine.num_cores", lambda: 4)
 
     def make(**variables) -> list[plan.Run]:
-        return ablate.ablation(given(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))
+        return ablation_plan.ablation(given(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))
 
     return make
 
@@ -88,7 +89,7 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
 
 def test_without_a_strategy_there_is_a_sentence(given):
     with pytest.raises(UserError, match="STRATEGY is not set; for example: make ablate"):
-        ablate.ablation(given())
+        ablation_plan.ablation(given())
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """make bench-allreduce: sums are checked, bandwidths and the ratio to a bare loop are worked out, ranks are real.
 
-.venv/bin/python -m pytest tests/probe/test_allreduce.py
+.venv/bin/python -m pytest tests/studies/test_allreduce.py
 """
 
 import subprocess
@@ -11,11 +11,11 @@ import pytest
 import torch
 from support import ROOT, environment
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.allreduce import bandwidth_rows, links, over_bare, sizes_to, table
-from scripts.analysis.links import Link, read_links, ring
-from scripts.probe.allreduce_rank import Way, num_wrong
-from scripts.probe.crew import Crew
+from benchmarks.common.system.errors import UserError
+from scripts.studies.allreduce.allreduce_rank import Way, num_wrong
+from scripts.studies.allreduce.analysis import bandwidth_rows, links, over_bare, sizes_to, table
+from scripts.studies.allreduce.links import Link, read_links, ring
+from scripts.studies.allreduce.worker_pool import Crew
 
 CPU = torch.device("cpu")
 
@@ -66,7 +66,7 @@ def test_a_sum_that_is_none_is_counted(dtype):
 def test_two_real_ranks_by_turns():
     """Protects the path: two processes meet, wait for a line, every size of a round is checked and timed, and nobody
     is left."""
-    with Crew("scripts.probe.allreduce_rank", ["gloo", "1", "16384", "gated"], 2, 1) as crew:
+    with Crew("scripts.studies.allreduce.allreduce_rank", ["gloo", "1", "16384", "gated"], 2, 1) as crew:
         crew.hear_all("ready")
         crew.tell("go")
         rows = [crew.hear("row") for _ in sizes_to(16384)]
@@ -77,7 +77,7 @@ def test_two_real_ranks_by_turns():
 
 def test_a_rank_that_ends_is_named():
     with (
-        Crew("scripts.probe.allreduce_rank", ["carrier pigeon", "1", "1024"], 1, 1) as crew,
+        Crew("scripts.studies.allreduce.allreduce_rank", ["carrier pigeon", "1", "1024"], 1, 1) as crew,
         pytest.raises(UserError) as said,
     ):
         crew.hear("row")
@@ -86,7 +86,7 @@ def test_a_rank_that_ends_is_named():
 
 @pytest.mark.slow
 def test_the_command_writes_a_link_that_predict_reads(tmp_path):
-    words = [sys.executable, "-m", "scripts.probe.allreduce", "--out", str(tmp_path / "a b"), "--rounds", "2"]
+    words = [sys.executable, "-m", "scripts.studies.allreduce.measure", "--out", str(tmp_path / "a b"), "--rounds", "2"]
     done = subprocess.run([*words, "--largest", "65536"], cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     fits = read_links(tmp_path / "a b" / "links.csv")

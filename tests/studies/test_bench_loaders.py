@@ -1,6 +1,6 @@
 """make bench-loaders: every way measured, its ratios to what it stands beside, its files written.
 
-.venv/bin/python -m pytest tests/probe/test_bench_loaders.py
+.venv/bin/python -m pytest tests/studies/test_bench_loaders.py
 """
 
 import threading
@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pandas
 import pytest
 
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from scripts.probe import loader_ways
-from scripts.probe.loader_costs import cpu_us
-from scripts.probe.loaders import PLAIN, Options, main, table
+from benchmarks.common.config.config import Config
+from benchmarks.common.system.errors import UserError
+from scripts.studies.loaders import loader_variants
+from scripts.studies.loaders.cpu_costs import cpu_us
+from scripts.studies.loaders.measure import PLAIN, Options, main, table
 
 
 def test_ratios_are_to_the_plain_pipeline_and_to_the_better_bare_loop():
@@ -33,9 +33,9 @@ def test_ratios_are_to_the_plain_pipeline_and_to_the_better_bare_loop():
 
 def test_what_is_left_out_says_why(monkeypatch):
     """Protects from installing again what is installed and does not load, as with an old glibc."""
-    monkeypatch.setattr(loader_ways, "findable", lambda name: name in ("nvidia.nvimgcodec", "webdataset"))
-    monkeypatch.setattr(loader_ways, "loads", lambda name: "it does not load (ImportError: GLIBC_2.99)")
-    assert loader_ways.absent() == {
+    monkeypatch.setattr(loader_variants, "findable", lambda name: name in ("nvidia.nvimgcodec", "webdataset"))
+    monkeypatch.setattr(loader_variants, "loads", lambda name: "it does not load (ImportError: GLIBC_2.99)")
+    assert loader_variants.absent() == {
         "nvimgcodec": "it does not load (ImportError: GLIBC_2.99)",
         "torchcodec": "not installed; pip install torchcodec",
         "nvidia.dali": "not installed; pip install nvidia-dali-cuda130",
@@ -46,18 +46,18 @@ def test_what_is_left_out_says_why(monkeypatch):
 def test_images_that_would_fill_the_disk_are_refused_first(monkeypatch, tiny_data, tmp_path):
     """Protects from a night of copying into a /tmp that is too small, and from advice about PACKED, which is ours."""
     monkeypatch.setenv("PACKED", "")  # which `installed` sets
-    monkeypatch.setattr(loader_ways, "absent", dict)
+    monkeypatch.setattr(loader_variants, "absent", dict)
     size = sum(path.stat().st_size for path in tiny_data.rglob("*.JPEG"))
     room = [9 * size, 11 * size]
-    monkeypatch.setattr(loader_ways.shutil, "disk_usage", lambda _: SimpleNamespace(free=room[0]))
+    monkeypatch.setattr(loader_variants.shutil, "disk_usage", lambda _: SimpleNamespace(free=room[0]))
     config = Config(data=str(tiny_data), image_size=32)
     for words in ("packed 256", "webdataset", "litdata"):
         with pytest.raises(UserError, match="GB are free; give DATA a folder of some thousand images") as told:
-            loader_ways.installed(config, tmp_path, [words])
+            loader_variants.installed(config, tmp_path, [words])
         assert "PACKED" not in str(told.value) and not [*tmp_path.iterdir()]
-    assert loader_ways.installed(config, tmp_path, ["torchvision"])  # which is copied nowhere
+    assert loader_variants.installed(config, tmp_path, ["torchvision"])  # which is copied nowhere
     del room[0]
-    loader_ways.refuse_without_room(config.data, tmp_path)
+    loader_variants.refuse_without_room(config.data, tmp_path)
 
 
 def test_cpu_time_has_that_of_threads_that_ended():

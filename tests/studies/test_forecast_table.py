@@ -1,17 +1,17 @@
 """The report's forecast for GPUs: marked as such until a row of the set measures it.
 
-.venv/bin/python -m pytest tests/report/test_forecast_table.py
+.venv/bin/python -m pytest tests/studies/test_forecast_table.py
 """
 
 import csv
 
 import pytest
+from result_sets import CPU
 from support import recorded
-from test_report import CPU
 
-from benchmarks.common.results import append_rows
-from scripts.analysis.sets import load_set
-from scripts.report.forecast import FORECAST, HEADER, forecast_table
+from benchmarks.common.store.results import append_rows
+from scripts.sets.result_set import load_set
+from scripts.studies.roofline.forecast_table import FORECAST, HEADER, forecast_table
 
 H200 = {"device": "cuda", "device_name": "NVIDIA H200", "arch": "resnet50", "image_size": 224, "precision": "bf16"}
 

@@ -1,6 +1,6 @@
 """Hooks see when the backward pass has each gradient, and the buckets that follow are DDP's own.
 
-.venv/bin/python -m pytest tests/probe/test_gradients.py
+.venv/bin/python -m pytest tests/studies/test_gradient_times.py
 """
 
 import pytest
@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.model import build_model
-from scripts.analysis.machines import read_gradients
-from scripts.analysis.timeline import blocks, buckets
-from scripts.probe import gradients
+from benchmarks.common.config.config import Config
+from benchmarks.common.model.model import build_model
+from benchmarks.common.system.errors import UserError
+from scripts.studies.predict import gradient_times
+from scripts.studies.predict.machine_models import read_gradients
+from scripts.studies.predict.timeline import blocks, buckets
 
 CPU = torch.device("cpu")
 SMALL = Config(arch="resnet18", image_size=32, global_batch=2)
@@ -21,7 +21,7 @@ SMALL = Config(arch="resnet18", image_size=32, global_batch=2)
 
 @pytest.fixture(scope="module")
 def profile():
-    return gradients.profile(SMALL, 12, CPU)
+    return gradient_times.profile(SMALL, 12, CPU)
 
 
 def test_gradients_come_from_the_last_layer_to_the_first(profile):
@@ -62,7 +62,7 @@ def test_buckets_are_those_that_ddp_makes(profile, tmp_path, bucket_cap_mb):
 
 
 def test_a_file_of_gradients_is_read_back(tmp_path, profile):
-    gradients.main(gradients.Options(out=tmp_path / "gradients.csv", num_classes=12), SMALL)
+    gradient_times.main(gradient_times.Options(out=tmp_path / "gradients.csv", num_classes=12), SMALL)
     found = read_gradients(tmp_path / "gradients.csv")
     assert [each.num_bytes for each in found] and {each.name for each in found} == {g.name for g in profile.gradients}
 

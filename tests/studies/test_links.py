@@ -1,13 +1,13 @@
 """The link model against cases worked by hand, and a fit that finds what was planted.
 
-.venv/bin/python -m pytest tests/analysis/test_links.py
+.venv/bin/python -m pytest tests/studies/test_links.py
 """
 
 import numpy
 import pytest
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.links import (
+from benchmarks.common.system.errors import UserError
+from scripts.studies.allreduce.links import (
     COLUMNS,
     Known,
     Link,

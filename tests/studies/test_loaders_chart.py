@@ -1,13 +1,13 @@
 """The chart of make bench-loaders: every loader with its rate, n and interval, every cause with its share.
 
-.venv/bin/python -m pytest tests/report/test_loaders.py
+.venv/bin/python -m pytest tests/studies/test_loaders_chart.py
 """
 
 import pandas
 import pytest
 
-from benchmarks.common.errors import UserError
-from scripts.report.loaders import Options, loaders_chart, main
+from benchmarks.common.system.errors import UserError
+from scripts.studies.loaders.chart import Options, loaders_chart, main
 
 RATES = pandas.DataFrame(
     [

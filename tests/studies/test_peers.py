@@ -1,6 +1,6 @@
 """`make peers`: pairs of launches become ratios, a peer is done when its ratio is known, and what is missing is named.
 
-.venv/bin/python -m pytest tests/probe/test_peers.py
+.venv/bin/python -m pytest tests/studies/test_peers.py
 """
 
 import csv
@@ -15,12 +15,12 @@ import torch
 from support import NUM_TRAIN, ROOT, TINY_YAML, environment
 from torchvision.datasets import ImageFolder
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.peers import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
-from scripts.probe import peer_rank
-from scripts.probe.laps import long_enough
-from scripts.probe.peers import PEERS, Options, Peer, done, launch
-from scripts.report.peers import cells, peers_chart, read_peers
+from benchmarks.common.system.errors import UserError
+from scripts.studies.peers import peer_rank
+from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
+from scripts.studies.peers.chart import cells, peers_chart, read_peers
+from scripts.studies.peers.measure import PEERS, Options, Peer, done, launch
+from scripts.studies.peers.repeated_images import long_enough
 
 
 def launches(ratio: float, num_rounds: int, sd: float, seed: int = 0) -> list[Launch]:
@@ -92,7 +92,7 @@ def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
 
 
 def run_peers(*flags: str, **variables) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "scripts.probe.peers", *flags]
+    command = [sys.executable, "-m", "scripts.studies.peers.measure", *flags]
     done = subprocess.run(command, cwd=ROOT, env=environment(**variables), capture_output=True, text=True, timeout=900)
     print(done.stdout + done.stderr)
     return done

@@ -1,6 +1,6 @@
 """make predict-check: turns of real processes, of which only those that exchange nothing feed the prediction.
 
-.venv/bin/python -m pytest tests/probe/test_predict_check.py
+.venv/bin/python -m pytest tests/studies/test_predict_check.py
 """
 
 import subprocess
@@ -11,9 +11,9 @@ import pytest
 from fake_gpus import see_gpus
 from support import PATTERNS, ROOT, environment
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.check import ALONE, SIDE
-from scripts.probe.predict_check import Options, main
+from benchmarks.common.system.errors import UserError
+from scripts.studies.predict.measure import Options, main
+from scripts.studies.predict.prediction_error import ALONE, SIDE
 
 
 def test_an_interval_needs_rounds():
@@ -49,7 +49,7 @@ def sitting(tmp_path_factory, tiny_data, tiny_config):
     """(what it printed, its folder) of one small case of each strategy."""
     out = tmp_path_factory.mktemp("a check")
     words = "--archs resnet18 --image-sizes 32 --rounds 3 --window-steps 2".split()
-    command = [sys.executable, "-m", "scripts.probe.predict_check", "--out", str(out)]
+    command = [sys.executable, "-m", "scripts.studies.predict.measure", "--out", str(out)]
     command += ["--config", str(tiny_config), *words]
     done = subprocess.run(command, cwd=ROOT, env=environment(DATA=tiny_data), capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr

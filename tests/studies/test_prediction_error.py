@@ -1,15 +1,24 @@
 """make predict-check's arithmetic: what goes into a prediction, what may not, and how an error is counted.
 
-.venv/bin/python -m pytest tests/analysis/test_check.py
+.venv/bin/python -m pytest tests/studies/test_prediction_error.py
 """
 
 import numpy
 import pandas
 import pytest
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.check import ALONE, NUM_RESAMPLES, SIDE, compare, interval_of, predict_cases, slowdown, verdict
-from scripts.analysis.links import CONFIDENCE, Link, ring
+from benchmarks.common.system.errors import UserError
+from scripts.studies.allreduce.links import CONFIDENCE, Link, ring
+from scripts.studies.predict.prediction_error import (
+    ALONE,
+    NUM_RESAMPLES,
+    SIDE,
+    compare,
+    interval_of,
+    predict_cases,
+    slowdown,
+    verdict,
+)
 
 MB = 10**6
 LINK = Link(1e-4, 1e9)

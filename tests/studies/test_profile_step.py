@@ -1,6 +1,6 @@
 """The profile of a step: its kinds of layer, and their roofs, against sums done by hand.
 
-.venv/bin/python -m pytest tests/probe/test_profile.py
+.venv/bin/python -m pytest tests/studies/test_profile_step.py
 """
 
 import csv
@@ -11,9 +11,9 @@ import torch
 from support import SYNTHETIC_YAML
 from torch import nn
 
-from benchmarks.common.config import load_config
-from scripts.probe import profile
-from scripts.probe.roof import trace_step
+from benchmarks.common.config.config import load_config
+from scripts.studies.roofline import profile_step
+from scripts.studies.roofline.step_costs import trace_step
 
 
 @pytest.mark.parametrize(
@@ -35,17 +35,17 @@ from scripts.probe.roof import trace_step
 )
 def test_an_operation_is_of_one_kind(name, kind):
     """Protects the table: a trace and a profile must call the same thing by the same kind."""
-    assert profile.kind_of(name) == kind
+    assert profile_step.kind_of(name) == kind
 
 
 def test_the_roof_of_each_kind_by_hand():
     """Protects the gap: a convolution forward and for its weight, at 1 TFLOP/s and a bandwidth that does not count."""
     operations = trace_step(net_of, 4, 8)
     flops = 2 * (2 * 16 * 4 * 64 * 27)
-    found = profile.roof_ms(operations, tflops=1.0, gb_per_s=1e12)
+    found = profile_step.roof_ms(operations, tflops=1.0, gb_per_s=1e12)
     assert found["convolution"] == pytest.approx(1000 * flops / 1e12)
     output = 16 * 4 * 64 * 4  # bytes; ReLU reads and writes, backward reads two and writes one
-    found = profile.roof_ms(operations, tflops=1e12, gb_per_s=1.0)
+    found = profile_step.roof_ms(operations, tflops=1e12, gb_per_s=1.0)
     assert found["elementwise"] >= 1000 * 5 * output / 1e9
     assert "optimizer" in found
 
@@ -59,9 +59,9 @@ def test_times_are_of_one_step_and_shares_of_all():
         return types.SimpleNamespace(key=key, self_cpu_time_total=us, self_device_time_total=0.0, count=count)
 
     events = [event("aten::mm", 3000.0, 4), event("aten::addmm", 3000.0, 2), event("aten::relu", 2000.0, 2)]
-    spent = profile.by_kind(events, steps=2, on_gpu=False)
+    spent = profile_step.by_kind(events, steps=2, on_gpu=False)
     assert spent == {"matrix product": (3.0, 3.0), "elementwise": (1.0, 1.0)}
-    first, second = profile.table(spent, {"matrix product": 1.5})
+    first, second = profile_step.table(spent, {"matrix product": 1.5})
     assert (first["share_pct"], first["roof_ms"], first["times_roof"]) == (75.0, 1.5, 2.0)
     assert (second["roof_ms"], second["times_roof"]) == (None, None)
 
@@ -71,16 +71,16 @@ def test_annotations_are_no_kernels():
     kinds = torch.autograd.DeviceType
     marked = [(kinds.CPU, False), (kinds.CPU, True), (kinds.CUDA, True), (kinds.CUDA, False)]
     events = [types.SimpleNamespace(device_type=kind, is_user_annotation=is_one) for kind, is_one in marked]
-    assert profile.split_events(events, on_gpu=True) == ([events[0]], [events[3]])
-    assert profile.split_events(events[:2], on_gpu=False) == (events[:2], events[:2])
+    assert profile_step.split_events(events, on_gpu=True) == ([events[0]], [events[3]])
+    assert profile_step.split_events(events[:2], on_gpu=False) == (events[:2], events[:2])
 
 
 def test_a_real_profile(tmp_path, capsys, monkeypatch):
     """Protects the command: a strategy's own step, on this device, and a table of it."""
     monkeypatch.setenv("THREADS_PER_RANK", "1")
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
-    options = profile.Options(steps=1, output=tmp_path / "profile.csv")
-    assert profile.main(options, load_config(["--config", str(tmp_path / "own.yaml")])) == 0
+    options = profile_step.Options(steps=1, output=tmp_path / "profile.csv")
+    assert profile_step.main(options, load_config(["--config", str(tmp_path / "own.yaml")])) == 0
     said = capsys.readouterr().out
     assert "a step takes" in said and "no roof is known for this device" in said
     with open(tmp_path / "profile.csv", newline="") as file:

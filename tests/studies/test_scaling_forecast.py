@@ -1,6 +1,6 @@
 """make predict: from a set and a link file, or a preset, to a table, a chart and a sentence; and what it refuses.
 
-.venv/bin/python -m pytest tests/report/test_outlook.py
+.venv/bin/python -m pytest tests/studies/test_scaling_forecast.py
 """
 
 import csv
@@ -10,14 +10,14 @@ import shutil
 import pytest
 from support import ROOT
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.links import COLUMNS, Known, exactly
-from scripts.analysis.machines import h100x8, read_gradients
-from scripts.analysis.outlook import cures, outlook_rows, reaches, sentence
-from scripts.analysis.predict import Choices, ddp
-from scripts.analysis.published import RESNET50, published_rows
-from scripts.analysis.timeline import Gradient
-from scripts.report.predict import STRONG, Options, given_of, main
+from benchmarks.common.system.errors import UserError
+from scripts.studies.allreduce.links import COLUMNS, Known, exactly
+from scripts.studies.predict.machine_models import h100x8, read_gradients
+from scripts.studies.predict.published_figures import RESNET50, published_rows
+from scripts.studies.predict.report import STRONG, Options, given_of, main
+from scripts.studies.predict.scaling_forecast import cures, outlook_rows, reaches, sentence
+from scripts.studies.predict.step_model import Choices, ddp
+from scripts.studies.predict.timeline import Gradient
 
 SET = sorted((ROOT / "results/published").glob("cpu2-*"))[0]
 GRADIENTS = tuple(
@@ -173,7 +173,7 @@ def test_impossible_gradients_are_refused(columns, says, tmp_path):
     path.write_text("\n".join(",".join(map(str, line)) for line in (rows[0], *(row.values() for row in rows))) + "\n")
     with pytest.raises(UserError, match=says) as refused:
         read_gradients(path)
-    assert str(path) in str(refused.value) and "scripts.probe.gradients" in str(refused.value)
+    assert str(path) in str(refused.value) and "scripts.studies.predict.gradient_times" in str(refused.value)
 
 
 def test_efficiency_by_hand():

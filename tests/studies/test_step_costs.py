@@ -1,14 +1,14 @@
 """The roof of a GPU that is not at hand: FLOPs and bytes of a traced step, against sums done by hand.
 
-.venv/bin/python -m pytest tests/probe/test_roof.py
+.venv/bin/python -m pytest tests/studies/test_step_costs.py
 """
 
 import pytest
 import torch
 from torch import nn
 
-from scripts.analysis.roofs import Layer, forecast_rows, roof_images_per_s
-from scripts.probe.roof import layers_of, trace_step
+from scripts.studies.roofline.analysis import Layer, forecast_rows, roof_images_per_s
+from scripts.studies.roofline.step_costs import layers_of, trace_step
 
 N, SIZE, OUT, CLASSES, FLOAT = 4, 8, 16, 10, 4  # images, pixels along a side, channels of the convolution, bytes
 PIXELS = N * SIZE * SIZE

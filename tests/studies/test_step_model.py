@@ -1,6 +1,6 @@
 """Each strategy's timeline against cases worked by hand: one bucket, no overlap, full overlap, contention, waits.
 
-.venv/bin/python -m pytest tests/analysis/test_predict.py
+.venv/bin/python -m pytest tests/studies/test_step_model.py
 """
 
 import dataclasses
@@ -8,9 +8,9 @@ import dataclasses
 import numpy
 import pytest
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.links import Link
-from scripts.analysis.predict import (
+from benchmarks.common.system.errors import UserError
+from scripts.studies.allreduce.links import Link
+from scripts.studies.predict.step_model import (
     STRATEGIES,
     Choices,
     Machine,
@@ -21,7 +21,7 @@ from scripts.analysis.predict import (
     local_sgd,
     pipeline_parallel,
 )
-from scripts.analysis.timeline import MIB, Gradient, blocks, buckets, overlap, slowest_of
+from scripts.studies.predict.timeline import MIB, Gradient, blocks, buckets, overlap, slowest_of
 
 LINK = Link(latency_s=0.0, bytes_per_s=100 * MIB)
 PAIR = Machine(devices_per_node=2, within=LINK, between=LINK, trees=False)

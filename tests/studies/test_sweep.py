@@ -1,6 +1,6 @@
 """Sweeps and scaling studies: what is refused before the first run, the order, the numbers, the charts, signals.
 
-.venv/bin/python -m pytest tests/report/test_sweep.py
+.venv/bin/python -m pytest tests/studies/test_sweep.py
 """
 
 import csv
@@ -14,17 +14,18 @@ import numpy
 import pytest
 from support import environment, recorded
 
-from benchmarks.common.config import load_config
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import append_rows, read_table
-from scripts.analysis.recorded import flags_in
-from scripts.analysis.scaling import scaling_points
-from scripts.analysis.sets import load_set
-from scripts.analysis.stats import strategy_throughput
-from scripts.analysis.sweep import sweep_points
-from scripts.report import scaling as plot_scaling
-from scripts.report import sweep as plot_sweep
-from scripts.suite import plan, scaling
+from benchmarks.common.config.config import load_config
+from benchmarks.common.store.results import append_rows, read_table
+from benchmarks.common.system.errors import UserError
+from scripts.runner import plan
+from scripts.sets.recorded_settings import flags_in
+from scripts.sets.result_set import load_set
+from scripts.stats.intervals import strategy_throughput
+from scripts.studies.scaling import chart as plot_scaling
+from scripts.studies.scaling import plan as scaling_plan
+from scripts.studies.scaling.analysis import scaling_points
+from scripts.studies.sweep import chart as plot_sweep
+from scripts.studies.sweep.analysis import sweep_points
 
 COMMON = {
     "schema": 1,
@@ -40,7 +41,7 @@ COMMON = {
     "parallel": True,
     "oversubscribed": False,
 }
-OURS = "scripts.suite.bench scripts.suite.attempt scripts.report.sweep scripts.report.scaling"
+OURS = "scripts.runner.bench scripts.runner.attempt scripts.studies.sweep.chart scripts.studies.scaling.chart"
 
 
 def add_runs(folder, strategy, images_per_s, num_repeats=3, noise=0.02, asked=None, **row):
@@ -117,7 +118,7 @@ def test_a_mistake_is_named_with_what_to_do(monkeypatch, tmp_path, variables, wo
     for name, text in {"NPROC": "2", "NUM_GPUS": "2", "ARGS": "--loader synthetic", **given}.items():
         monkeypatch.setenv(name, text.replace(",", " "))
     with pytest.raises(UserError) as caught:
-        (scaling.scaling if "RANKS" in given else plan.sweep)(plan.read_variables())
+        (scaling_plan.scaling if "RANKS" in given else plan.sweep)(plan.read_variables())
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -166,7 +167,7 @@ def test_scaling_gives_every_rank_the_same_threads(checkout, recorder, tmp_path,
         "REPEATS": 2,
         "THREADS_PER_RANK": None,
     }
-    passed_on = OURS.replace("scripts.report.scaling", "")  # what stands for a run does not know its world size
+    passed_on = OURS.replace("scripts.studies.scaling.chart", "")  # what stands for a run does not know its world size
     launch(checkout, "scaling", **variables | recorder.variables | {"PASSED_ON": passed_on})
     started = [call for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
     shapes = [(int(call["env"]["NPROC"]), load_config(call["words"][-2:]).global_batch) for call in started]

@@ -1,15 +1,15 @@
 """How many cores a device needs: from the curve, by its own numbers, and said to be worked out where it is.
 
-.venv/bin/python -m pytest tests/probe/test_workers.py
+.venv/bin/python -m pytest tests/studies/test_worker_counts.py
 """
 
 import pytest
 
-from benchmarks.common.config import Config
-from benchmarks.common.listing import list_images
-from scripts.analysis.stats import Estimate
-from scripts.probe import workers
-from scripts.probe.workers import cores_for, need, sample
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.listing import list_images
+from scripts.stats.intervals import Estimate
+from scripts.studies.loaders import worker_counts
+from scripts.studies.loaders.worker_counts import cores_for, need, sample
 
 
 def curve(**rates) -> dict[int, Estimate]:
@@ -31,11 +31,11 @@ def test_advice_names_the_machine_and_what_else_would_do(monkeypatch):
     """Protects a purchase: the curve, the cores for a device, and for each other way its own, on this machine."""
     rates = {"ours": {1: 1000, 2: 1800}, "faster": {1: 2000}, "slower": {1: 500}}
     others = {"decoder faster": "faster", "decoder slower": "slower"}
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(workers, "cases", lambda config, temporary: ("ours", others))
-    monkeypatch.setattr(workers, "window", lambda way, config, cores, seconds: (rates[way][len(cores)], 1.0))
-    machine, one, two, needed, faster, slower = workers.advice(Config(), 3600)
-    assert machine.startswith(f"loading on {workers.machine_here()}, load average")
+    monkeypatch.setattr(worker_counts.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(worker_counts, "cases", lambda config, temporary: ("ours", others))
+    monkeypatch.setattr(worker_counts, "window", lambda way, config, cores, seconds: (rates[way][len(cores)], 1.0))
+    machine, one, two, needed, faster, slower = worker_counts.advice(Config(), 3600)
+    assert machine.startswith(f"loading on {worker_counts.machine_here()}, load average")
     assert one == "1 core: 1,000 images/s (n = 3 windows)" and two.startswith("2 cores: 1,800 images/s")
     assert needed.startswith("a device that trains 3,600 images/s needs 4 cores") and "beyond the 2" in needed
     assert faster.startswith("decoder faster: 2,000 images/s")
@@ -48,8 +48,8 @@ def test_advice_of_real_loaders(tiny_data, tmp_path, monkeypatch):
     """Protects the command: real windows of every decoder that is here, and of a pack made for it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     monkeypatch.setenv("PACKED", "")  # which is set meanwhile
-    monkeypatch.setattr(workers, "WINDOW_S", 0.05)
-    lines = workers.advice(Config(data=str(tiny_data), image_size=32, global_batch=8), 1e6)
+    monkeypatch.setattr(worker_counts, "WINDOW_S", 0.05)
+    lines = worker_counts.advice(Config(data=str(tiny_data), image_size=32, global_batch=8), 1e6)
     assert lines[-1].startswith("packed, full size (make pack): ") and "decoder pillow" in "".join(lines)
 
 

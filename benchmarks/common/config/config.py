@@ -13,8 +13,8 @@ from typing import Literal
 
 import tyro
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.yaml_file import read_values
+from benchmarks.common.config.yaml_file import read_values
+from benchmarks.common.system.errors import UserError
 
 Arch = Literal[
     "resnet18",

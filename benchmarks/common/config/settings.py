@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 
-from benchmarks.common.config import Config
+from benchmarks.common.config.config import Config
 
 SCHEMA = 1
 HASH_DIGITS = 12

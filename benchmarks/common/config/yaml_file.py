@@ -1,6 +1,6 @@
 """A YAML file of `name: value` lines, each checked against the type that the name has.
 
-from benchmarks.common.yaml_file import read_values
+from benchmarks.common.config.yaml_file import read_values
 """
 
 import contextlib
@@ -12,8 +12,8 @@ from typing import Literal
 
 import yaml
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import read_regular
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import read_regular
 
 LIMIT_BYTES = 10**6
 NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")

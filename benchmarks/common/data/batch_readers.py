@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks.common.config import Config
-from benchmarks.common.decode import ON_GPU, resolved_decoder
-from benchmarks.common.devices import Worker
-from benchmarks.common.photographs import Key, Photographs, Told
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.decode import ON_GPU, resolved_decoder
+from benchmarks.common.data.image_dataset import Key, Photographs, Told
+from benchmarks.common.dist.devices import Worker
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what asks a rank for a checkpoint
 AHEAD = 2  # batches that each loader worker has ready, as torch's DataLoader has it

@@ -21,10 +21,10 @@ import PIL
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from benchmarks.common.config import Config
-from benchmarks.common.crops import Choose, View, most_pixels
-from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.crops import Choose, View, most_pixels
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.gpus import usable_gpus
 
 DECODERS = ("nvimgcodec", "torchcodec", "pillow")  # the fastest first
 ON_GPU = "nvimgcodec-gpu"  # which auto does not take

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.common.files import read_regular
-from benchmarks.common.listing import Listing, cached, index_path, list_images
-from benchmarks.common.results import write_whole
+from benchmarks.common.data.listing import Listing, cached, index_path, list_images
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system.files import read_regular
 
 DIGITS = 16
 LARGEST_KEPT_BYTES = 1 << 26  # of the file that keeps it, with the paths of two images a class

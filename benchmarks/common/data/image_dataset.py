@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy
 import torch
 
-from benchmarks.common.crops import Choose, centre_view, finish, most_pixels, random_numbers, random_view
-from benchmarks.common.decode import Reader, what_failed
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import LARGEST_IMAGE_BYTES, read_regular
-from benchmarks.common.listing import Listing, list_images
+from benchmarks.common.data.crops import Choose, centre_view, finish, most_pixels, random_numbers, random_view
+from benchmarks.common.data.decode import Reader, what_failed
+from benchmarks.common.data.listing import Listing, list_images
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
 
 NEIGHBOURS_TRIED = 100  # that many unreadable files in a row are no accident
 

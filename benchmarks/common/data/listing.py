@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy
 from tqdm import tqdm
 
-from benchmarks.common.arrays import Arrays, Damaged, checksum, map_arrays, write_arrays
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import home
+from benchmarks.common.data.mapped_arrays import Arrays, Damaged, checksum, map_arrays, write_arrays
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import home
 
 # torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

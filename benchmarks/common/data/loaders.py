@@ -15,14 +15,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.common import decode, machine, packed
-from benchmarks.common.arrays import CUT_SHORT
-from benchmarks.common.config import Config
-from benchmarks.common.devices import Reduce, Worker
-from benchmarks.common.errors import UserError
-from benchmarks.common.host_batches import Batch, HostBatches, arrived
-from benchmarks.common.photographs import NEIGHBOURS_TRIED, Files, Photographs, raw_reader
-from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
+from benchmarks.common.data.batch_readers import Batch, HostBatches, arrived
+from benchmarks.common.data.image_dataset import NEIGHBOURS_TRIED, Files, Photographs, raw_reader
+from benchmarks.common.data.loaders import decode, packed
+from benchmarks.common.data.mapped_arrays import CUT_SHORT
+from benchmarks.common.dist.devices import Reduce, Worker
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set, as torchvision documents
 IMAGENET_CLASSES = 1000

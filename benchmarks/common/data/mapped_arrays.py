@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy
 
-from benchmarks.common.files import open_regular, replace_whole
+from benchmarks.common.system.files import open_regular, replace_whole
 
 DTYPES = {"I64": numpy.dtype("<i8"), "I32": numpy.dtype("<i4"), "U32": numpy.dtype("<u4"), "U8": numpy.dtype("u1")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy
 from tqdm import tqdm
 
-from benchmarks.common.arrays import Arrays, Damaged, checksum, map_arrays
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import LARGEST_IMAGE_BYTES, open_regular, read_regular, wait_for_lock
-from benchmarks.common.fingerprint import known_fingerprint
-from benchmarks.common.listing import cached
-from benchmarks.common.results import write_whole
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.fingerprint import known_fingerprint
+from benchmarks.common.data.listing import cached
+from benchmarks.common.data.mapped_arrays import Arrays, Damaged, checksum, map_arrays
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, open_regular, read_regular, wait_for_lock
 
 WHAT, VERSION = "imagenet-parallel-benchmarks pack", "2"
 CHECKED_AT_ONCE = 1000  # images

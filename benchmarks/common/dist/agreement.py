@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from benchmarks.common.config import Config
-from benchmarks.common.devices import Reduce, Worker
-from benchmarks.common.errors import Diverged
-from benchmarks.common.host_batches import STOP_SIGNALS
-from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.config.config import Config
+from benchmarks.common.dist.devices import Reduce, Worker
+from benchmarks.common.system.errors import Diverged
+from benchmarks.common.data.batch_readers import STOP_SIGNALS
+from benchmarks.common.store.run_folder import RunFolder
 
 POST_LIMIT_S, POLL_S = 5.0, 0.02  # how long a rank waits for the other ranks' posts, and between two looks
 EXACT_HEX_DIGITS = 13  # 52 bits, which a float64 holds exactly

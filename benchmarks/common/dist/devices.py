@@ -9,12 +9,12 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.config import Config, whole_batch
-from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
-from benchmarks.common.machine import number
-from benchmarks.common.precision import met_precision
-from benchmarks.common.ranks import Place
+from benchmarks.common.config.config import Config, whole_batch
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.system.machine import number
+from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.dist.ranks import Place
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]
 """Sums a tensor over all ranks and returns the result on each of them."""

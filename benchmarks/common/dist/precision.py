@@ -3,7 +3,7 @@
 met_precision("auto", (9, 0))        # bf16 on an H100; None in place of the compute capability is a CPU
 """
 
-from benchmarks.common.errors import UserError
+from benchmarks.common.system.errors import UserError
 
 
 def met_precision(asked: str, capability: tuple[int, int] | None, mixed: bool = False) -> str:

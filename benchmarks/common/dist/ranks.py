@@ -8,7 +8,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 
-from benchmarks.common.errors import UserError
+from benchmarks.common.system.errors import UserError
 
 VARIABLES = {
     "torchrun": ("RANK", "LOCAL_RANK", "WORLD_SIZE"),

@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-    """A State (benchmarks.common.checkpoint) in the form that unsharded strategies write. A collective."""
+    """A State (benchmarks.common.train.checkpoint) in the form that unsharded strategies write. A collective."""
     states = optimizer.state_dict()
     whole = {key: {name: _whole(value) for name, value in of.items()} for key, of in states["state"].items()}
     weights = {name: _whole(tensor) for name, tensor in model.state_dict().items()}

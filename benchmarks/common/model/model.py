@@ -7,11 +7,11 @@ import torch
 import torchvision
 from torch import nn
 
-from benchmarks.common.compiling import prepare_compiler
-from benchmarks.common.config import Config
-from benchmarks.common.data import MEMORY_FORMATS
-from benchmarks.common.errors import UserError
-from benchmarks.common.stages import trace
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.loaders import MEMORY_FORMATS
+from benchmarks.common.model.stages import trace
+from benchmarks.common.system.compiling import prepare_compiler
+from benchmarks.common.system.errors import UserError
 
 
 def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Module:

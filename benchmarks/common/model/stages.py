@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from benchmarks.common.config import Config
-from benchmarks.common.cuts import balanced_cuts
-from benchmarks.common.errors import UserError
+from benchmarks.common.config.config import Config
+from benchmarks.common.model.cuts import balanced_cuts
+from benchmarks.common.system.errors import UserError
 
 Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
 """Brings a tensor to a device."""

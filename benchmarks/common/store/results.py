@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import LOCK_LIMIT_S, locked, read_regular, replace_whole
-from benchmarks.common.settings import settings_hash
+from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_regular, replace_whole
 
 SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
@@ -51,7 +51,7 @@ TABLES = {
         "run_id", "t_s", "device", "util_pct", "memory_used_mb", "power_w", "temperature_c", "network_mb_per_s",
         "throttle", "clock_mhz", "other_processes",
     ),
-    # windows that scripts.probe.loader timed of one rank: the loader alone, training alone, both together
+    # windows that the loader study timed of one rank: the loader alone, training alone, both together
     "loader": (
         "run_id", "what", "images_per_s", "images_per_s_per_core", "num_windows", "images", "seconds", "arch",
         "image_size", "global_batch", "workers", "verdict", "window",

@@ -1,6 +1,6 @@
 """The folder of one run, RESULTS/logs/<run_id>/: the names of what lies in it, and who reads and writes what.
 
-    settings.json      what was asked (the plan), and what the run met (its launcher); see benchmarks.common.settings
+    settings.json      what was asked (the plan), and what the run met (its launcher); see common/config/settings.py
     config.yaml        the resolved configuration, as differences from the defaults: what the script reads
     run.log            everything that the run's processes print
     progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a stop
@@ -25,11 +25,11 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import read_regular, replace_whole
-from benchmarks.common.results import write_json, write_whole
-from benchmarks.common.settings import SCHEMA
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import SCHEMA
+from benchmarks.common.store.results import write_json, write_whole
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import read_regular, replace_whole
 
 VARIABLE = "RUN_DIR"
 LIMIT_BYTES = 2**26  # of settings.json

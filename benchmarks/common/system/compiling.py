@@ -1,6 +1,6 @@
 """What torch.compile needs of the machine. Needs no torch.
 
-from benchmarks.common.compiling import no_compiler, prepare_compiler
+from benchmarks.common.system.compiling import no_compiler, prepare_compiler
 """
 
 import os
@@ -11,8 +11,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.common.errors import Unavailable, UserError
-from benchmarks.common.files import home
+from benchmarks.common.system.errors import Unavailable, UserError
+from benchmarks.common.system.files import home
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 

@@ -16,11 +16,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
+from benchmarks.common.system.errors import UserError
 
 PATIENCE_S = 20
 DEVICES = Path("/dev")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import contextlib
 import os
 import re
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.gpus import usable_gpus
 
 HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name with - in front is a flag
 MOST_DIGITS = 9  # more than any machine has of anything

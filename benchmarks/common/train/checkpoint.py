@@ -19,13 +19,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.common.config import FIELDS, Config
-from benchmarks.common.devices import Worker
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import make_folder, open_lock, replace_whole
-from benchmarks.common.model import draw_model
-from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import NOT_COUNTED
+from benchmarks.common.config.config import FIELDS, Config
+from benchmarks.common.config.settings import NOT_COUNTED
+from benchmarks.common.dist.devices import Worker
+from benchmarks.common.model.model import draw_model
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import make_folder, open_lock, replace_whole
 
 CHECKPOINT = re.compile(r"(last|previous|best|epoch\d+-step\d+)\.pt")
 # Files that a killed run leaves: those of replace_whole, and those of make_writable.

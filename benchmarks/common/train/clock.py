@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.common.config import Config
-from benchmarks.common.devices import synchronize
-from benchmarks.common.errors import UserError
+from benchmarks.common.config.config import Config
+from benchmarks.common.dist.devices import synchronize
+from benchmarks.common.system.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

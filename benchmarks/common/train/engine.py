@@ -13,18 +13,18 @@ import numpy
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common.account import Exchange, WithoutExchange, take_apart
-from benchmarks.common.agreement import agree, count_devices, gather, stop_request
-from benchmarks.common.checkpoint import Checkpointer, Load, State, load_whole_state, whole_state
-from benchmarks.common.clock import Clock, Window, check_windows_fit, first_timed
-from benchmarks.common.config import Config
-from benchmarks.common.data import Loader, num_odd_files
-from benchmarks.common.devices import Reduce, Worker, peak_memory_mb, share_buffers
-from benchmarks.common.errors import Stopped
-from benchmarks.common.meters import Meter
-from benchmarks.common.model import flops_per_image, learning_rate
-from benchmarks.common.record import Record
-from benchmarks.common.settings import Shape, shape_in
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import Shape, shape_in
+from benchmarks.common.data.loaders import Loader, num_odd_files
+from benchmarks.common.dist.agreement import agree, count_devices, gather, stop_request
+from benchmarks.common.dist.devices import Reduce, Worker, peak_memory_mb, share_buffers
+from benchmarks.common.model.model import flops_per_image, learning_rate
+from benchmarks.common.system.errors import Stopped
+from benchmarks.common.train.checkpoint import Checkpointer, Load, State, load_whole_state, whole_state
+from benchmarks.common.train.clock import Clock, Window, check_windows_fit, first_timed
+from benchmarks.common.train.meters import Meter
+from benchmarks.common.train.phase_recorder import Exchange, WithoutExchange, take_apart
+from benchmarks.common.train.record import Record
 
 Step = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor | None, torch.Tensor | None]]
 """One optimizer step on this rank's (images, target): detached (loss, output), or Nones without them."""

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.common.errors import Diverged, Stopped, Unavailable, UserError
-from benchmarks.common.ranks import find_place
-from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.dist.ranks import find_place
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import Diverged, Stopped, Unavailable, UserError
 
 STACKS_S = 2.0  # for the launcher to read the stacks of the rank that the others waited for
 EXIT_FAILED, EXIT_USAGE, EXIT_INVALID, EXIT_UNAVAILABLE = 1, 2, 3, 77  # 77: automake's code for "skipped"

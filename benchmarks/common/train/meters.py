@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from benchmarks.common.devices import Reduce
+from benchmarks.common.dist.devices import Reduce
 
 
 @dataclasses.dataclass(frozen=True)

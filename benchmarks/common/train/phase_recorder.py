@@ -28,11 +28,11 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.agreement import gather
-from benchmarks.common.clock import Clock
-from benchmarks.common.config import Config
-from benchmarks.common.data import Loader
-from benchmarks.common.devices import Reduce, Worker, synchronize
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.loaders import Loader
+from benchmarks.common.dist.agreement import gather
+from benchmarks.common.dist.devices import Reduce, Worker, synchronize
+from benchmarks.common.train.clock import Clock
 
 PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
 WithoutExchange = Callable[[], contextlib.AbstractContextManager]

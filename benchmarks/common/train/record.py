@@ -10,13 +10,13 @@ import PIL
 import torch
 import torchvision
 
-from benchmarks.common.clock import Window
-from benchmarks.common.config import Config
-from benchmarks.common.devices import Worker, device_name
-from benchmarks.common.meters import Totals
-from benchmarks.common.outcome import boot_id
-from benchmarks.common.results import TABLES, append_rows
-from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.config.config import Config
+from benchmarks.common.dist.devices import Worker, device_name
+from benchmarks.common.store.results import TABLES, append_rows
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.train.clock import Window
+from benchmarks.common.train.exit_codes import boot_id
+from benchmarks.common.train.meters import Totals
 
 IMPORTED_AT = time.monotonic()
 

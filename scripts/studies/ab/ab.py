@@ -1,11 +1,11 @@
 """Is B faster than A? Two things by one strategy, in one sitting, round by round in random order.
 
-    A=HEAD~1 B=tree: STRATEGY=ddp python -m scripts.suite.ab          # or: make ab A=HEAD~1 B=tree:
-    A=flags: B="flags:--bucket-cap-mb 100" FAIL_OVER=5% python -m scripts.suite.ab
+    A=HEAD~1 B=tree: STRATEGY=ddp python -m scripts.studies.ab.ab          # or: make ab A=HEAD~1 B=tree:
+    A=flags: B="flags:--bucket-cap-mb 100" FAIL_OVER=5% python -m scripts.studies.ab.ab
 
-What A and B can be: scripts/suite/sides.py. Both have this checkout's planner and, unless it is compared, its
+What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. After each round
-scripts/analysis/sequential.py says whether another is needed: the error rate holds however often it looks. REPEATS is
+scripts/stats/sequential.py says whether another is needed: the error rate holds however often it looks. REPEATS is
 the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and RESULTS/B, what was compared
 and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
@@ -23,19 +23,20 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common import machine
-from benchmarks.common.errors import UserError
-from benchmarks.common.output import ignore_output_errors
-from benchmarks.common.relay import Relay, relay
-from benchmarks.common.results import WARM_UP, read_table, write_json
-from benchmarks.common.run_folder import RunFolder
-from scripts.analysis.identity import Identity, differing
-from scripts.analysis.sequential import MOST_ROUNDS, Step, next_step
-from scripts.analysis.sets import load_set
-from scripts.analysis.words import count, digits, interval, parse_percent, show
-from scripts.suite import plan, preflight, schedule, sides, source
-from scripts.suite.order import timed_part
-from scripts.suite.sides import Side
+from benchmarks.common.store.results import WARM_UP, read_table, write_json
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import Relay, relay
+from benchmarks.common.system.output import ignore_output_errors
+from scripts.runner import plan, preflight, schedule, source_version
+from scripts.runner.round_order import timed_part
+from scripts.sets.identity import Identity, differing
+from scripts.sets.result_set import load_set
+from scripts.stats.formatting import count, digits, interval, parse_percent, show
+from scripts.stats.sequential import MOST_ROUNDS, Step, next_step
+from scripts.studies.ab import variants
+from scripts.studies.ab.variants import Side
 
 Pair = tuple[Side, Side]
 
@@ -76,7 +77,7 @@ def main() -> int:
             "make ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
         )
     strategy = preflight.only(given.strategy)
-    a, b = (sides.read_side(name, os.environ.get(name, "").strip(), given, strategy) for name in ("A", "B"))
+    a, b = (variants.read_side(name, os.environ.get(name, "").strip(), given, strategy) for name in ("A", "B"))
     runs = {side.name: run_of(side, strategy, given) for side in (a, b)}
     preflight.check_ranks([run.config for run in runs.values()], [given.ranks_here])
     print("\n".join(in_words((a, b), runs, most)), flush=True)
@@ -85,7 +86,7 @@ def main() -> int:
     if given.results and (given.results / "ab.json").exists():
         raise UserError(f"{given.results} holds a comparison already, of another sitting; choose another RESULTS=")
     results = preflight.open_set(given.results, "ab-")
-    with schedule.claimed(results), relay() as children, sides.checkouts((a, b)) as where:
+    with schedule.claimed(results), relay() as children, variants.checkouts((a, b)) as where:
         for name in ("A", "B"):
             schedule.record_lost(results / name)
         sitting = Sitting(time.time_ns() % 2**32, time.monotonic())
@@ -122,7 +123,7 @@ def in_words(pair: Pair, runs: dict[str, plan.Run], most: int) -> list[str]:
         lines.append("A and B are the same: an A/A run, which finds a difference in 1 of 20")
     elif names:
         lines.append(f"they differ in {', '.join(values)}")
-    if all(side.commit for side in pair) and source.local_changes():
+    if all(side.commit for side in pair) and source_version.local_changes():
         lines.append("local changes are not measured: both sides are commits")
     return [*lines, f"at most {count(most, 'round')}, after a warm-up of each; fewer where the answer is clear"]
 
@@ -142,7 +143,7 @@ class Measure:
         side, folder = self.sides[name], preflight.open_set(self.results / name)
         run = dataclasses.replace(self.runs[name], round=number, position=position)
         made, told = plan.begin(run, folder, label)
-        sides.write_config(side, made, run.config)
+        variants.write_config(side, made, run.config)
         told["PYTHON"] = side.python
         schedule.describe(folder, run, self.children, side.python)
         code = schedule.start(run, made, told, self.children, self.where[name])

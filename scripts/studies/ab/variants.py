@@ -16,14 +16,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.config import FIELDS, Config, load_config
-from benchmarks.common.errors import UserError
-from benchmarks.common.run_folder import RunFolder
-from scripts.suite import source, worktrees
-from scripts.suite.plan import python
-from scripts.suite.variables import Given
+from benchmarks.common.config.config import FIELDS, Config, load_config
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from scripts.runner import source_version, worktrees
+from scripts.runner.make_variables import Given
+from scripts.runner.plan import python
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("commit", "tree", "flags", "config", "python")
 
 
@@ -42,7 +42,10 @@ class Side:
     @property
     def source(self) -> str:
         """What its code is: a commit, and local changes where there are any."""
-        return self.commit[: source.DIGITS] or f"{source.commit() or ''} {source.local_changes()}".strip()
+        return (
+            self.commit[: source_version.DIGITS]
+            or f"{source_version.commit() or ''} {source_version.local_changes()}".strip()
+        )
 
     @property
     def what(self) -> tuple:
@@ -90,7 +93,7 @@ def _of_commit(side: Side, rev: str, strategy: str) -> Side:
     where = f"{side.name}={side.text}"
     commit = worktrees.find_commit(rev)
     if not commit:
-        why = "is no commit of this repository" if source.commit() else "needs git, and this is no git checkout"
+        why = "is no commit of this repository" if source_version.commit() else "needs git, and this is no git checkout"
         raise UserError(f"{where} {why}; a commit, {', '.join(kind + ':' for kind in KINDS[1:])} are what there is")
     if why := worktrees.why_not_startable(commit, strategy):
         raise UserError(f"{where}: {why}; compare another, or later commits")

@@ -1,8 +1,8 @@
 """What each option is worth, one at a time from a baseline and all together: the options, and a set's runs of them.
 
-    from scripts.analysis.ablation import OPTIONS, points_of
+    from scripts.studies.ablation.analysis import OPTIONS, points_of
 
-scripts/suite/ablate.py plans the runs, scripts/report/ablate.py draws them. Needs no torch.
+scripts/studies/ablation/plan.py plans the runs, scripts/studies/ablation/chart.py draws them. Needs no torch.
 """
 
 import csv
@@ -10,11 +10,11 @@ import dataclasses
 import io
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import cell, write_whole
-from scripts.analysis.families import against
-from scripts.analysis.sets import Group, ResultSet
-from scripts.analysis.stats import RatioEstimate
+from benchmarks.common.store.results import cell, write_whole
+from benchmarks.common.system.errors import UserError
+from scripts.sets.result_set import Group, ResultSet
+from scripts.stats.families import against
+from scripts.stats.intervals import RatioEstimate
 
 BASELINE, TOGETHER = "baseline", "all together"
 SHARE = "share"  # of threads: a rank's share of the cores

@@ -1,6 +1,6 @@
 """Draw what each option is worth, from a set that make ablate made.
 
-    python -m scripts.report.ablate --results results/latest --strategy ddp
+    python -m scripts.studies.ablation.chart --results results/latest --strategy ddp
 
 Prints a table, writes its lines to ablate.csv of the set, also those of what was not run and why, and draws
 charts/ablate_<strategy>.png and .svg. Exit code: 1 where no run is ok, 2 for a mistake. Needs no torch.
@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy
 from matplotlib.figure import Figure
 
-from scripts.analysis.ablation import Point, points_of, write_csv
-from scripts.analysis.families import find_spread
-from scripts.analysis.inside import refuse_links
-from scripts.analysis.sets import ResultSet, load_set
-from scripts.analysis.words import digits, interval, text_table
-from scripts.report.bars import Bar, draw_bars, make_bar_figure
-from scripts.report.command import command, nothing, save_study
-from scripts.report.figures import describe_rows, footnote
+from scripts.charts.bars import Bar, draw_bars, make_bar_figure
+from scripts.charts.chart_command import command, nothing, save_study
+from scripts.charts.figures import describe_rows, footnote
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.safe_names import refuse_links
+from scripts.stats.families import find_spread
+from scripts.stats.formatting import digits, interval, text_table
+from scripts.studies.ablation.analysis import Point, points_of, write_csv
 
 
 @dataclasses.dataclass(frozen=True)

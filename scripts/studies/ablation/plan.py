@@ -2,22 +2,22 @@
 
     STRATEGY=ddp launchers/all.sh ablate          # or: make ablate
 
-The table is OPTIONS in scripts/analysis/ablation.py. What cannot run here is a skipped row with its reason.
+The table is OPTIONS in scripts/studies/ablation/analysis.py. What cannot run here is a skipped row with its reason.
 """
 
 import dataclasses
 
-from benchmarks.common import machine
-from benchmarks.common.compiling import no_compiler
-from benchmarks.common.config import FIELDS, Config, load_config
-from benchmarks.common.errors import UserError
-from benchmarks.common.packed import pack_path
-from benchmarks.common.precision import met_precision
-from scripts.analysis.ablation import OPTIONS, SHARE, TOGETHER, Option, fields_of
-from scripts.suite import preflight
-from scripts.suite.order import timed_part
-from scripts.suite.plan import Run, in_rounds, make_run
-from scripts.suite.variables import Given
+from benchmarks.common.config.config import FIELDS, Config, load_config
+from benchmarks.common.data.packed import pack_path
+from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.system import machine
+from benchmarks.common.system.compiling import no_compiler
+from benchmarks.common.system.errors import UserError
+from scripts.runner import preflight
+from scripts.runner.make_variables import Given
+from scripts.runner.plan import Run, in_rounds, make_run
+from scripts.runner.round_order import timed_part
+from scripts.studies.ablation.analysis import OPTIONS, SHARE, TOGETHER, Option, fields_of
 
 
 def ablation(given: Given) -> list[Run]:

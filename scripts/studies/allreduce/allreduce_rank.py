@@ -1,6 +1,6 @@
 """One rank of `make bench-allreduce`: times all-reduces of many sizes through one path, by turns with a bare loop.
 
-    from scripts.probe.allreduce_rank import main       # scripts.probe.allreduce and predict_check start it
+    from scripts.studies.allreduce.allreduce_rank import main   # measure.py and predict/measure.py start it
 
 A path is what a strategy sends a full bucket through. Every size is checked before it is timed. Times are means over
 the ranks; rank 0 prints a row a size. gated: a round waits for a line on stdin, and has no bare loop in it.
@@ -16,8 +16,8 @@ from datetime import timedelta
 
 import torch
 
-from benchmarks.common.gpus import usable_gpus
-from scripts.analysis.allreduce import sizes_to
+from benchmarks.common.system.gpus import usable_gpus
+from scripts.studies.allreduce.analysis import sizes_to
 
 TIMED_BYTES = 2**25  # of one size in one round, at least two calls and at most 50
 LATE = timedelta(minutes=10)

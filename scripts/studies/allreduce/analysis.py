@@ -1,6 +1,6 @@
 """What rounds of all-reduces say: bandwidths with intervals, the ratio to a bare loop, and the link that fits.
 
-    from scripts.analysis.allreduce import bandwidth_rows, links, over_bare
+    from scripts.studies.allreduce.analysis import bandwidth_rows, links, over_bare
 
 Needs no torch.
 """
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy
 import pandas
 
-from scripts.analysis.links import Fit, bandwidths, fit_link
-from scripts.analysis.stats import mean_interval
-from scripts.analysis.words import interval, text_table
+from scripts.stats.formatting import interval, text_table
+from scripts.stats.intervals import mean_interval
+from scripts.studies.allreduce.links import Fit, bandwidths, fit_link
 
 SMALLEST = 2**10
 FROM = 2**20  # bytes; what a gradient bucket holds, and more

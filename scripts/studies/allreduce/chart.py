@@ -1,6 +1,6 @@
 """Draw what make bench-allreduce measured: bandwidth and time over size, with the fitted link. Needs no torch.
 
-from scripts.report.allreduce import allreduce_chart
+from scripts.studies.allreduce.chart import allreduce_chart
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scripts.analysis.links import Fit, Link, bandwidths, ring
-from scripts.report.figures import LINE_COLORS, LINES, MARKERS, footnote, make_figure
+from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, footnote, make_figure
+from scripts.studies.allreduce.links import Fit, Link, bandwidths, ring
 
 SHOWN = {2**10: "1 KB", 2**14: "16 KB", 2**18: "256 KB", 2**20: "1 MB", 2**24: "16 MB", 2**28: "256 MB"}
 

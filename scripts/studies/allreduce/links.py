@@ -1,6 +1,6 @@
 """What a message between devices takes: the link model of `make bench-allreduce`, and all-reduces made of it.
 
-    from scripts.analysis.links import Link, fit_link, ring, tree, hierarchical
+    from scripts.studies.allreduce.links import Link, fit_link, ring, tree, hierarchical
 
 A message of S bytes takes latency + S / bandwidth (Hockney's alpha and beta). Numbers may be arrays, too: one entry a
 draw of what is uncertain. Needs no torch.
@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy
 from scipy.optimize import nnls
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import read_regular
-from scripts.analysis.inside import LIMIT_BYTES
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import read_regular
+from scripts.sets.safe_names import LIMIT_BYTES
 
 Number = float | numpy.ndarray
 NUM_DRAWS = 400

@@ -1,6 +1,6 @@
 """How fast gradients travel: all-reduces from 1 KB to 256 MB, by the path that each strategy sends them through.
 
-    python -m scripts.probe.allreduce --out results/allreduce              # make bench-allreduce
+    python -m scripts.studies.allreduce.measure --out results/allreduce              # make bench-allreduce
 
 gloo (or NCCL, where there are GPUs) as DDP calls it, in float32 and, as compressed gradients are, in bf16; and
 Horovod. Each size is checked, then timed by turns with a bare loop of the library's plainest call. Bandwidths are those
@@ -20,20 +20,20 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common import machine
-from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
-from benchmarks.common.results import write_whole
-from scripts.analysis.allreduce import FROM, SMALLEST, bandwidth_rows, links, over_bare, said, sizes_to, table
-from scripts.analysis.links import row_of
-from scripts.analysis.words import interval
-from scripts.probe.crew import ROOT, Crew, calling
-from scripts.probe.measured import add_rows
-from scripts.probe.ranks import environment, horovodrun
-from scripts.report.allreduce import allreduce_chart
-from scripts.report.figures import save_chart
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.gpus import usable_gpus
+from scripts.charts.figures import save_chart
+from scripts.runner.launch_ranks import environment, horovodrun
+from scripts.runner.measured_figures import add_rows
+from scripts.stats.formatting import interval
+from scripts.studies.allreduce.analysis import FROM, SMALLEST, bandwidth_rows, links, over_bare, said, sizes_to, table
+from scripts.studies.allreduce.chart import allreduce_chart
+from scripts.studies.allreduce.links import row_of
+from scripts.studies.allreduce.worker_pool import ROOT, Crew, calling
 
-RANK = "scripts.probe.allreduce_rank"
+RANK = "scripts.studies.allreduce.allreduce_rank"
 HOROVOD = "horovod"
 
 
@@ -140,7 +140,7 @@ def rows_of(path: str, ranks: int, rounds: int, largest: int) -> Iterator[dict]:
 def device() -> str:
     import torch
 
-    from benchmarks.common.devices import device_name
+    from benchmarks.common.dist.devices import device_name
 
     return device_name(torch.device("cuda" if usable_gpus() else "cpu"))
 

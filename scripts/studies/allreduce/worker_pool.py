@@ -1,6 +1,6 @@
 """Processes that are started once and work by turns: one line to each on its stdin, answers from its stdout.
 
-    from scripts.probe.crew import Crew
+    from scripts.studies.allreduce.worker_pool import Crew
 
 What waits, waits for a line, and takes no time from the others.
 """
@@ -13,10 +13,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from scripts.probe.ranks import environment
+from benchmarks.common.system.errors import UserError
+from scripts.runner.launch_ranks import environment
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def calling(module: str) -> list[str]:

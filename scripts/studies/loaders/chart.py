@@ -1,6 +1,6 @@
 """Draw what make bench-loaders measured: images/s of every loader, and what ours spends on an image, by cause.
 
-    python -m scripts.report.loaders --results results/loaders
+    python -m scripts.studies.loaders.chart --results results/loaders
 
 Reads loaders.csv and costs.csv of the folder and writes loaders.png and .svg beside them. Needs no torch.
 """
@@ -16,11 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import read_regular
-from scripts.analysis.inside import LIMIT_BYTES, refuse_links
-from scripts.analysis.words import digits
-from scripts.report.figures import COLORS, footnote, save_chart
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import read_regular
+from scripts.charts.figures import COLORS, footnote, save_chart
+from scripts.sets.safe_names import LIMIT_BYTES, refuse_links
+from scripts.stats.formatting import digits
 
 KINDS = {"ours": (COLORS[0], ""), "bare": ("white", ""), "": (COLORS[1], "///")}  # by a name's first word
 CAUSE_HATCHES = ("", "///", "...", "xxx", "---")
@@ -37,7 +37,7 @@ class Options:
 def loaders_chart(rates: pandas.DataFrame, costs: pandas.DataFrame) -> Figure:
     """Bars of images/s, a panel a number of cores, and below them the CPU time of an image by cause.
 
-    rates, costs: as scripts.probe.loaders writes them.
+    rates, costs: as scripts.studies.loaders.measure writes them.
     """
     by_cores = [*rates.groupby("cores", sort=True)]
     heights = [0.4 + 0.24 * len(of_cores) for _, of_cores in by_cores] + [0.7 + 0.3 * costs.loader.nunique()]

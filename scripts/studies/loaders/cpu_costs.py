@@ -17,11 +17,11 @@ import torch
 from scipy.stats import quantile_test
 from tqdm import tqdm
 
-from benchmarks.common.config import Config
-from benchmarks.common.crops import finish, random_numbers
-from benchmarks.common.data import build_loaders, image_folders
-from benchmarks.common.devices import Worker
-from benchmarks.common.photographs import Key, Photographs
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.crops import finish, random_numbers
+from benchmarks.common.data.image_dataset import Key, Photographs
+from benchmarks.common.data.loaders import build_loaders, image_folders
+from benchmarks.common.dist.devices import Worker
 
 BATCHES = 8  # of a turn
 WARM_TURNS = 2

@@ -1,7 +1,7 @@
 """What a rank, and the plan of a suite, pay to know the images at ImageNet's size: by ImageFolder, and by the index.
 
-    python -m scripts.probe.listing                     # on 1.3 million hard links, made in a temporary folder
-    python -m scripts.probe.listing --data /data/imagenet
+    python -m scripts.studies.loaders.listing_cost         # on 1.3 million hard links, made in a temporary folder
+    python -m scripts.studies.loaders.listing_cost --data /data/imagenet
 
 Seconds, and 10^6 bytes of memory that are the process's own (not shared pages of a mapped file); then how much of its
 own a forked loader worker comes to hold after it has looked up every image once, as in an epoch.
@@ -18,7 +18,7 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.errors import UserError
+from benchmarks.common.system.errors import UserError
 
 NUM_CLASSES, NUM_FILES, MOST_LINKS = 1000, 400, 60_000  # ext4 allows a file 65,000 names
 WAYS = [  # what, how, in which cache; a plan checks the folder and takes its fingerprint
@@ -33,9 +33,9 @@ import json, os, sys, time
 from pathlib import Path
 way, root = sys.argv[1], Path(sys.argv[2])
 if way == "index":
-    from benchmarks.common.listing import list_images
+    from benchmarks.common.data.listing import list_images
 elif way == "plan":
-    from benchmarks.common.fingerprint import known_fingerprint
+    from benchmarks.common.data.fingerprint import known_fingerprint
     from scripts.setup.check_data import check_image_folder
 else:
     from torchvision.datasets import ImageFolder

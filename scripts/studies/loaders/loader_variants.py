@@ -1,4 +1,4 @@
-"""The loaders that scripts.probe.loaders compares: each a function of (config, cores) that yields numbers of images."""
+"""The loaders that measure.py compares: each a function of (config, cores) that yields numbers of images."""
 
 import dataclasses
 import importlib.util
@@ -16,16 +16,16 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from benchmarks.common.config import Config
-from benchmarks.common.crops import finish, random_numbers, random_view
-from benchmarks.common.data import build_loaders, image_folders
-from benchmarks.common.decode import DECODERS, MODULES, loads, open_image, read_by_nvimgcodec
-from benchmarks.common.devices import Worker
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import LARGEST_IMAGE_BYTES, read_regular
-from benchmarks.common.listing import list_images
-from benchmarks.common.packed import KINDS
-from benchmarks.common.photographs import raw_reader
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.crops import finish, random_numbers, random_view
+from benchmarks.common.data.decode import DECODERS, MODULES, loads, open_image, read_by_nvimgcodec
+from benchmarks.common.data.image_dataset import raw_reader
+from benchmarks.common.data.listing import list_images
+from benchmarks.common.data.loaders import build_loaders, image_folders
+from benchmarks.common.data.packed import KINDS
+from benchmarks.common.dist.devices import Worker
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
 from scripts.setup import pack
 
 PEERS = {

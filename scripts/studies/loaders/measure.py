@@ -1,6 +1,6 @@
 """How fast loaders are, side by side: ours, the bare loops that they could be at best, and those of other projects.
 
-    python -m scripts.probe.loaders --data data/imagenet-mini --out results/loaders
+    python -m scripts.studies.loaders.measure --data data/imagenet-mini --out results/loaders
 
 Images a second of one core and of all, without training: read, decoded, cropped at random to image_size, flipped and
 put into batches of uint8. Ways take turns, round after round, each in a process of its own. A bare loop has its crops
@@ -24,19 +24,19 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config import Config
-from benchmarks.common.devices import device_name
-from benchmarks.common.errors import UserError
-from benchmarks.common.machine import num_cores
-from benchmarks.common.results import write_whole
-from scripts.analysis.stats import ratio, run_interval
-from scripts.analysis.words import count
-from scripts.probe import loader_costs
-from scripts.probe import loader_ways as ways
-from scripts.probe.measured import origin
-from scripts.report.figures import save_chart
-from scripts.report.loaders import loaders_chart
-from scripts.suite.preflight import check_data
+from benchmarks.common.config.config import Config
+from benchmarks.common.dist.devices import device_name
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.machine import num_cores
+from scripts.charts.figures import save_chart
+from scripts.runner.measured_figures import origin
+from scripts.runner.preflight import check_data
+from scripts.stats.formatting import count
+from scripts.stats.intervals import ratio, run_interval
+from scripts.studies.loaders import cpu_costs
+from scripts.studies.loaders import loader_variants as ways
+from scripts.studies.loaders.chart import loaders_chart
 
 WARMUP_IMAGES = 64
 PLAIN = "torchvision, Pillow"
@@ -111,7 +111,7 @@ def cpu_time(config: Config, names: list[str], turns: int) -> pandas.DataFrame:
         "ours, nvimgcodec": dataclasses.replace(config, decoder="nvimgcodec"),
         "ours, packed full": dataclasses.replace(config, loader="packed", pack="full"),
     }
-    found = [loader_costs.costs(one, turns) for name, one in fast.items() if name in names]
+    found = [cpu_costs.costs(one, turns) for name, one in fast.items() if name in names]
     return pandas.concat(found) if found else pandas.DataFrame()
 
 

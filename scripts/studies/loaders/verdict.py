@@ -1,6 +1,6 @@
 """Is the loader the limit? From windows of the loader alone, training alone, and both together, by turns.
 
-    from scripts.analysis.loader import rates, verdict
+    from scripts.studies.loaders.verdict import rates, verdict
 
 The three of a round follow one another, so that what slows the machine slows all of them: ratios are of a round, and
 their intervals are Student's on logarithms, over rounds. All windows are of one process and in that order, so that
@@ -13,7 +13,7 @@ import numpy
 import pandas
 from scipy.special import stdtrit
 
-from scripts.analysis.stats import CONFIDENCE, CONSTANT
+from scripts.stats.intervals import CONFIDENCE, CONSTANT
 
 ALONE, TRAINING, BOTH = WHATS = "loader alone", "training alone", "both together"
 WORTH = 0.05  # what the loader may cost of training's throughput before it is called a limit

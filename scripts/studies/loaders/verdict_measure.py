@@ -1,10 +1,10 @@
 """Is the loader the limit? The loader alone, training alone, and both together, by turns in one process.
 
-    python -m scripts.probe.loader --config configs/smoke.yaml --results results/latest
+    python -m scripts.studies.loaders.verdict_measure --config configs/smoke.yaml --results results/latest
 
 Every other flag is a configuration field, as of benchmarks.single, whose step, loader and threads are timed: one
 rank's. Without such flags Make's variables count. Training alone repeats one batch that is on the device already.
-With --results the windows go to the set's loader.csv, in place of those that were there; scripts/analysis/loader.py
+With --results the windows go to the set's loader.csv, in place of those that were there; verdict.py beside this
 has the verdict. Images a second a core: over the CPU seconds that this process and its loader workers spent.
 """
 
@@ -19,13 +19,13 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common import machine
-from benchmarks.common.config import Config, load_config, whole_batch
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import append_rows, read_table
-from scripts.analysis.loader import ALONE, BOTH, TRAINING, WHATS, rates, verdict
-from scripts.analysis.words import interval, show
-from scripts.suite import plan, preflight
+from benchmarks.common.config.config import Config, load_config, whole_batch
+from benchmarks.common.store.results import append_rows, read_table
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.runner import plan, preflight
+from scripts.stats.formatting import interval, show
+from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, WHATS, rates, verdict
 
 ROUNDS, WINDOW_S = 8, 0.8  # windows of each kind, and how long one should last
 WARMUP_STEPS = 3
@@ -73,7 +73,7 @@ def measure(config: Config) -> list[dict]:
     import psutil
 
     from benchmarks import single
-    from benchmarks.common.devices import synchronize
+    from benchmarks.common.dist.devices import synchronize
 
     if config.loader == "synthetic":
         raise UserError("loader synthetic reads nothing; leave --loader out")

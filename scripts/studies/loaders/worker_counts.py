@@ -1,7 +1,7 @@
 """How many cores a device needs for loading: the curve over 1, 2, 4, ... workers, and what would need fewer.
 
-    python -m scripts.probe.workers --results results/latest
-    python -m scripts.probe.workers --images-per-s 3000 --config configs/imagenet-bench.yaml
+    python -m scripts.studies.loaders.worker_counts --results results/latest
+    python -m scripts.studies.loaders.worker_counts --images-per-s 3000 --config configs/imagenet-bench.yaml
 
 The second half of `make loader`, whose loader.csv says what the device trains. Every other flag is a configuration
 field; without such flags Make's variables count. Packed pixels are measured on a sample of images, packed in a
@@ -22,18 +22,18 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.decode import DECODERS, loads, resolved_decoder
-from benchmarks.common.errors import UserError
-from benchmarks.common.listing import list_images
-from benchmarks.common.results import read_table
-from scripts.analysis.loader import TRAINING
-from scripts.analysis.stats import Estimate, run_interval
-from scripts.analysis.words import count, digits
-from scripts.probe.loader_ways import ours
-from scripts.probe.loaders import machine_here, window
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.data.decode import DECODERS, loads, resolved_decoder
+from benchmarks.common.data.listing import list_images
+from benchmarks.common.store.results import read_table
+from benchmarks.common.system.errors import UserError
+from scripts.runner import plan
 from scripts.setup import pack
-from scripts.suite import plan
+from scripts.stats.formatting import count, digits
+from scripts.stats.intervals import Estimate, run_interval
+from scripts.studies.loaders.loader_variants import ours
+from scripts.studies.loaders.measure import machine_here, window
+from scripts.studies.loaders.verdict import TRAINING
 
 ROUNDS, WINDOW_S = 3, 1.0
 SAMPLE = 256  # images that are packed to see what packing gives

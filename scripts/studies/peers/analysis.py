@@ -1,6 +1,6 @@
 """The suite over other loops, from launches by turns: ratios with intervals, and when they are known well enough.
 
-    from scripts.analysis.peers import estimate, known, ratio_rows
+    from scripts.studies.peers.analysis import estimate, known, ratio_rows
 
 A round has one launch of each; rounds are blocks, so that what slows one slows its pair. Needs no torch.
 """
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy
 
-from benchmarks.common.results import cell
-from scripts.analysis.families import Sample, against
-from scripts.analysis.power import enough
-from scripts.analysis.stats import RatioEstimate
+from benchmarks.common.store.results import cell
+from scripts.sets.power import enough
+from scripts.stats.families import Sample, against
+from scripts.stats.intervals import RatioEstimate
 
 SUITE, SYNTHETIC = "the suite", "the suite, synthetic images"
 

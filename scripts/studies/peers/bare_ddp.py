@@ -1,4 +1,4 @@
-"""A DDP loop with nothing of the suite in it, which `scripts.probe.overhead` holds benchmarks.ddp against.
+"""A DDP loop with nothing of the suite in it, which `scripts.studies.peers.overhead` holds benchmarks.ddp against.
 
 It reads, augments and trains as public scripts do; `next()` takes one step.
 """

@@ -1,6 +1,6 @@
 """Draw what make peers measured: the suite's throughput over that of other loops. Needs no torch.
 
-from scripts.report.peers import peers_chart, read_peers
+from scripts.studies.peers.chart import peers_chart, read_peers
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from scripts.analysis.inside import read_rows
-from scripts.analysis.peers import Launch, ratio_rows
-from scripts.analysis.words import interval
-from scripts.report.bars import Bar, draw_bars
-from scripts.report.figures import footnote, make_figure
+from scripts.charts.bars import Bar, draw_bars
+from scripts.charts.figures import footnote, make_figure
+from scripts.sets.safe_names import read_rows
+from scripts.stats.formatting import interval
+from scripts.studies.peers.analysis import Launch, ratio_rows
 
 
 def read_peers(folder: Path) -> tuple[list[dict], str]:

@@ -1,7 +1,7 @@
 """What a user would pick instead: the suite's ddp beside other loops, launches by turns, until the ratios are known.
 
-    python -m scripts.probe.peers                       # or: make peers RESULTS=results/latest MINUTES=30
-    python -m scripts.probe.peers --only bare itself        # is 0.93 of a bare loop noise?
+    python -m scripts.studies.peers.measure                       # or: make peers RESULTS=results/latest MINUTES=30
+    python -m scripts.studies.peers.measure --only bare itself        # is 0.93 of a bare loop noise?
 
 A round launches benchmarks.ddp and each peer once, in random order, each as a process group of its own:
 same model, images, batches, ranks and threads, in float32. A peer is done when the 95 % interval of suite / peer is
@@ -27,20 +27,20 @@ import psutil
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common import machine
-from benchmarks.common.config import load_config, whole_batch
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import write_whole
-from scripts.analysis.peers import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
-from scripts.analysis.words import interval, text_table
-from scripts.probe.laps import long_enough
-from scripts.probe.ranks import environment, horovodrun, torchrun
-from scripts.report.figures import save_chart
-from scripts.report.peers import peers_chart
-from scripts.suite.preflight import check_data, check_ranks, open_set
-from scripts.suite.variables import Given, read_variables
+from benchmarks.common.config.config import load_config, whole_batch
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.charts.figures import save_chart
+from scripts.runner.launch_ranks import environment, horovodrun, torchrun
+from scripts.runner.make_variables import Given, read_variables
+from scripts.runner.preflight import check_data, check_ranks, open_set
+from scripts.stats.formatting import interval, text_table
+from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
+from scripts.studies.peers.chart import peers_chart
+from scripts.studies.peers.repeated_images import long_enough
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 600.0  # of a launch, where neither TIMEOUT nor the configuration says
 
 
@@ -194,7 +194,7 @@ def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, 
         if peer is not None and peer.by_horovodrun:
             start, variables = [*horovodrun(ranks), sys.executable], {}
         env = environment(machine.threads_per_rank(ranks)) | variables
-        command = [*start, "-m", "scripts.probe.peers", "rank", module, *flags, *own, *data]
+        command = [*start, "-m", "scripts.studies.peers.measure", "rank", module, *flags, *own, *data]
         out, errors, code = ended(subprocess.Popen(command, cwd=ROOT, env=env, **pipes), limit_s)
     windows = [json.loads(line.split("window: ")[1]) for line in out.splitlines() if "window: " in line]
     if code or not windows:
@@ -221,7 +221,7 @@ def ended(child: subprocess.Popen, limit_s: float | None) -> tuple[str, str, int
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
-        from scripts.probe.peer_rank import rank
+        from scripts.studies.peers.peer_rank import rank
 
         rank(sys.argv[2], sys.argv[3:])
         sys.exit()

@@ -1,7 +1,7 @@
 """What the suite costs: its ddp beside a bare DDP loop, and a timed window with its clock beside one without.
 
-    python -m scripts.probe.overhead                             # images/s of benchmarks.ddp / of the bare loop
-    python -m scripts.probe.overhead --what instrumentation      # speed of a window with the clock / without
+    python -m scripts.studies.peers.overhead                             # images/s of benchmarks.ddp / of the bare loop
+    python -m scripts.studies.peers.overhead --what instrumentation      # speed of a window with the clock / without
 
 `loop`: one torchrun of benchmarks.ddp as it is. Before or after each of its timed windows, by turns, the same ranks
 run as many steps of the bare loop: same model, files, batches and threads, and the same state of the machine. 1
@@ -28,14 +28,14 @@ import tyro
 from scipy.stats import t as student_t
 from tqdm import tqdm
 
-from benchmarks.common import machine
-from benchmarks.common.config import load_config, whole_batch
-from benchmarks.common.errors import UserError
-from scripts.probe.laps import long_enough
-from scripts.probe.measured import add_rows
-from scripts.probe.ranks import environment, torchrun
+from benchmarks.common.config.config import load_config, whole_batch
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.runner.launch_ranks import environment, torchrun
+from scripts.runner.measured_figures import add_rows
+from scripts.studies.peers.repeated_images import long_enough
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
 SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
 NUM_EMPTY_WINDOWS = 1000
@@ -86,7 +86,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
 
     Raises UserError where the data are unfit or the ranks fail.
     """
-    from benchmarks.common.data import image_folders
+    from benchmarks.common.data.loaders import image_folders
 
     config = load_config(flags)
     image_folders(config)
@@ -118,7 +118,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     ):
         taken = []
         start, variables = torchrun(num_ranks, rendezvous_folder)
-        command = [*start, "-m", "scripts.probe.overhead", "rank", folder, *flags]
+        command = [*start, "-m", "scripts.studies.peers.overhead", "rank", folder, *flags]
         env = environment(machine.threads_per_rank(num_ranks)) | variables
         errors = Path(rendezvous_folder, "errors")
         with (
@@ -141,10 +141,10 @@ def rank(folder: str, flags: list[str]) -> None:
     import torch.distributed as dist
 
     from benchmarks import ddp
-    from benchmarks.common.clock import Clock
-    from benchmarks.common.devices import synchronize
-    from benchmarks.common.engine import fit
-    from scripts.probe import bare_ddp
+    from benchmarks.common.dist.devices import synchronize
+    from benchmarks.common.train.clock import Clock
+    from benchmarks.common.train.engine import fit
+    from scripts.studies.peers import bare_ddp
 
     config = whole_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
     shared = {name: getattr(config, name) for name in "arch image_size global_batch momentum weight_decay".split()}
@@ -192,8 +192,8 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
     A sample is the median over pairs of neighbours: what disturbs one window in many does not count.
     """
     from benchmarks import single
-    from benchmarks.common.clock import Clock
-    from benchmarks.common.devices import synchronize
+    from benchmarks.common.dist.devices import synchronize
+    from benchmarks.common.train.clock import Clock
 
     os.environ["THREADS_PER_RANK"] = "1"  # more would wait for each other at the mercy of other programs
     # A short step, so that what the clock adds weighs most; with a learning rate of 0, so that the loss on the one

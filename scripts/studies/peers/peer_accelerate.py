@@ -1,6 +1,6 @@
 """A peer: the plain loop by Hugging Face Accelerate (pip install accelerate). Nothing of the suite is in it.
 
-`next()` takes one step; scripts/probe/peers.py times it.
+`next()` takes one step; scripts/studies/peers/measure.py times it.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from scripts.probe.peer_example import files
+from scripts.studies.peers.peer_example import files
 
 
 def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):

@@ -1,7 +1,7 @@
 """A peer: the structure of Horovod's synthetic benchmark, written anew: one random batch, over and over.
 
 As examples/pytorch/pytorch_synthetic_benchmark.py of github.com/horovod/horovod. `next()` takes one step;
-scripts/probe/peers.py times it, and compares it with the suite on one random batch, too.
+scripts/studies/peers/measure.py times it, and compares it with the suite on one random batch, too.
 """
 
 import horovod.torch as hvd

@@ -1,6 +1,6 @@
 """One rank of a launch that `make peers` times: of the suite's own loop, or of a peer's. The first prints each window.
 
-from scripts.probe.peer_rank import rank
+from scripts.studies.peers.peer_rank import rank
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import ddp
-from benchmarks.common import machine
-from benchmarks.common.clock import Clock
-from benchmarks.common.config import Config, load_config, whole_batch
-from benchmarks.common.devices import set_kernels
-from benchmarks.common.engine import fit
+from benchmarks.common.config.config import Config, load_config, whole_batch
+from benchmarks.common.dist.devices import set_kernels
+from benchmarks.common.system import machine
+from benchmarks.common.train.clock import Clock
+from benchmarks.common.train.engine import fit
 
 CPU = torch.device("cpu")
 
@@ -40,7 +40,7 @@ class Printing(Clock):
 
 
 def rank(module: str, flags: list[str]) -> None:
-    """module: of scripts.probe, with `train`; empty: the suite's loop. flags: of the configuration."""
+    """module: of scripts.studies.peers, with `train`; empty: the suite's loop. flags: of the configuration."""
     config = load_config(flags)
     ranks = int(os.environ.get("WORLD_SIZE") or os.environ["HOROVOD_SIZE"])
     config = dataclasses.replace(
@@ -75,7 +75,7 @@ def steps_of(module: str, config: Config) -> Iterator[None]:
     """
     shared = "arch image_size global_batch workers momentum weight_decay lr".split()
     options = {name: getattr(config, name) for name in shared} | {"folder": f"{config.data}/train"}
-    train = importlib.import_module(f"scripts.probe.{module}").train
+    train = importlib.import_module(f"scripts.studies.peers.{module}").train
     if "WORLD_SIZE" not in os.environ:  # by horovodrun
         return train(**options)
     on_gpu, local_rank = torch.cuda.is_available(), int(os.environ["LOCAL_RANK"])

@@ -1,6 +1,6 @@
 """When the backward pass has each gradient, of how many bytes: what buckets, and so a prediction, are made of.
 
-    python -m scripts.probe.gradients --out results/gradients.csv --arch resnet50 --image-size 224 --global-batch 8
+    python -m scripts.studies.predict.gradient_times --out gradients.csv --arch resnet50 --image-size 224 --global-batch 8
 
 One device by itself; hooks note the moment at which each parameter's gradient is whole, as a share of the backward
 pass. Every other flag is a configuration field; a set's own are taken with --results. Without either: CONFIG, ARGS.
@@ -15,20 +15,20 @@ import torch
 import tyro
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common import machine
-from benchmarks.common.clock import Clock
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.devices import synchronize
-from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.stages import cut_stages, trace
-from scripts.analysis.machines import baseline_of
-from scripts.analysis.sets import BASELINE, load_set
-from scripts.analysis.timeline import Gradient
-from scripts.probe.measured import add_rows
-from scripts.suite.preflight import why_published
-from scripts.suite.variables import read_variables
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.dist.devices import synchronize
+from benchmarks.common.model.model import build_model, build_optimizer
+from benchmarks.common.model.stages import cut_stages, trace
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.train.clock import Clock
+from scripts.runner.make_variables import read_variables
+from scripts.runner.measured_figures import add_rows
+from scripts.runner.preflight import why_published
+from scripts.sets.result_set import BASELINE, load_set
+from scripts.studies.predict.machine_models import baseline_of
+from scripts.studies.predict.timeline import Gradient
 
 WARM_STEPS, STEPS = 2, 5
 

@@ -1,6 +1,6 @@
 """What a prediction starts from: one device's step and the links, of this machine or of one that is not at hand.
 
-    from scripts.analysis.machines import Given, h100x8, here, read_gradients, v100x4
+    from scripts.studies.predict.machine_models import Given, h100x8, here, read_gradients, v100x4
 
 A preset's numbers are of data sheets, of published measurements, or assumed; each says which. Needs no torch.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import read_regular
-from scripts.analysis.inside import LIMIT_BYTES
-from scripts.analysis.links import Fit, Known, Link, about, exactly
-from scripts.analysis.predict import Machine, Step
-from scripts.analysis.sets import BASELINE, Group, ResultSet
-from scripts.analysis.step_account import mean_of, step_parts
-from scripts.analysis.timeline import Gradient
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import read_regular
+from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.sets.safe_names import LIMIT_BYTES
+from scripts.sets.step_breakdown import mean_of, step_parts
+from scripts.studies.allreduce.links import Fit, Known, Link, about, exactly
+from scripts.studies.predict.step_model import Machine, Step
+from scripts.studies.predict.timeline import Gradient
 
 GB = 1e9
 
@@ -238,17 +238,21 @@ def read_gradients(path: Path) -> tuple[Gradient, ...]:
         kinds = {"name": str, "block": str, "num_bytes": int, "ready": float, "out_bytes": int}
         found = tuple(Gradient(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; python -m scripts.probe.gradients makes it") from None
+        raise UserError(
+            f"cannot read {path}: {error.strerror}; python -m scripts.studies.predict.gradient_times makes it"
+        ) from None
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise UserError(f"{path} holds no gradients ({error}); python -m scripts.probe.gradients makes it") from None
+        raise UserError(
+            f"{path} holds no gradients ({error}); python -m scripts.studies.predict.gradient_times makes it"
+        ) from None
     if not found:
-        raise UserError(f"{path} holds no gradients; python -m scripts.probe.gradients makes it")
+        raise UserError(f"{path} holds no gradients; python -m scripts.studies.predict.gradient_times makes it")
     for each in found:
         if not (each.num_bytes > 0 and 0 <= each.ready <= 1 and each.out_bytes >= 0):
             raise UserError(f"{path}: {each.name} has num_bytes {each.num_bytes}, out_bytes {each.out_bytes} and ready "
-                            f"{each.ready:g} (0 to 1: a share of the backward pass); python -m scripts.probe.gradients "
-                            "makes the file")  # fmt: skip
+                            f"{each.ready:g} (0 to 1: a share of the backward pass); "
+                            "python -m scripts.studies.predict.gradient_times makes the file")  # fmt: skip
     if not max(each.ready for each in found):
         raise UserError(f"{path}: all gradients are ready at 0, before the backward pass; "
-                        "python -m scripts.probe.gradients makes the file")  # fmt: skip
+                        "python -m scripts.studies.predict.gradient_times makes the file")  # fmt: skip
     return found

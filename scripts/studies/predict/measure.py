@@ -1,7 +1,7 @@
 """Is the prediction right? This machine's 2-rank step, predicted from measurements in which no gradient is exchanged.
 
-    python -m scripts.probe.predict_check --out results/predict-check           # make predict-check
-    python -m scripts.probe.predict_check --gbit 1        # two network namespaces, joined by a link of 1 Gb/s
+    python -m scripts.studies.predict.measure --out results/predict-check           # make predict-check
+    python -m scripts.studies.predict.measure --gbit 1        # two network namespaces, joined by a link of 1 Gb/s
 
 For each model and size of image, by turns and in random order in one sitting: windows of one rank by itself; of two
 ranks that know nothing of each other, side by side; all-reduces of many sizes with nothing beside them; and, to compare
@@ -22,19 +22,30 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks import ddp, ddp_compressed
-from benchmarks.common import gpus, machine
-from benchmarks.common.config import load_config
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import write_whole
-from scripts.analysis.allreduce import sizes_to
-from scripts.analysis.check import ALONE, CASE, FLOAT, HALVES, RANKS, SIDE, compare, predict_cases, table, verdict
-from scripts.analysis.published import published_table
-from scripts.probe.crew import Crew
-from scripts.probe.measured import add_rows
-from scripts.probe.namespaces import joined
-from scripts.suite.preflight import check_data
+from benchmarks.common.config.config import load_config
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system import gpus, machine
+from benchmarks.common.system.errors import UserError
+from scripts.runner.measured_figures import add_rows
+from scripts.runner.preflight import check_data
+from scripts.studies.allreduce.analysis import sizes_to
+from scripts.studies.allreduce.worker_pool import Crew
+from scripts.studies.predict.network_namespaces import joined
+from scripts.studies.predict.prediction_error import (
+    ALONE,
+    CASE,
+    FLOAT,
+    HALVES,
+    RANKS,
+    SIDE,
+    compare,
+    predict_cases,
+    table,
+    verdict,
+)
+from scripts.studies.predict.published_figures import published_table
 
-TURNS, EXCHANGE = "scripts.probe.turns", "scripts.probe.allreduce_rank"
+TURNS, EXCHANGE = "scripts.studies.predict.step_worker", "scripts.studies.allreduce.allreduce_rank"
 TOGETHER, SENDING = "together", "exchange"
 WARMUP_STEPS, LARGEST = 3, 2**25  # DDP's largest buckets have 25 MiB and a layer
 SCRIPTS = (ddp, ddp_compressed)

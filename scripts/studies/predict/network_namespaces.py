@@ -1,6 +1,6 @@
 """Two network namespaces joined by a veth pair of limited bandwidth: a network between machines, on one. Needs root.
 
-from scripts.probe.namespaces import joined
+from scripts.studies.predict.network_namespaces import joined
 """
 
 import contextlib
@@ -8,7 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 
-from benchmarks.common.errors import UserError
+from benchmarks.common.system.errors import UserError
 
 NAMES, INTERFACE = tuple(f"predict{os.getpid()}-{end}" for end in "ab"), "joined"
 

@@ -1,6 +1,6 @@
 """Does a prediction hold? Each case's step, from inputs in which no gradient was exchanged, beside what was measured.
 
-    from scripts.analysis.check import compare, predict_cases
+    from scripts.studies.predict.prediction_error import compare, predict_cases
 
 Inputs are three files of a folder: alone.csv (one rank by itself, and two that know nothing of each other, side by
 side), exchange.csv (all-reduces, with no training beside them) and gradients.csv. What was measured with an exchange is
@@ -15,13 +15,13 @@ import numpy
 import pandas
 from scipy.special import stdtrit
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.inside import read_text
-from scripts.analysis.links import CONFIDENCE, SIGMAS, Known, Link, fit_numbers
-from scripts.analysis.predict import STRATEGIES, Choices, Machine, Step, Strategy, ddp_compressed
-from scripts.analysis.stats import mean_interval
-from scripts.analysis.timeline import Gradient, slowest_of
-from scripts.analysis.words import interval, text_table
+from benchmarks.common.system.errors import UserError
+from scripts.sets.safe_names import read_text
+from scripts.stats.formatting import interval, text_table
+from scripts.stats.intervals import mean_interval
+from scripts.studies.allreduce.links import CONFIDENCE, SIGMAS, Known, Link, fit_numbers
+from scripts.studies.predict.step_model import STRATEGIES, Choices, Machine, Step, Strategy, ddp_compressed
+from scripts.studies.predict.timeline import Gradient, slowest_of
 
 RANKS = 2
 ALONE, SIDE = "alone", "side by side"

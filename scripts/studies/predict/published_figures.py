@@ -1,13 +1,14 @@
 """The prediction beside figures that others published, each with its error, and why where it is wrong. Needs no torch.
 
-from scripts.analysis.published import published_rows, published_table
+from scripts.studies.predict.published_figures import published_rows, published_table
 """
 
 import dataclasses
 from pathlib import Path
 
-from scripts.analysis.links import Known, about, estimate_of, exactly
-from scripts.analysis.machines import (
+from scripts.stats.formatting import text_table
+from scripts.studies.allreduce.links import Known, about, estimate_of, exactly
+from scripts.studies.predict.machine_models import (
     ETHERNET,
     GB,
     NCCL_BUSY,
@@ -19,11 +20,10 @@ from scripts.analysis.machines import (
     one_gpu,
     read_gradients,
 )
-from scripts.analysis.predict import Choices, ddp
-from scripts.analysis.timeline import Gradient
-from scripts.analysis.words import text_table
+from scripts.studies.predict.step_model import Choices, ddp
+from scripts.studies.predict.timeline import Gradient
 
-RESNET50 = Path(__file__).resolve().parents[2] / "results/published/measured/gradients.csv"  # ResNet-50, 224 px
+RESNET50 = Path(__file__).resolve().parents[3] / "results/published/measured/gradients.csv"  # ResNet-50, 224 px
 PCIE_OVER_SXM = 14.0 / 15.7  # fp32 TFLOP/s of V100 PCIe and SXM2 (NVIDIA, V100 data sheet, 2020)
 R50_OVER_R18 = 4.09 / 1.81  # multiply-adds of a 224 px image, 10^9 (torchvision's table of models)
 

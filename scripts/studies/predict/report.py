@@ -1,9 +1,9 @@
 """What 2 to 4,096 devices would give: step, exposed communication, waits and efficiency of each strategy, and a chart.
 
-    python -m scripts.report.predict --results results/latest            # make predict RESULTS=... LINK=...
-    python -m scripts.report.predict --machine h100x8 --out results/predict     # make predict MACHINE=h100x8
+    python -m scripts.studies.predict.report --results results/latest            # make predict RESULTS=... LINK=...
+    python -m scripts.studies.predict.report --machine h100x8 --out results/predict     # make predict MACHINE=h100x8
 
-From one device's measured step, the moments at which its backward pass has each gradient (scripts.probe.gradients), and
+From one device's measured step, the moments at which its backward pass has each gradient (gradient_times.py), and
 the links (make bench-allreduce), or a preset's. Weak: each device keeps its images; strong: they are shared out. Writes
 predict.csv and a chart; the last line says how many devices are too many, and what would cure it. Needs no torch.
 """
@@ -21,19 +21,10 @@ import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common import machine as here_is
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import cell, write_whole
-from scripts.analysis.check import slowdown
-from scripts.analysis.inside import refuse_links
-from scripts.analysis.links import Known, read_links
-from scripts.analysis.machines import Given, baseline_of, h100x8, here, read_gradients, v100x4
-from scripts.analysis.outlook import ENOUGH, check_choices, outlook_rows, sentence
-from scripts.analysis.predict import Choices
-from scripts.analysis.published import PCIE_OVER_SXM, RESNET50
-from scripts.analysis.sets import load_set
-from scripts.analysis.words import interval, text_table
-from scripts.report.figures import (
+from benchmarks.common.store.results import cell, write_whole
+from benchmarks.common.system import machine as here_is
+from benchmarks.common.system.errors import UserError
+from scripts.charts.figures import (
     LINE_COLORS,
     LINES,
     MARKERS,
@@ -43,7 +34,16 @@ from scripts.report.figures import (
     make_figure,
     save_chart,
 )
-from scripts.report.forecast import FORECAST
+from scripts.sets.result_set import load_set
+from scripts.sets.safe_names import refuse_links
+from scripts.stats.formatting import interval, text_table
+from scripts.studies.allreduce.links import Known, read_links
+from scripts.studies.predict.machine_models import Given, baseline_of, h100x8, here, read_gradients, v100x4
+from scripts.studies.predict.prediction_error import slowdown
+from scripts.studies.predict.published_figures import PCIE_OVER_SXM, RESNET50
+from scripts.studies.predict.scaling_forecast import ENOUGH, check_choices, outlook_rows, sentence
+from scripts.studies.predict.step_model import Choices
+from scripts.studies.roofline.forecast_table import FORECAST
 
 COLUMNS = (
     "machine", "strategy", "mode", "devices", "images", "step_ms", "step_ms_low", "step_ms_high", "exposed_ms",

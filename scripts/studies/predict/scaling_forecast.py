@@ -1,6 +1,6 @@
 """How far a strategy scales: step, exposed communication, waits, efficiency; where it ends, and what would help.
 
-    from scripts.analysis.outlook import outlook_rows, sentence
+    from scripts.studies.predict.scaling_forecast import outlook_rows, sentence
 
 Weak: each device keeps its images; strong: these are shared out, one image a device at least. Efficiency is speed a
 device over that of one device by itself. Needs no torch.
@@ -10,10 +10,10 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.links import Link, estimate_of
-from scripts.analysis.machines import Given
-from scripts.analysis.predict import (
+from benchmarks.common.system.errors import UserError
+from scripts.studies.allreduce.links import Link, estimate_of
+from scripts.studies.predict.machine_models import Given
+from scripts.studies.predict.step_model import (
     STRATEGIES,
     Choices,
     Machine,

@@ -1,9 +1,9 @@
 """How long a step takes on more devices than are at hand: each strategy's timeline, of what one device was seen to do.
 
-    from scripts.analysis.predict import Choices, Machine, Step, ddp
+    from scripts.studies.predict.step_model import Choices, Machine, Step, ddp
 
 A step's computing is measured on one device; its messages are worked out from the gradients' sizes, the moments at
-which the backward pass has them, and the links (scripts/analysis/links.py). Numbers may be arrays of draws. A strategy
+which the backward pass has them, and the links (studies/allreduce/links.py). Numbers may be arrays of draws. A strategy
 is a function (step, machine, number of devices, choices) -> seconds of a step. Needs no torch.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 import numpy
 
-from benchmarks.common.cuts import balanced_cuts
-from benchmarks.common.errors import UserError
-from scripts.analysis.links import Link, Number, hierarchical, ring, tree
-from scripts.analysis.timeline import Gradient, blocks, buckets, overlap, slowest_of
+from benchmarks.common.model.cuts import balanced_cuts
+from benchmarks.common.system.errors import UserError
+from scripts.studies.allreduce.links import Link, Number, hierarchical, ring, tree
+from scripts.studies.predict.timeline import Gradient, blocks, buckets, overlap, slowest_of
 
 
 @dataclasses.dataclass(frozen=True)

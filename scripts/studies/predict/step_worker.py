@@ -1,6 +1,6 @@
 """A process that trains by the suite's own loop, a window whenever it is told to: what `make predict-check` times.
 
-    from scripts.probe.turns import main        # scripts.probe.predict_check starts it
+    from scripts.studies.predict.step_worker import main        # scripts.studies.predict.measure starts it
 
 Each line on stdin is a case: {"module": of benchmarks, "flags": [...], "meeting": file, "profile": yes or no}. The
 answer is its gradients, if they were asked for; then, before each window, `ready`: a line begins it, `stop` ends the
@@ -16,10 +16,10 @@ import sys
 
 import torch.distributed as dist
 
-from benchmarks.common.clock import Clock
-from benchmarks.common.config import load_config
-from benchmarks.common.engine import fit
-from scripts.probe.gradients import profile
+from benchmarks.common.config.config import load_config
+from benchmarks.common.train.clock import Clock
+from benchmarks.common.train.engine import fit
+from scripts.studies.predict.gradient_times import profile
 
 
 class Enough(Exception):

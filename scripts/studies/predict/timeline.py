@@ -1,6 +1,6 @@
 """What a backward pass hands over, and when: gradients, DDP's buckets of them, blocks; and messages beside computing.
 
-    from scripts.analysis.timeline import Gradient, blocks, buckets, overlap, slowest_of
+    from scripts.studies.predict.timeline import Gradient, blocks, buckets, overlap, slowest_of
 
 Numbers may be arrays of draws. Needs no torch.
 """
@@ -13,8 +13,8 @@ import numpy
 from scipy.integrate import quad
 from scipy.special import ndtr
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.links import Number
+from benchmarks.common.system.errors import UserError
+from scripts.studies.allreduce.links import Number
 
 MIB = 2**20
 

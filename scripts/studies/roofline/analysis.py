@@ -1,6 +1,6 @@
 """How fast a GPU that is not at hand could train: the roof of its data sheet over a traced step, and a forecast.
 
-    from scripts.analysis.roofs import forecast_rows
+    from scripts.studies.roofline.analysis import forecast_rows
 
 A layer takes at least the longer of computing its FLOPs and moving its bytes. What real training reaches of that roof
 is taken from figures that NVIDIA published for GPUs of the same list, with or without tensor cores as in that row; the
@@ -10,7 +10,7 @@ forecast is the range of those shares. It stays a forecast until a GPU confirms 
 import dataclasses
 from collections.abc import Sequence
 
-from scripts.analysis.device_use import peak_tflops
+from scripts.sets.device_use import peak_tflops
 
 
 @dataclasses.dataclass(frozen=True)

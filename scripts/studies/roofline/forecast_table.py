@@ -1,6 +1,6 @@
 """What GPUs that are not at hand could reach, beside what a set has measured of them: a table of the report.
 
-    from scripts.report.forecast import forecast_table
+    from scripts.studies.roofline.forecast_table import forecast_table
 
 The figures are of results/published/measured/forecast.csv, which `make roof ARGS="--output ..."` writes. Each is a
 forecast until a row of the set measures it. Needs no torch.
@@ -9,11 +9,11 @@ forecast until a row of the set measures it. Needs no torch.
 import csv
 from pathlib import Path
 
-from scripts.analysis.roofs import GPUS
-from scripts.analysis.sets import Group, ResultSet
-from scripts.analysis.words import digits, interval
+from scripts.sets.result_set import Group, ResultSet
+from scripts.stats.formatting import digits, interval
+from scripts.studies.roofline.analysis import GPUS
 
-FORECAST = Path(__file__).resolve().parents[2] / "results/published/measured/forecast.csv"
+FORECAST = Path(__file__).resolve().parents[3] / "results/published/measured/forecast.csv"
 HEADER = (
     "GPU", "precision", "compute roof", "bandwidth roof", "layer roof", "layer roof, fused", "forecast",
     "published by NVIDIA", "measured here",

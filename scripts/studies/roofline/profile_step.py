@@ -1,11 +1,11 @@
 """Where a training step's time goes on the device: its top kernels, and each kind of layer beside its roof.
 
-    python -m scripts.probe.profile --precision bf16 --memory-format channels_last       # make profile ARGS="..."
-    torchrun --standalone --nproc-per-node 2 -m scripts.probe.profile --strategy ddp   # listens on every address
+    python -m scripts.studies.roofline.profile_step --precision bf16 --memory-format channels_last   # make profile ARGS="..."
+    torchrun --standalone --nproc-per-node 2 -m scripts.studies.roofline.profile_step --strategy ddp # listens everywhere
 
 Every other flag is a configuration field; synthetic images, unless --loader says otherwise. torch.profiler is around
 `steps` steps of the strategy after as many that warm up. The roof of a kind of layer is what its operations at least
-take, each the longer of computing and moving (scripts/probe/roof.py, unfused), where the GPU's peaks are known; on
+take, each the longer of computing and moving (step_costs.py, unfused), where the GPU's peaks are known; on
 others only the time is told. Profiled steps are slower than timed ones, by a few percent and more on a CPU.
 """
 
@@ -25,16 +25,16 @@ import torch
 import torchvision
 import tyro
 
-from benchmarks.common import machine
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.devices import device_name, synchronize
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import write_whole
-from scripts.analysis.device_use import peak_tflops
-from scripts.analysis.roofs import GPUS, MOVES_AS
-from scripts.analysis.sets import BASELINE
-from scripts.probe.roof import DTYPES, Operation, trace_step
-from scripts.suite import preflight
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.dist.devices import device_name, synchronize
+from benchmarks.common.store.results import write_whole
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.runner import preflight
+from scripts.sets.device_use import peak_tflops
+from scripts.sets.result_set import BASELINE
+from scripts.studies.roofline.analysis import GPUS, MOVES_AS
+from scripts.studies.roofline.step_costs import DTYPES, Operation, trace_step
 
 # The first that an operation's name holds; both of a trace and of a profile.
 KINDS = (

@@ -1,6 +1,6 @@
 """What one training step must compute and move, layer by layer, and the roof that this sets on GPUs not at hand.
 
-    python -m scripts.probe.roof --arch resnet50 --image-size 224 --batch 256 [--layers]        # make roof
+    python -m scripts.studies.roofline.step_costs --arch resnet50 --image-size 224 --batch 256 [--layers]    # make roof
 
 The step is traced with tensors that have shapes and no data (FakeTensorMode), in seconds and without a GPU. Bytes are
 what each operation reads and writes; `fused` leaves out what need not travel where every elementwise operation runs
@@ -23,9 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.roofs import Layer, forecast_rows, forecast_table
-from scripts.probe.measured import add_rows
+from benchmarks.common.system.errors import UserError
+from scripts.runner.measured_figures import add_rows
+from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_table
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16}  # of autocast; tf32 moves fp32's bytes, fp16 those of bf16
 

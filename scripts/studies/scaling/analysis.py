@@ -1,11 +1,11 @@
 """Strong and weak scaling over ranks: which runs of a set are the points, and the lines of scaling.csv.
 
-    from scripts.analysis.scaling import scaling_points
+    from scripts.studies.scaling.analysis import scaling_points
 
 Strong: the configured global batch, cut into more and more pieces. Weak: the images a rank that the most ranks
 get, at every number of ranks. Efficiency is throughput a rank over that of the fewest ranks; beside it stands the same
 over the baseline, one process without a strategy, on the batch that is divided (weak: on the images of one rank).
-scripts/report/scaling.py draws them.
+scripts/studies/scaling/chart.py draws them.
 """
 
 import csv
@@ -13,13 +13,13 @@ import dataclasses
 import io
 from pathlib import Path
 
-from benchmarks.common.results import cell, write_whole
-from scripts.analysis.families import against
-from scripts.analysis.identity import without_what_follows
-from scripts.analysis.sets import BASELINE, Group, ResultSet
-from scripts.analysis.stats import RatioEstimate
-from scripts.analysis.sweep import add_point, several_settings
-from scripts.analysis.words import count, interval, text_table
+from benchmarks.common.store.results import cell, write_whole
+from scripts.sets.identity import without_what_follows
+from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.stats.families import against
+from scripts.stats.formatting import count, interval, text_table
+from scripts.stats.intervals import RatioEstimate
+from scripts.studies.sweep.analysis import add_point, several_settings
 
 COLUMNS = (
     "strategy", "mode", "ranks", "global_batch", "images_per_s", "ci_low", "ci_high",

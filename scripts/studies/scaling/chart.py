@@ -1,6 +1,6 @@
 """Draw strong and weak scaling over ranks, from a set that make scaling made.
 
-    python -m scripts.report.scaling --results results/latest --strategy ddp
+    python -m scripts.studies.scaling.chart --results results/latest --strategy ddp
 
 Strong: the configured global batch, cut into more and more pieces. Weak: the images a rank that the most ranks
 get, at every number of ranks. Efficiency is throughput a rank over that of the fewest ranks. Prints a table,
@@ -16,12 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from scripts.analysis.inside import refuse_links
-from scripts.analysis.scaling import Point, rows_of, scaling_points, table, write_scaling_csv
-from scripts.analysis.sets import BASELINE, ResultSet, load_set
-from scripts.analysis.words import count, show
-from scripts.report.command import command, nothing, save_study
-from scripts.report.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles, write
+from scripts.charts.chart_command import command, nothing, save_study
+from scripts.charts.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles, write
+from scripts.sets.result_set import BASELINE, ResultSet, load_set
+from scripts.sets.safe_names import refuse_links
+from scripts.stats.formatting import count, show
+from scripts.studies.scaling.analysis import Point, rows_of, scaling_points, table, write_scaling_csv
 
 LOG_FROM = 8  # most ranks over fewest from which axes are logarithmic
 MARKERS = {"strong": "s", "weak": "D"}

@@ -6,18 +6,18 @@ STRATEGY=ddp RANKS="1 2 4" launchers/all.sh scaling          # or: make scaling
 import dataclasses
 import os
 
-from benchmarks.common import machine
-from benchmarks.common.config import load_config, whole_batch
-from benchmarks.common.errors import UserError
-from scripts.suite import preflight
-from scripts.suite.plan import MOST_VALUES, Run, in_rounds, make_run
-from scripts.suite.variables import Given
+from benchmarks.common.config.config import load_config, whole_batch
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.runner import preflight
+from scripts.runner.make_variables import Given
+from scripts.runner.plan import MOST_VALUES, Run, in_rounds, make_run
 
 
 def scaling(given: Given) -> list[Run]:
     """STRATEGY on each of RANKS: with the configured batch (strong), and with as many images a rank as the most
     ranks get of it (weak), beside the baseline; every rank has the threads that it has among the most."""
-    from scripts.analysis.sets import BASELINE  # pandas, which nothing else here needs
+    from scripts.sets.result_set import BASELINE  # pandas, which nothing else here needs
 
     if not given.strategy or not given.ranks:
         raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')

@@ -1,21 +1,21 @@
 """One option of one strategy at several values: which runs of a set are the points, and the lines of sweep.csv.
 
-    from scripts.analysis.sweep import sweep_points
+    from scripts.studies.sweep.analysis import sweep_points
 
-scripts/report/sweep.py draws them.
+scripts/studies/sweep/chart.py draws them.
 """
 
 import csv
 import io
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import cell, write_whole, writing
-from scripts.analysis.families import against
-from scripts.analysis.identity import without_what_follows
-from scripts.analysis.inside import read_rows
-from scripts.analysis.sets import Group, ResultSet
-from scripts.analysis.words import count, interval, show, text_table
+from benchmarks.common.store.results import cell, write_whole, writing
+from benchmarks.common.system.errors import UserError
+from scripts.sets.identity import without_what_follows
+from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.safe_names import read_rows
+from scripts.stats.families import against
+from scripts.stats.formatting import count, interval, show, text_table
 
 COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
 

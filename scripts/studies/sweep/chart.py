@@ -1,6 +1,6 @@
 """Draw throughput against the value of one option, from a set that make sweep made.
 
-    python -m scripts.report.sweep --results results/latest --strategy ddp --key bucket_cap_mb
+    python -m scripts.studies.sweep.chart --results results/latest --strategy ddp --key bucket_cap_mb
 
 Prints a table, writes its lines to sweep.csv of the set (lines of other sweeps stay) and draws
 charts/sweep_<strategy>_<key>.png and .svg. Exit code: 1 where no run is ok, 2 for a mistake. Needs no torch.
@@ -13,14 +13,14 @@ import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common.config import FIELDS, find_key
-from scripts.analysis.inside import refuse_links
-from scripts.analysis.sets import BASELINE, Group, ResultSet, load_set
-from scripts.analysis.stats import strategy_throughput
-from scripts.analysis.sweep import number, sweep_points, table, write_sweep_csv
-from scripts.analysis.words import digits, show
-from scripts.report.command import command, nothing, save_study
-from scripts.report.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles
+from benchmarks.common.config.config import FIELDS, find_key
+from scripts.charts.chart_command import command, nothing, save_study
+from scripts.charts.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles
+from scripts.sets.result_set import BASELINE, Group, ResultSet, load_set
+from scripts.sets.safe_names import refuse_links
+from scripts.stats.formatting import digits, show
+from scripts.stats.intervals import strategy_throughput
+from scripts.studies.sweep.analysis import number, sweep_points, table, write_sweep_csv
 
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
 UNITS = {

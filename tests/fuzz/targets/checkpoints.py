@@ -13,11 +13,11 @@ import torchvision
 from fuzz.edits import PLACES, edited
 from hypothesis import strategies as st
 
-from benchmarks.common.checkpoint import Checkpointer, load_whole_state, whole_state
-from benchmarks.common.config import Config
-from benchmarks.common.devices import Worker
-from benchmarks.common.errors import UserError
-from benchmarks.common.meters import Meter
+from benchmarks.common.config.config import Config
+from benchmarks.common.dist.devices import Worker
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.train.checkpoint import Checkpointer, load_whole_state, whole_state
+from benchmarks.common.train.meters import Meter
 
 NUM_CLASSES, NUM_STEPS = 4, 10
 ODD = [

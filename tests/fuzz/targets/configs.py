@@ -5,8 +5,8 @@ from pathlib import Path
 from fuzz.edits import edited
 from hypothesis import strategies as st
 
-from benchmarks.common.config import FIELDS, load_config
-from benchmarks.common.errors import UserError
+from benchmarks.common.config.config import FIELDS, load_config
+from benchmarks.common.system.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 TOKENS = [name.encode() for name in FIELDS]

@@ -10,9 +10,9 @@ from hard_images import HARD
 from hypothesis import strategies as st
 from PIL import Image
 
-from benchmarks.common.decode import DECODERS, loads, reader
-from benchmarks.common.errors import UserError
-from benchmarks.common.photographs import Files, Photographs
+from benchmarks.common.data.decode import DECODERS, loads, reader
+from benchmarks.common.data.image_dataset import Files, Photographs
+from benchmarks.common.system.errors import UserError
 
 SIZE = 32  # pixels
 OTHER_KINDS = ("PNG", "GIF", "BMP", "TIFF", "WEBP", "JPEG2000", "PPM", "ICO", "TGA", "PCX", "SGI", "EPS", "PDF", "DDS")

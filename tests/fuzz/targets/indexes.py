@@ -6,9 +6,9 @@ from pathlib import Path
 from fuzz.edits import edited, edited_arrays
 from hypothesis import strategies as st
 
-from benchmarks.common.arrays import checksum, write_arrays
-from benchmarks.common.errors import UserError
-from benchmarks.common.listing import index_path, list_images, scan
+from benchmarks.common.data.listing import index_path, list_images, scan
+from benchmarks.common.data.mapped_arrays import checksum, write_arrays
+from benchmarks.common.system.errors import UserError
 
 MOST_READ = 50
 

@@ -8,8 +8,8 @@ from fuzz.edits import PLACES, edited
 from fuzz.targets.small_set import small_manifest, write_small_set
 from hypothesis import strategies as st
 
-from benchmarks.common.errors import UserError
-from scripts.analysis.manifest import NAME, checksums, faults, read_manifest
+from benchmarks.common.system.errors import UserError
+from scripts.sets.manifest import NAME, checksums, faults, read_manifest
 
 ODD = [
     -1,

@@ -10,11 +10,11 @@ from fuzz.edits import edited, edited_arrays
 from hypothesis import strategies as st
 from PIL import Image
 
-from benchmarks.common.config import Config
-from benchmarks.common.decode import reader
-from benchmarks.common.errors import UserError
-from benchmarks.common.packed import open_packs
-from benchmarks.common.photographs import Photographs, raw_reader
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.decode import reader
+from benchmarks.common.data.image_dataset import Photographs, raw_reader
+from benchmarks.common.data.packed import open_packs
+from benchmarks.common.system.errors import UserError
 from scripts.setup import pack
 
 SIZE, MOST_READ = 16, 50

@@ -10,9 +10,9 @@ from fuzz.edits import edited
 from fuzz.targets.small_set import TABLES, write_small_set
 from hypothesis import strategies as st
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.results import append_rows, read_table
-from scripts.analysis.sets import load_set, read_runs
+from benchmarks.common.store.results import append_rows, read_table
+from benchmarks.common.system.errors import UserError
+from scripts.sets.result_set import load_set, read_runs
 
 FILES = (*(f"{name}.csv" for name in TABLES), "environment.json")
 TOKENS = [b"ok", b"OK", b"failed", b"warm-up", b"nan", b"inf", b"-1", b"0", b"1e308", b"1e-308", b"9" * 400, b"yes"]

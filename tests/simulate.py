@@ -1,6 +1,6 @@
 """Noise like that of the published sets, and worse, and how often the statistics err under it.
 
-    PYTHONPATH=. .venv/bin/python tests/analysis/simulate.py [simulations, default 2000]
+    PYTHONPATH=. .venv/bin/python tests/stats/simulate.py [simulations, default 2000]
 
 prints the table that test_simulations.py holds to account. All of it goes through the functions that users call.
 """
@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy
 
-from scripts.analysis import days, families, power, sequential
-from scripts.analysis.families import Sample
-from scripts.analysis.sets import load_set
+from scripts.sets import power
+from scripts.sets.result_set import load_set
+from scripts.stats import families, sequential, two_days
+from scripts.stats.families import Sample
 
-PUBLISHED = Path(__file__).parents[2] / "results" / "published"
+PUBLISHED = Path(__file__).parents[1] / "results" / "published"
 NUM_WINDOWS = 5
 
 
@@ -173,7 +174,7 @@ def one_by_one(noise: Noise, difference: float, num: int, scale: float = 1.0, li
     return numpy.mean(found, axis=0)
 
 
-def two_days(strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None) -> float:
+def day_sets(strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None) -> float:
     """Fraction of pairs of equal sets with a false verdict; day_sd is measured from other sets, or given (None)."""
     rng = numpy.random.default_rng(4)
     wrong = []
@@ -181,8 +182,8 @@ def two_days(strategies: int, rounds: int, num: int, day_sd: float, num_sets: in
         sets = [
             samples_of(gaussian(rng, strategies, rounds) + day_sd * rng.normal()) for _ in range(2 + (num_sets or 0))
         ]
-        day = days.day_spread(sets[2:]) if num_sets else days.DaySpread(day_sd)
-        verdicts = [each.verdict for each in days.between(*sets[:2], day).values()]
+        day = two_days.day_spread(sets[2:]) if num_sets else two_days.DaySpread(day_sd)
+        verdicts = [each.verdict for each in two_days.between(*sets[:2], day).values()]
         wrong.append(any(verdict != "no difference seen" for verdict in verdicts))
     return float(numpy.mean(wrong))
 
@@ -211,7 +212,7 @@ def main(num: int) -> None:
             print(f"ab, sd 4 %, difference {100 * difference:g} %, {name}: {told}")
     for strategies in (1, 9):
         for rounds in (3, 5, 10):
-            cases = [two_days(strategies, rounds, num, 0.02, num_sets) for num_sets in (None, 3, 5)]
+            cases = [day_sets(strategies, rounds, num, 0.02, num_sets) for num_sets in (None, 3, 5)]
             told = ", ".join(f"{100 * each:.1f}" for each in cases)
             print(
                 f"two days, {strategies} strategies, {rounds} rounds: false with sd given, from 3 and 5 sets: {told} %"
