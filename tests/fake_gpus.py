@@ -18,10 +18,10 @@ from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from benchmarks.common.data import loaders
 from benchmarks.common.data.batch_readers import Batch
-from benchmarks.common.data.loaders import loaders
 from benchmarks.common.dist import devices
-from benchmarks.common.model.model import stages
+from benchmarks.common.model import stages
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train import engine, phase_recorder

@@ -1,6 +1,6 @@
 """What has room on a GPU, before it runs: for a run that has not, the sentence that says so, and what would have.
 
-    python -m scripts.runner.memory_check --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml  # make forecast
+    python -m scripts.runner.memory_check --memory-gb 16 --num-devices 4 -- --config configs/v100x4.yaml # make forecast
 
 A plan on GPUs asks it of each of its runs; torch comes in only then. What a GPU needs beside a step's own bytes is
 RESERVED_BYTES: an estimate, as no GPU has been measured yet.

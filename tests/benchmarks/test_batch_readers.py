@@ -19,9 +19,10 @@ from stand_ins import WithoutDriver
 from support import loaders
 
 from benchmarks.common.config.config import Config
+from benchmarks.common.data import batch_readers
 from benchmarks.common.data.batch_readers import Batch, HostBatches, ahead
 from benchmarks.common.data.decode import ON_GPU
-from benchmarks.common.data.loaders import MEAN, STD, GlobalBatches, Loader, batch_readers, image_folders
+from benchmarks.common.data.loaders import MEAN, STD, GlobalBatches, Loader, image_folders
 from benchmarks.common.dist.devices import Worker
 from benchmarks.common.train import phase_recorder
 

@@ -25,10 +25,10 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from benchmarks.common.config.config import Config
+from benchmarks.common.data import decode
 from benchmarks.common.data.crops import NUMBERS, View, centre_view, finish, random_numbers, random_view
 from benchmarks.common.data.decode import DECODERS, ON_GPU, loads, reader, resolved_decoder
 from benchmarks.common.data.image_dataset import Files, Photographs
-from benchmarks.common.data.loaders import decode
 from benchmarks.common.system.errors import UserError
 
 HERE = [pytest.param(name, marks=pytest.mark.skipif(bool(loads(name)), reason=str(loads(name)))) for name in DECODERS]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.data import fingerprint as fingerprints
 from benchmarks.common.data.listing import list_images
-from benchmarks.common.data.loaders import fingerprint as fingerprints
 
 
 def fingerprint(folder: Path) -> str:

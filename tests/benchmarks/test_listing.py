@@ -16,10 +16,10 @@ import pytest
 from support import NUM_TRAIN, ROOT, loaders
 from torchvision.datasets import ImageFolder
 
+from benchmarks.common.data import fingerprint as fingerprints
+from benchmarks.common.data import listing
 from benchmarks.common.data.fingerprint import fingerprint, known_fingerprint
 from benchmarks.common.data.listing import index_path, list_images
-from benchmarks.common.data.loaders import fingerprint as fingerprints
-from benchmarks.common.data.loaders import listing
 from benchmarks.common.system.errors import UserError
 from scripts.runner import plan
 from scripts.runner.run_status import first_cause
@@ -201,7 +201,7 @@ def test_what_is_no_file_is_refused_by_the_listing_without_a_look_at_files(settl
 CUT_SHORT = """
 import os, sys
 from pathlib import Path
-from benchmarks.common.data.loaders import listing
+from benchmarks.common.data import listing
 found = listing.list_images(Path(sys.argv[1]))
 os.truncate(listing.index_path(Path(sys.argv[1])), 0)
 found.path(0)

@@ -7,7 +7,7 @@ import numpy
 import pytest
 from scipy import stats
 from simulate import PUBLISHED, samples_of
-from test_sets import MET, add, asked
+from test_result_set import MET, add, asked
 
 from benchmarks.common.system.errors import UserError
 from scripts.sets import power

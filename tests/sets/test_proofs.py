@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_sets import MET, add, asked
+from test_result_set import MET, add, asked
 
 from benchmarks.common.store.results import append_rows
 from scripts.sets.proofs import proved

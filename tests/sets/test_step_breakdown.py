@@ -5,7 +5,7 @@
 
 import numpy
 import pytest
-from test_sets import MET, add, asked
+from test_result_set import MET, add, asked
 
 from benchmarks.common.store.results import append_rows
 from scripts.charts.detail_charts import step_bars

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from support import NUM_TRAIN, NUM_VAL, ROOT, draw_images, environment, loaders, pixels, refusal, save, spoil
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.loaders import packed
+from benchmarks.common.data import packed
 from benchmarks.common.data.mapped_arrays import Damaged, checksum, header
 from benchmarks.common.data.packed import Pack, open_pack
 from benchmarks.common.system.errors import UserError
@@ -380,7 +380,7 @@ def test_a_folder_that_no_run_would_take_is_not_packed(own_data):
 
 RANK = """
 import sys, time
-from benchmarks.common.data.loaders import packed
+from benchmarks.common.data import packed
 from benchmarks.common.config.config import Config
 def check(pack, text):
     print("checked", pack.path.stem, flush=True)

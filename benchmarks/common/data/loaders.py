@@ -17,9 +17,9 @@ import torch
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
+from benchmarks.common.data import decode, packed
 from benchmarks.common.data.batch_readers import Batch, HostBatches, arrived
 from benchmarks.common.data.image_dataset import NEIGHBOURS_TRIED, Files, Photographs, raw_reader
-from benchmarks.common.data.loaders import decode, packed
 from benchmarks.common.data.mapped_arrays import CUT_SHORT
 from benchmarks.common.dist.devices import Reduce, Worker
 from benchmarks.common.system import machine

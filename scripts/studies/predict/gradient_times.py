@@ -1,6 +1,6 @@
 """When the backward pass has each gradient, of how many bytes: what buckets, and so a prediction, are made of.
 
-    python -m scripts.studies.predict.gradient_times --out gradients.csv --arch resnet50 --image-size 224 --global-batch 8
+    python -m scripts.studies.predict.gradient_times --out gradients.csv --arch resnet50 --image-size 224
 
 One device by itself; hooks note the moment at which each parameter's gradient is whole, as a share of the backward
 pass. Every other flag is a configuration field; a set's own are taken with --results. Without either: CONFIG, ARGS.
