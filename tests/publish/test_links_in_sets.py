@@ -90,7 +90,7 @@ def test_links_above_a_set_and_those_of_a_stopped_run_stay_fine(tmp_path):
 def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
     """Protects make plot of results/latest. Mutant: the set's own folder refused for being a link."""
     (tmp_path / "latest").symlink_to(theirs)
-    figure = plot.charts.throughput_chart([load_set(tmp_path / "latest")])
+    figure = plot.throughput.throughput_chart([load_set(tmp_path / "latest")])
     refuse_links(tmp_path / "latest")
     assert all(path.is_file() for path in plot.figures.save_chart(figure, tmp_path / "latest/charts", "x"))
 
