@@ -125,8 +125,8 @@ def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_sui
 def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
     """Protects the source of a run during which somebody commits. Mutant: asked for again at the end."""
     folder, commits = folder_of(tmp_path), iter(["before"])
-    monkeypatch.setattr(attempts.source, "commit", lambda: next(commits, "after"))
-    monkeypatch.setattr(attempts.source, "local_changes", lambda: "")
+    monkeypatch.setattr(attempts.source_version, "commit", lambda: next(commits, "after"))
+    monkeypatch.setattr(attempts.source_version, "local_changes", lambda: "")
     (folder.path / "summary.json").write_text(SUMMARY.replace('"met": {}', '"met": {"torch": "2"}'))
     descriptor = os.open(folder.unrecorded, os.O_RDWR | os.O_CREAT)
     monkeypatch.setattr(attempts, "watch", lambda *words: words[3].start() or attempts.Ended(0, 1.0, 0.0))
