@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from preloaded.interpreter import choose
 from support import NUM_TRAIN, NUM_VAL, ROOT, SYNTHETIC_YAML, TINY_YAML, Recorder, draw_images, put
 
 from scripts.runner import plan
@@ -24,6 +25,11 @@ def pytest_runtest_protocol(item):
         return (yield)
     finally:
         signal.alarm(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    choose(is_real=item.get_closest_marker("real_interpreter") is not None)
 
 
 @pytest.fixture(scope="session")

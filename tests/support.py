@@ -14,6 +14,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from preloaded.interpreter import REAL
 
 from benchmarks.common.config.config import FIELDS, Config
 from benchmarks.common.config.settings import ask
@@ -188,7 +189,7 @@ from pathlib import Path
 words = sys.argv[1:]
 module = words[1] if words[:1] == ["-m"] else ""
 if module in os.environ["PASSED_ON"].split():
-    os.execv(sys.executable, [sys.executable, *words])
+    os.execv(os.environ["PASSED_TO"], [os.environ["PASSED_TO"], *words])
 with open(os.environ["RECORD"], "a") as file:
     file.write(json.dumps({"words": words, "env": dict(os.environ)}) + "\\n")
 if "RUN_DIR" in os.environ:
@@ -208,7 +209,7 @@ if "RUN_DIR" in os.environ:
 class Recorder:
     """A PYTHON that records commands instead of running them, in a folder with a space in its name.
 
-    `variables` has what a launcher's environment needs. Modules in PASSED_ON go to the real interpreter; in a
+    `variables` has what a launcher's environment needs. Modules in PASSED_ON go to the interpreter of tests; in a
     run it leaves the summary that makes it ok, or fails where FAILS names the strategy, or waits as long as the
     file WAIT_WHILE is there. What warms the machine does neither.
     """
@@ -216,9 +217,9 @@ class Recorder:
     def __init__(self, folder: Path):
         self.record, self.python = folder / "record.jsonl", folder / "recording python"
         (folder / "recorder.py").write_text(RECORDER)
-        self.python.write_text(f'#!/bin/bash\nexec "{sys.executable}" -S "{folder}/recorder.py" "$@"\n')
+        self.python.write_text(f'#!/bin/bash\nexec "{REAL}" -S "{folder}/recorder.py" "$@"\n')
         self.python.chmod(0o755)
-        self.variables = {"PYTHON": self.python, "RECORD": self.record, "PASSED_ON": ""}
+        self.variables = {"PYTHON": self.python, "RECORD": self.record, "PASSED_ON": "", "PASSED_TO": sys.executable}
 
     def calls(self) -> list[dict]:
         """What was asked for so far, in order: words of the command line and the environment; without warm-ups."""

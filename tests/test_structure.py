@@ -15,6 +15,8 @@ from support import ROOT, STRATEGIES, environment
 
 from scripts.runner.preflight import CORE
 
+pytestmark = pytest.mark.real_interpreter  # which modules are imported at the start
+
 SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
 COMMON = {path.stem: path.read_text() for path in sorted((ROOT / "benchmarks/common").glob("*.py"))}
 TOOLS = {f"{path.parent.name}.{path.stem}": path.read_text() for path in sorted((ROOT / "scripts").glob("*/*.py"))}

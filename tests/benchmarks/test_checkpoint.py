@@ -40,8 +40,7 @@ from scripts.runner import plan
 from scripts.runner.launch_ranks import torchrun
 from scripts.runner.processes import of_run
 
-HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2", sys.executable]
-LAUNCH = {"single": [sys.executable], "horovod_ddp": HOROVODRUN}
+HOROVODRUN = ["-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"]
 STEPS = 20  # of an epoch, so that a kill lands in the middle of the first of two
 
 
@@ -69,7 +68,8 @@ def train(name: str, tiny_config, tiny_data, run_dir: Path, *flags) -> subproces
     """Start a strategy on real ranks, marked by RUN_DIR, as a launcher would."""
     run_dir.mkdir(parents=True)
     start, variables = torchrun(2, run_dir)
-    command = [*LAUNCH.get(name, start), "-m", f"benchmarks.{name}", "--config", tiny_config, "--data", tiny_data]
+    launch = {"single": [sys.executable], "horovod_ddp": [sys.executable, *HOROVODRUN, sys.executable]}
+    command = [*launch.get(name, start), "-m", f"benchmarks.{name}", "--config", tiny_config, "--data", tiny_data]
     command += ["--global-batch", 4, "--steps", STEPS, "--lr-schedule", "cosine", *flags]
     env = environment(RUN_DIR=run_dir, OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo", **variables)
     with open(run_dir / "run.log", "w") as log:

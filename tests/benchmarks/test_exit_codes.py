@@ -9,6 +9,8 @@ import sys
 import pytest
 from support import ROOT, environment
 
+pytestmark = pytest.mark.real_interpreter  # how an interpreter ends
+
 RANK = """
 import atexit, time
 from benchmarks.common.system.errors import UserError

@@ -41,10 +41,6 @@ PLACES = {
     "other": "other_ms",
     "exchange": "exposed_comm_ms",
 }
-STARTERS = {
-    "single": [sys.executable],
-    "horovod_ddp": [*horovodrun(2), sys.executable],
-}
 without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/setup/install_horovod.sh has not run")
 DDP = pytest.param(
     "ddp", marks=[pytest.mark.slow]
@@ -63,7 +59,8 @@ def planted(tiny_data, tiny_config, tmp_path_factory):
         if name not in reports:
             places = ["", *PLACES] if name == "single" else ["", "loader", "forward", "exchange"]
             start, variables = torchrun(2, tmp_path_factory.mktemp("ranks"))
-            command = [*STARTERS.get(name, start), ROOT / "tests" / "planted.py", name, json.dumps(places)]
+            starters = {"single": [sys.executable], "horovod_ddp": [*horovodrun(2), sys.executable]}
+            command = [*starters.get(name, start), ROOT / "tests" / "planted.py", name, json.dumps(places)]
             command.append(str(DELAYS_MS[name]))
             flags = ["--config", tiny_config, "--data", tiny_data, "--epochs", "1", "--windows", "1"]
             command += [*flags, "--account-steps", "4"]

@@ -24,6 +24,8 @@ from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner.attempt import GRACE_S, checkpoint_grace_s
 from scripts.runner.run_status import Ended, why_interrupted
 
+pytestmark = pytest.mark.real_interpreter  # signals
+
 TERM = signal.SIGTERM
 
 

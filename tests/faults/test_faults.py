@@ -32,6 +32,8 @@ from benchmarks.common.train.checkpoint import load_checkpoint
 from scripts.runner.plan import last_statuses
 from scripts.runner.run_status import first_cause
 
+pytestmark = pytest.mark.real_interpreter  # signals to ranks and launchers, and who is whose child
+
 SLURM = ROOT / "scripts/setup/slurm_local.sh"
 NO_HOROVOD = "Horovod is not installed; scripts/setup/install_horovod.sh"
 BOUND_S = 15

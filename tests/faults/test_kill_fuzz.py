@@ -10,6 +10,8 @@ from faults.kill_fuzz import Kill, Set, play
 
 from benchmarks.common.store.results import append_rows
 
+pytestmark = pytest.mark.real_interpreter  # signals to every process of a run
+
 ROW = {"run_id": "ddp-1-1", "strategy": "ddp", "status": "failed", "repeat": 1}
 
 

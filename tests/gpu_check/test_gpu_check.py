@@ -28,6 +28,8 @@ from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.runner import processes
 
+pytestmark = pytest.mark.real_interpreter  # signals to processes and groups
+
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 
 

@@ -14,6 +14,8 @@ from scripts.runner import co_tenants, telemetry
 from scripts.runner.co_tenants import Cores, Guests
 from scripts.runner.telemetry import Sampler
 
+pytestmark = pytest.mark.real_interpreter  # the CPU time of children
+
 BURN = "import time\nwhile time.process_time() < 1: pass\nprint(time.process_time(), flush=True)\n"
 GPU = {"device": "cuda", "nodes": 1, "world_size": 1}
 

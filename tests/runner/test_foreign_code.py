@@ -9,6 +9,8 @@ import sys
 import pytest
 from support import ROOT, environment, put
 
+pytestmark = pytest.mark.real_interpreter  # where modules are imported from
+
 SCRIPTS = sorted([*ROOT.glob("launchers/*.sh"), *ROOT.glob("scripts/*/*.sh"), ROOT / ".ci/run"])
 LINE = "unset CDPATH PYTHONSAFEPATH"
 LIBRARIES = ("lib.sh", "install_lib.sh")  # which have the line, and are sourced first

@@ -26,6 +26,8 @@ from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import attempt as attempts
 from scripts.runner import schedule
 
+pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
+
 WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
 OURS = "scripts.runner.attempt scripts.runner.plan scripts.runner.bench"
 SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})

@@ -22,6 +22,8 @@ from support import ONE_PROCESS, ROOT, RUNNABLE, environment, hear_sigint
 
 from scripts.runner.launch_ranks import torchrun
 
+pytestmark = pytest.mark.real_interpreter  # which process listens, by its command line
+
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 

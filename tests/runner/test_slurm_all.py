@@ -22,6 +22,8 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import processes
 
+pytestmark = pytest.mark.real_interpreter  # Slurm starts the processes, and finds them by their parents
+
 SLURM_LOCAL = ROOT / "scripts/setup/slurm_local.sh"
 
 

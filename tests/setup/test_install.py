@@ -27,6 +27,8 @@ from benchmarks.common.system.gpus import BUILDS, fitting_build, has_kernels, lo
 from benchmarks.common.system.machine import capability, gpu_memory_bytes
 from scripts.setup.install import RECORD
 
+pytestmark = pytest.mark.real_interpreter  # interpreters of other environments
+
 V100, A100, H100 = "Tesla V100-PCIE-16GB, 7.0", "NVIDIA A100-SXM4-40GB, 8.0", "NVIDIA H100 80GB HBM3, 9.0"
 NEWEST, VOLTA = "-r requirements.lock", "-r requirements-torch2.10.lock"
 MACHINES = {  # what nvidia-smi prints, and what is installed, and a word of why

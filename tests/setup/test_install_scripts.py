@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from support import ROOT, put
 
+pytestmark = pytest.mark.real_interpreter  # interpreters of other environments
+
 SETUP = ROOT / "scripts" / "setup"
 INSTALL = 'work=$(mktemp -d); install_tools "$@"'
 

@@ -17,6 +17,8 @@ import psutil
 import pytest
 from support import NUM_VAL, put, run_strategy
 
+pytestmark = pytest.mark.real_interpreter  # Slurm starts the processes, and finds them by their parents
+
 SCRIPT = Path(__file__).parents[2] / "scripts/setup/slurm_local.sh"
 
 

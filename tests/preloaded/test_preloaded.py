@@ -1,0 +1,229 @@
+"""A fork of the preloaded interpreter is what the real interpreter would be.
+
+.venv/bin/python -m pytest tests/preloaded/test_preloaded.py
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas
+import psutil
+import pytest
+from preloaded.interpreter import IS_ON, REAL, choose
+from support import RUNNABLE, environment, hear_sigint, run_strategy
+
+from benchmarks.common.store.results import read_table
+from benchmarks.common.store.run_folder import RunFolder
+
+pytestmark = pytest.mark.skipif(not IS_ON, reason="PRELOADED=no, or no Linux")
+
+TELLS = """
+import json, os, resource, signal, sys, numpy, torch
+streams = [sys.stdin, sys.stdout, sys.stderr]
+told = {
+    "argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "environment": dict(os.environ), "name": __name__,
+    "umask": os.umask(0), "cores": sorted(os.sched_getaffinity(0)), "nice": os.nice(0),
+    "limits": [resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_CORE)],
+    "descriptors": sorted(map(int, os.listdir("/proc/self/fd"))),
+    "leads": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
+    "signals": {int(number): str(signal.getsignal(number)) for number in signal.valid_signals()},
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "streams": [(each.encoding, each.errors, each.line_buffering, each.name, each.mode) for each in streams],
+    "threads": torch.get_num_threads(), "bytecode": sys.dont_write_bytecode, "read": sys.stdin.read(),
+}
+print(json.dumps(told))
+"""
+ENDS = {
+    "its end": "print(1)",
+    "exit 3": "import sys; sys.exit(3)",
+    "exit with words": "import sys; sys.exit('words')",
+    "an exception": "def f():\n    1 / 0\nf()",
+    "a signal": "import os; os.kill(os.getpid(), 15)",
+    "SIGKILL": "import os; os.kill(os.getpid(), 9)",
+    "SIGINT": "import os; os.kill(os.getpid(), 2)",
+    "abort": "import os, resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); os.abort()",
+    "a thread": "import threading, time; threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()",
+    "atexit": "import atexit; atexit.register(print, 'bye')",
+    "a full pipe's end": "import os, sys; os.close(1); os.open('/dev/full', 1); print(1)",
+}
+
+
+def by_both(arguments, **popen) -> list[subprocess.CompletedProcess]:
+    """The same command line by the real interpreter and by a fork."""
+    return [
+        subprocess.run(
+            [each, *arguments], **{"capture_output": True, "text": True, "input": "", "timeout": 120} | popen
+        )
+        for each in (REAL, sys.executable)
+    ]
+
+
+def limit() -> None:
+    hear_sigint()
+    os.umask(0o027)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 4000))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+    os.nice(1)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_fork_has_what_the_real_process_has(tmp_path, leads):
+    """Protects every test that runs on forks. Mutants: a field of server.become that is left out."""
+    (tmp_path / "a folder").mkdir()
+    env = environment(PYTHON="x", OMP_NUM_THREADS=1, GREETING="grüße", PYTHONPATH=f"{tmp_path}:relative")
+    with open(tmp_path / "file", "w") as file:
+        popen = {"cwd": tmp_path / "a folder", "env": env, "pass_fds": [file.fileno()], "input": "words"}
+        popen |= {"start_new_session": leads, "preexec_fn": limit}
+        real, fork = by_both(["-c", TELLS, "a b", "--c"], **popen)
+    assert (real.returncode, real.stderr, fork.returncode, fork.stderr) == (0, "", 0, "")
+    assert json.loads(fork.stdout) == json.loads(real.stdout)
+
+
+def test_forks_draw_numbers_of_their_own():
+    """Protects from what forks of one process share: the states of its generators."""
+    code = "import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.rand(1).item())"
+    drawn = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() for _ in range(2)
+    ]
+    assert all(one != other for one, other in zip(*drawn, strict=True)) and len(drawn[0]) == 3
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_fork_ends_as_the_real_process_does(how):
+    """Protects exit codes and what is printed at the end."""
+    real, fork = by_both(["-c", ENDS[how]], env=environment(), preexec_fn=hear_sigint)
+    assert (fork.returncode, fork.stdout) == (real.returncode, real.stdout)
+    assert fork.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
+
+
+def test_modules_files_and_spawned_processes(tmp_path):
+    """Protects `-m`, a file, and multiprocessing's spawn, whose children import __main__ again."""
+    text = (
+        "import multiprocessing, sys\n"
+        "def tell(queue):\n    queue.put((__name__, sys.argv[1:], multiprocessing.parent_process() is not None))\n"
+        "if __name__ == '__main__':\n"
+        "    context = multiprocessing.get_context('spawn')\n    queue = context.Queue()\n"
+        "    process = context.Process(target=tell, args=(queue,))\n    process.start()\n"
+        "    print(__name__, sys.argv[1:], sys.path[0], queue.get())\n    process.join()\n    print(process.exitcode)\n"
+    )
+    (tmp_path / "benchmarks").mkdir()
+    path = tmp_path / "benchmarks" / "told.py"
+    path.write_text(text)
+    for arguments in (["-m", "benchmarks.told", "x"], [str(path), "x"]):
+        real, fork = by_both(arguments, cwd=tmp_path, env=environment())
+        assert (fork.returncode, fork.stdout, fork.stderr) == (0, real.stdout, real.stderr) and real.stdout
+
+
+def fork_that_waits(**popen) -> tuple[subprocess.Popen, psutil.Process]:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
+    client = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, **popen)
+    return client, psutil.Process(int(client.stdout.readline()))
+
+
+def until_gone(process: psutil.Process) -> None:
+    deadline = time.monotonic() + 60
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the fork lives on"
+        time.sleep(0.01)
+
+
+def test_a_client_that_is_killed_ends_its_fork():
+    """Protects the machine from processes that a killed test leaves behind."""
+    client, fork = fork_that_waits()
+    client.kill()
+    assert client.wait(60) == -signal.SIGKILL
+    until_gone(fork)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_reach_the_fork(signum):
+    client, fork = fork_that_waits(stderr=subprocess.DEVNULL, preexec_fn=hear_sigint)
+    client.send_signal(signum)
+    assert client.wait(60) == -signum
+    until_gone(fork)
+
+
+def test_a_fork_ends_with_the_parent_of_its_client(tmp_path):
+    """Protects PDEATHSIG: the suite's ranks die with their launcher, even by SIGKILL."""
+    code = (
+        "import subprocess, sys, time\nfrom benchmarks.common.system.forward_signals import die_with_parent\n"
+        "waits = 'import os, time; print(os.getpid(), flush=True); time.sleep(100)'\n"
+        "subprocess.Popen([sys.executable, '-c', waits], preexec_fn=die_with_parent())\ntime.sleep(100)"
+    )
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    fork = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait(60)
+    until_gone(fork)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [
+        (["-X", "importtime", "-c", "pass"], {}),
+        (["-I", "-c", "pass"], {}),
+        (["-m", "json.tool", "--help"], {}),
+        (["-c", "pass"], {"PYTHONHASHSEED": 0}),
+        (["-c", "pass"], {"LD_PRELOAD": ""}),
+        (["-c", "pass"], {"TORCHINDUCTOR_CACHE_DIR": "x"}),
+    ],
+)
+def test_what_a_fork_cannot_be_is_the_real_interpreter(arguments, variables, tmp_path):
+    """Protects tests of imports, of hash seeds, and of libraries that are loaded first."""
+    ours = [*arguments[:-1], "import sys; print(sys.executable)"] if arguments[-1] == "pass" else arguments
+    real, fork = by_both(ours, env=environment(**variables))
+    assert (fork.returncode, fork.stdout) == (real.returncode, real.stdout)
+
+
+@pytest.mark.real_interpreter
+def test_the_mark_gives_the_real_interpreter():
+    assert sys.executable == REAL == environment()["PYTHON"]
+
+
+@pytest.mark.parametrize("name", ["single", "ddp", *(["horovod_ddp"] if "horovod_ddp" in RUNNABLE else [])])
+def test_both_leave_the_same_rows(name, tmp_path, tiny_data, tiny_config):
+    """Protects every run that tests look at: columns, settings and losses are those of the real interpreter."""
+    found = []
+    try:
+        for is_real in (True, False):
+            choose(is_real)
+            results = tmp_path / f"real {is_real}"
+            row = run_strategy(name, results, DATA=tiny_data, CONFIG=tiny_config, NPROC=2)
+            settings = RunFolder(results / "logs" / row["run_id"]).settings()
+            tables = {table: read_table(results, table) for table in ("epochs", "windows", "steps", "wall")}
+            found.append((row, settings, tables))
+    finally:
+        choose(is_real=False)
+    (real, asked, tables), (fork, asked_of_fork, tables_of_fork) = found
+    same = (
+        "status",
+        "reason",
+        "train_loss",
+        "val_loss",
+        "acc1",
+        "acc5",
+        "val_samples",
+        "world_size",
+        "settings",
+        "device",
+    )
+    assert {name: real[name] for name in same} == {name: fork[name] for name in same} and real["status"] == "ok"
+    assert asked == asked_of_fork
+    filled = [{name for name, value in row.items() if not pandas.isna(value)} for row in (real, fork)]
+    assert filled[0] - filled[1] <= {"other_cpu_pct"}  # the attempt knows it where the ranks are its own children
+    for table, rows in tables.items():
+        assert list(rows.columns) == list(tables_of_fork[table].columns) and len(rows) == len(tables_of_fork[table])
+    for column in ("loss", "images"):
+        assert list(tables["epochs"][column]) == list(tables_of_fork["epochs"][column])
