@@ -29,7 +29,7 @@ from scripts.runner import memory_check, preflight
 from scripts.runner.make_variables import Given, read_variables
 from scripts.runner.options import value_flags
 from scripts.runner.round_order import places
-from scripts.sets.identity import OWN_OPTIONS
+from scripts.sets.identity import STRATEGY_OPTIONS
 
 Point = tuple[str, Config, int, str, int]
 """A run of every round: strategy, configuration, ranks on this machine and no other (0: as many as there are, on all
@@ -190,7 +190,7 @@ def sweep(given: Given) -> list[Run]:
     share, first = machine.threads_per_rank(given.ranks_here), preflight.CORE[0]
     points = [(strategy, config, 0, text, share) for config, text in configs]
     if strategy != first:
-        plain, once = load_config(given.flags), key in OWN_OPTIONS
+        plain, once = load_config(given.flags), key in STRATEGY_OPTIONS
         alone = [(first, plain, 0, given.args, share)] if once else [(first, *each[1:]) for each in points]
         points += (_others(given, plain, [first, strategy]) if once else []) or alone
     return _of_points(given, points)
@@ -232,12 +232,12 @@ def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[R
 
 def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     """Status of the last row of each run, by Run.key: the one answer to "is it done already?"."""
-    from scripts.sets.recorded_settings import identities  # pandas, as read_table
+    from scripts.sets.recorded_settings import identities_of_runs  # pandas, as read_table
 
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
     asked = dict(zip(settings.settings, settings.asked_hash, strict=True))
     if not rows.settings.isin(asked).all():  # settings.csv is gone or cut; the runs' own files may tell, as in analyses
-        found, _ = identities(results, rows, settings)
+        found, _ = identities_of_runs(results, rows, settings)
         told = zip(rows.settings, found, strict=True)
         asked = {name: settings_hash(each.asked) for name, each in told if name and each.recorded} | asked
     unknown = [row.run_id for row in rows.itertuples() if row.settings not in asked]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy
 import pandas
 
-from scripts.stats.formatting import interval, text_table
+from scripts.stats.formatting import format_interval, text_table
 from scripts.stats.intervals import mean_interval
 from scripts.studies.allreduce.links import Fit, bandwidths, fit_link
 
@@ -74,7 +74,7 @@ def table(rows: Sequence[Mapping]) -> str:
         ends = [None if row[name] is None else row[name] / 1e9 for name in ("bus_low", "bus_high")]
         rates = (f"{row[name] / 1e9:.3f}" for name in ("algorithm_bytes_per_s", "bus_bytes_per_s"))
         cells = (row["path"], f"{row['bytes']:,}", str(row["num_rounds"]), f"{1e6 * row['seconds']:,.0f}", *rates)
-        lines.append((*cells, interval(*ends, "{:.3f}".format), f"x {row['over_bare']:.3f}", str(row["wrong"])))
+        lines.append((*cells, format_interval(*ends, "{:.3f}".format), f"x {row['over_bare']:.3f}", str(row["wrong"])))
     return text_table(lines, left=(0,))
 
 

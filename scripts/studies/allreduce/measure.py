@@ -27,7 +27,7 @@ from benchmarks.common.system.gpus import usable_gpus
 from scripts.charts.figures import save_chart
 from scripts.runner.launch_ranks import environment, horovodrun
 from scripts.runner.measured_figures import add_rows
-from scripts.stats.formatting import interval
+from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import FROM, SMALLEST, bandwidth_rows, links, over_bare, said, sizes_to, table
 from scripts.studies.allreduce.chart import allreduce_chart
 from scripts.studies.allreduce.links import row_of
@@ -87,7 +87,7 @@ def told(rows: pandas.DataFrame, about: str, out: Path, output: Path | None = No
         for at_least, name, words in ((0, "all", "over all sizes"), (FROM, "from_1_mb", "from 1 MB on")):
             ratio, low, high = over_bare(rows, fit.path, min(at_least, int(rows.bytes.max())))
             ratios |= {f"over_bare_{name}": ratio, f"over_bare_{name}_low": low, f"over_bare_{name}_high": high}
-            bounds = interval(low, high, "{:.3f}".format)
+            bounds = format_interval(low, high, "{:.3f}".format)
             n = f"n = {ratios['num_rounds']} rounds, paired"
             print(f"{fit.path}: busbw / a bare loop's {ratio:.3f} {bounds} {words} (95 %, {n})")
         kept.append(row_of(fit) | ratios)

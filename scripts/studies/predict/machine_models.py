@@ -16,7 +16,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular
 from scripts.sets.result_set import BASELINE, Group, ResultSet
 from scripts.sets.safe_names import LIMIT_BYTES
-from scripts.sets.step_breakdown import mean_of, step_parts
+from scripts.sets.step_breakdown import mean_over_steps, step_parts
 from scripts.studies.allreduce.links import Fit, Known, Link, about, exactly
 from scripts.studies.predict.step_model import Machine, Step
 from scripts.studies.predict.timeline import Gradient
@@ -225,7 +225,7 @@ def baseline_of(results: ResultSet) -> Group | None:
 
 def known_mean(parts, column: str) -> Known:
     """The mean of a phase over accounted steps, in seconds; its interval is Student's, over steps or runs."""
-    mean = mean_of([values.to_numpy(float) for _, values in parts.groupby("run_id")[column]])
+    mean = mean_over_steps([values.to_numpy(float) for _, values in parts.groupby("run_id")[column]])
     if mean.low is None:
         return exactly(mean.value / 1000)
     return Known(mean.value / 1000, max(mean.low, 0.0) / 1000, mean.high / 1000)

@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 
 from benchmarks.common.system.errors import UserError
 from scripts.sets.safe_names import read_text
-from scripts.stats.formatting import interval, text_table
+from scripts.stats.formatting import format_interval, text_table
 from scripts.stats.intervals import mean_interval
 from scripts.studies.allreduce.links import CONFIDENCE, SIGMAS, Known, Link, fit_numbers
 from scripts.studies.predict.step_model import STRATEGIES, Choices, Machine, Step, Strategy, ddp_compressed
@@ -179,7 +179,7 @@ def table(compared: pandas.DataFrame) -> str:
     lines = [(*head, "n", "error", "of the mean")]
     for row in compared.to_dict("records"):
         ends = [(row[f"{what}_low"], row[f"{what}_high"]) for what in ("predicted", "measured")]
-        bounds = [interval(low, high, "{:.0f}".format) for low, high in ends]
+        bounds = [format_interval(low, high, "{:.0f}".format) for low, high in ends]
         lines.append(
             (
                 row["arch"],

@@ -36,7 +36,7 @@ from scripts.charts.figures import (
 )
 from scripts.sets.result_set import load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.stats.formatting import interval, text_table
+from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.links import Known, read_links
 from scripts.studies.predict.machine_models import Given, baseline_of, h100x8, here, read_gradients, v100x4
 from scripts.studies.predict.prediction_error import slowdown
@@ -132,7 +132,7 @@ def table(rows: Sequence[dict]) -> str:
         if row["why_not"]:
             lines.append((*cells, "", "", "", "", "", "", row["why_not"]))
             continue
-        bounds = [interval(row[f"{name}_low"], row[f"{name}_high"], style) for name, style in
+        bounds = [format_interval(row[f"{name}_low"], row[f"{name}_high"], style) for name, style in
                   (("step_ms", "{:.1f}".format), ("efficiency", "{:.2f}".format))]  # fmt: skip
         late = (f"{row['exposed_ms']:.2f}" if "exposed_ms" in row else "", f"{row['waits_ms']:.2f}")
         lines.append((*cells, f"{row['step_ms']:.1f}", bounds[0], *late, f"{row['efficiency']:.2f}", bounds[1], ""))
