@@ -11,7 +11,7 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import relay
+from benchmarks.common.system.forward_signals import forward_signals
 from scripts.runner import preflight
 from scripts.sets.safe_names import WORD, file_inside, read_text
 
@@ -40,7 +40,7 @@ def measure(results: Path) -> int:
     if parts:
         print("measuring what the report still lacks; some minutes, or MEASURE=no", flush=True)
     failed = 0
-    with relay() as children:
+    with forward_signals() as children:
         for command, variables in parts:
             failed |= children.run(command, cwd=ROOT, env=os.environ | variables) != 0
             if children.signum:
