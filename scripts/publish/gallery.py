@@ -26,7 +26,6 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from scripts.charts.chart_command import command
 from scripts.charts.figures import describe, troubles
-from scripts.pages.page import TEMPLATES
 from scripts.pages.provenance import commands
 from scripts.pages.report_content import scaled, table_rows
 from scripts.publish.readme import PUBLISHED, ROOT
@@ -44,6 +43,7 @@ BEFORE_MANIFESTS = (0, 1)  # rules (scripts/sets/publishable.py) by which sets w
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
 LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
 MONEY = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
+TEMPLATES = Path(__file__).parent / "templates"
 COLUMNS = (
     "strategy",
     "precision",

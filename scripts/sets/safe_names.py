@@ -76,3 +76,15 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return [*csv.DictReader(io.StringIO(read_text(path).replace("\0", ""), newline=""))]
     except csv.Error as error:
         raise UserError(f"{path} is no CSV file ({error}); move it away") from None
+
+
+def read_whole_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a small CSV file that are whole, since a kill may cut the last one; [] without the file.
+
+    Raises UserError as read_text does.
+    """
+    if not path.exists():
+        return []
+    text = read_text(path).replace("\0", "")
+    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    return [row for row in reader if None not in row and None not in row.values()]

@@ -484,7 +484,8 @@ def test_kernels_run_on_their_major_version_and_ptx_on_later_ones():
 
 def test_torch_is_not_imported_where_nothing_says_nvidia(tmp_path):
     """Protects start-up on a laptop: seconds of import for an answer that /dev has."""
-    code = "import sys; from benchmarks.common.system import gpus; from pathlib import Path; gpus.DEVICES = Path(sys.argv[1])\n"
+    code = "import sys; from benchmarks.common.system import gpus; from pathlib import Path\n"
+    code += "gpus.DEVICES = Path(sys.argv[1])\n"
     code += "print(gpus.usable_gpus(), 'torch' in sys.modules)"
     env = {"PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, env=env, capture_output=True, text=True)
