@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.charts.chart_command import run_command
 from scripts.charts.figures import describe, describe_failures, fit_to_paper_column, paper_column, save_chart
@@ -165,7 +165,7 @@ def main(options: Options) -> int:
     texts, _ = report_files(results)
     try:
         for name, text in texts.items():
-            write_whole(results.path / name, text)
+            write_text_atomically(results.path / name, text)
         for name, figure in tqdm(paper_figures(results).items(), desc="charts as PDF", disable=None, leave=False):
             save_chart(figure, results.path / "charts", name)
     except OSError as error:

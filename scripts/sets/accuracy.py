@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pandas
 
-from benchmarks.common.config.settings import seed_of
+from benchmarks.common.config.settings import seed_of_round
 from scripts.sets.identity import comparable
 from scripts.sets.result_set import Group
 from scripts.stats.formatting import plural, plural_of_several
@@ -70,7 +70,7 @@ def top1_accuracy(group: Group) -> Top1Accuracy | None:
 def seeds(group: Group) -> pandas.Series:
     """The recorded seed of each ok run, as text, by its row."""
     asked = group.identity.asked
-    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of(asked, int(number))))
+    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of_round(asked, int(number))))
 
 
 def describe_top1(groups: Sequence[Group]) -> str:

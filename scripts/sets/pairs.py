@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.config.settings import SOURCE
+from benchmarks.common.config.settings import SOURCE_FIELDS
 from benchmarks.common.system.errors import UserError
 from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
 from scripts.sets.recorded_settings import identity_from_columns
@@ -30,7 +30,7 @@ FIELDS_THAT_MAY_DIFFER = (
     "cudnn",
     "pillow",
     "decoder_version",
-    *SOURCE,
+    *SOURCE_FIELDS,
     "config",
 )
 
@@ -131,7 +131,7 @@ def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> Non
     names = differing_fields([one, other])
     _refuse(title, one, other, [name for name in names if name not in FIELDS_THAT_MAY_DIFFER], anyway)
     told = [name for name in names if name in FIELDS_THAT_MAY_DIFFER]
-    told += [name for name in SOURCE if one.met.get(name) != other.met.get(name)]
+    told += [name for name in SOURCE_FIELDS if one.met.get(name) != other.met.get(name)]
     if told:
         print(f"note: {title}: A and B differ in {_differences(one, other, told)}", file=sys.stderr)
 

@@ -17,7 +17,7 @@ import numpy
 from scipy.optimize import nnls
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 from scripts.sets.safe_names import LIMIT_BYTES
 
 Number = float | numpy.ndarray
@@ -161,7 +161,7 @@ def row_of(fit: Fit) -> dict:
 def read_links(path: Path) -> dict[str, Fit]:
     """The fits of a links.csv, by path, the last of each. Raises UserError where it is missing or impossible."""
     try:
-        rows = list(csv.DictReader(io.StringIO(read_regular(path, LIMIT_BYTES).decode("utf-8"), newline="")))
+        rows = list(csv.DictReader(io.StringIO(read_regular_file(path, LIMIT_BYTES).decode("utf-8"), newline="")))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; run make bench-allreduce, or name one: LINK=") from None
     except (UnicodeDecodeError, csv.Error) as error:

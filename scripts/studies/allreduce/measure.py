@@ -20,7 +20,7 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
@@ -96,9 +96,9 @@ def told(rows: pandas.DataFrame, about: str, out: Path, output: Path | None = No
         add_rows(output, kept)
     out.mkdir(parents=True, exist_ok=True)
     for name, some in (("allreduce", rows), ("bandwidths", pandas.DataFrame(found))):
-        write_whole(out / f"{name}.csv", some.assign(machine=about).to_csv(index=False))
+        write_text_atomically(out / f"{name}.csv", some.assign(machine=about).to_csv(index=False))
     fitted = pandas.DataFrame(map(row_of, fits)).assign(machine=about)
-    write_whole(out / "links.csv", fitted.to_csv(index=False))
+    write_text_atomically(out / "links.csv", fitted.to_csv(index=False))
     charts = save_chart(allreduce_chart(found, fits, about), out, "allreduce")
     tables = (out / f"{name}.csv" for name in ("allreduce", "bandwidths", "links"))
     print("\nwritten:", *(f"  {path}" for path in (*tables, *charts)), sep="\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 from scripts.sets.result_set import BASELINE, Group, ResultSet
 from scripts.sets.safe_names import LIMIT_BYTES
 from scripts.sets.step_breakdown import mean_over_steps, step_parts
@@ -234,7 +234,7 @@ def known_mean(parts, column: str) -> Known:
 def read_gradients(path: Path) -> tuple[Gradient, ...]:
     """The gradients of a gradients.csv. Raises UserError where it is missing, or no such file."""
     try:
-        rows = [*csv.DictReader(io.StringIO(read_regular(path, LIMIT_BYTES).decode("utf-8"), newline=""))]
+        rows = [*csv.DictReader(io.StringIO(read_regular_file(path, LIMIT_BYTES).decode("utf-8"), newline=""))]
         kinds = {"name": str, "block": str, "num_bytes": int, "ready": float, "out_bytes": int}
         found = tuple(Gradient(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows)
     except OSError as error:

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from benchmarks import ddp, ddp_compressed
 from benchmarks.common.config.config import load_config
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner.measured_figures import add_rows
@@ -102,11 +102,13 @@ def main(options: Options) -> int:
                 bar.set_postfix_str(" ".join(map(str, case.values())))
                 for name, rows in sit(crews, case, options, rng, bar).items():
                     tables[name] += [case | row for row in rows]
-                    write_whole(options.out / f"{name}.csv", pandas.DataFrame(tables[name]).to_csv(index=False))
+                    write_text_atomically(
+                        options.out / f"{name}.csv", pandas.DataFrame(tables[name]).to_csv(index=False)
+                    )
     predictions = predict_cases(options.out)
-    write_whole(options.out / "predictions.csv", predictions.to_csv(index=False))
+    write_text_atomically(options.out / "predictions.csv", predictions.to_csv(index=False))
     compared = compare(predictions, pandas.read_csv(options.out / "measured.csv"))
-    write_whole(options.out / "compared.csv", compared.to_csv(index=False))
+    write_text_atomically(options.out / "compared.csv", compared.to_csv(index=False))
     if options.output:
         network = {"network": f"{options.gbit:g} Gb/s" if options.gbit else "loopback"}
         add_rows(options.output, [network | row for row in compared.to_dict("records")])

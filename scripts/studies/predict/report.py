@@ -21,7 +21,7 @@ import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common.store.results import cell, write_whole
+from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system import machine as here_is
 from benchmarks.common.system.errors import UserError
 from scripts.charts.figures import (
@@ -90,11 +90,13 @@ def main(options: Options) -> int:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in ({"machine": given.name} | row).items()} for row in rows)
+    writer.writerows(
+        {name: format_cell(value) for name, value in ({"machine": given.name} | row).items()} for row in rows
+    )
     name = "predict" if options.machine == "here" else f"predict_{options.machine}"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / f"{name}.csv", text.getvalue())
+        write_text_atomically(out / f"{name}.csv", text.getvalue())
     except OSError as error:
         raise UserError(f"cannot write into {out}: {error.strerror}; name another folder: --out") from None
     written = [out / f"{name}.csv", *save_chart(predict_chart(given, rows), out / "charts", name)]
