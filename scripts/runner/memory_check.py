@@ -18,9 +18,9 @@ import psutil
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config, load_config, whole_batch
+from benchmarks.common.config.config import Config, load_config, resolve_global_batch
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
@@ -58,10 +58,12 @@ def settled(strategy: str, config: Config, num_devices: int) -> Config:
     where the run itself says what is wrong with it."""
     with contextlib.suppress(UserError):
         mixed = preflight.is_mixed(strategy)
-        precision = met_precision(config.precision, machine.capability() or NEWEST, mixed)
-        split = tell_of(strategy)(whole_batch(config, num_devices), num_devices)
-        return dataclasses.replace(whole_batch(config, split.num_shards * split.num_stages), precision=precision)
-    return whole_batch(config, num_devices)
+        precision = resolve_precision(config.precision, machine.capability() or NEWEST, mixed)
+        split = tell_of(strategy)(resolve_global_batch(config, num_devices), num_devices)
+        return dataclasses.replace(
+            resolve_global_batch(config, split.num_shards * split.num_stages), precision=precision
+        )
+    return resolve_global_batch(config, num_devices)
 
 
 def tell_of(strategy: str) -> Tell:

@@ -12,8 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import ROOT
 
-from benchmarks.common.config.config import AT_LEAST, FIELDS, TYPES, Config, load_config, read_yaml, whole_batch
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.config.config import (
+    AT_LEAST,
+    FIELDS,
+    TYPES,
+    Config,
+    load_config,
+    read_yaml,
+    resolve_global_batch,
+)
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 
@@ -219,7 +227,7 @@ def test_one_batch_is_asked_for_and_a_flag_beats_the_file(yaml_file, text, flags
     """Protects against a batch that is silently another one: the later place wins, and the other option is 0."""
     config = load_config(["--config", str(yaml_file(text)), *flags])
     assert (config.global_batch, config.batch_per_device) == batches
-    assert whole_batch(config, 3).global_batch == (batches[0] or 3 * batches[1])
+    assert resolve_global_batch(config, 3).global_batch == (batches[0] or 3 * batches[1])
 
 
 @pytest.mark.parametrize("flags", [[], ["--global-batch", "8", "--batch-per-device", "4"]])
@@ -250,7 +258,7 @@ def test_what_a_precision_comes_to(asked, mixed, on_cpu, on_volta, on_ampere):
     """Protects each row's arithmetic: auto is one rule, and what a device or a script cannot do is refused."""
     for capability, expected in ((CPU, on_cpu), (VOLTA, on_volta), (AMPERE, on_ampere)):
         try:
-            met = met_precision(asked, capability, mixed)
+            met = resolve_precision(asked, capability, mixed)
         except UserError as error:
             assert expected in str(error)
         else:

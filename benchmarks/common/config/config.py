@@ -209,7 +209,7 @@ def read_yaml(path: str) -> dict:
     return read_values(path, {name: wanted for name, wanted in TYPES.items() if name != "config"})
 
 
-def whole_batch(config: Config, num_devices: int) -> Config:
+def resolve_global_batch(config: Config, num_devices: int) -> Config:
     """`config` with the global batch that num_devices make, where batch_per_device is what was asked."""
     if not config.batch_per_device:
         return config

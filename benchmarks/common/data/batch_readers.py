@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.decode import ON_GPU, resolved_decoder
 from benchmarks.common.data.image_dataset import Key, Photographs, Told
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what asks a rank for a checkpoint
 AHEAD = 2  # batches that each loader worker has ready, as torch's DataLoader has it
@@ -46,7 +46,7 @@ Ticket = tuple[int, list[Key]]
 class HostBatches:
     """Iterate for a pass over `batches`. A Batch keeps its pixels until the next but one is asked for, or the end."""
 
-    def __init__(self, config: Config, worker: Worker, images: Photographs, batches):
+    def __init__(self, config: Config, context: RankContext, images: Photographs, batches):
         workers = config.workers
         self.slots = Slots(images, AHEAD * workers + IN_USE, -(-batches.global_batch // batches.num_shards))
         tickets = Tickets(batches, len(self.slots.pixels))
@@ -54,10 +54,10 @@ class HostBatches:
         if not workers:
             self.start = lambda: map(self.slots.fill, tickets)
         elif resolved_decoder(config) == ON_GPU:  # CUDA does not survive a fork
-            self.start = functools.partial(in_threads, self.slots.fill, tickets, workers, worker.device)
+            self.start = functools.partial(in_threads, self.slots.fill, tickets, workers, context.device)
         else:
             self.start = functools.partial(iter, in_processes(config, self.slots, tickets))
-        self.batches, self.device, self.prefetch = batches, worker.device, config.prefetch
+        self.batches, self.device, self.prefetch = batches, context.device, config.prefetch
 
     def __iter__(self) -> Iterator[Batch]:
         batches = map(self.slots.batch, self.start())

@@ -21,7 +21,7 @@ from benchmarks.common.data import decode, packed
 from benchmarks.common.data.batch_readers import Batch, HostBatches, arrived
 from benchmarks.common.data.image_dataset import NEIGHBOURS_TRIED, Files, Photographs, raw_reader
 from benchmarks.common.data.mapped_arrays import CUT_SHORT
-from benchmarks.common.dist.devices import Reduce, Worker
+from benchmarks.common.dist.devices import RankContext, Reduce
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 
@@ -173,7 +173,7 @@ class SyntheticBatches:
 
 
 def build_loaders(
-    config: Config, worker: Worker, shard: int | None = None, num_shards: int | None = None, num_devices: int = 1
+    config: Config, context: RankContext, shard: int | None = None, num_shards: int | None = None, num_devices: int = 1
 ) -> tuple[Loader, Loader]:
     """The training and the validation Loader of one rank.
 
@@ -181,8 +181,8 @@ def build_loaders(
     shard, num_shards: which part of each global batch to read (default: rank of world_size); ranks that hold
     parts of one model share a shard. Raises UserError where the batch does not divide or the data are unfit.
     """
-    shard = worker.rank if shard is None else shard
-    num_shards = worker.world_size if num_shards is None else num_shards
+    shard = context.rank if shard is None else shard
+    num_shards = context.world_size if num_shards is None else num_shards
     if config.global_batch % num_shards:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_shards} ranks; change one of them")
     G, dealt = config.global_batch, {"shard": shard, "num_shards": num_shards, "seed": config.seed}
@@ -191,12 +191,12 @@ def build_loaders(
         train_batches = GlobalBatches(IMAGENET_TRAIN_IMAGES, G, steps, **dealt)
         val_batches = GlobalBatches(0, G, 0, shuffle=False, **dealt)
         classes = [str(number) for number in range(IMAGENET_CLASSES)]
-        train_set = SyntheticBatches(config, train_batches, worker.device)
+        train_set = SyntheticBatches(config, train_batches, context.device)
         return (
-            Loader(train_set, train_batches, config, worker.device, classes),
-            Loader([], val_batches, config, worker.device, classes),
+            Loader(train_set, train_batches, config, context.device, classes),
+            Loader([], val_batches, config, context.device, classes),
         )
-    workers = machine.num_workers(config.workers, worker.device.type == "cuda")
+    workers = machine.num_workers(config.workers, context.device.type == "cuda")
     decoder = decode.resolved_decoder(config)
     met = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
     met |= {"workers": workers} if config.workers == "auto" else {}
@@ -205,7 +205,7 @@ def build_loaders(
     train_batches = GlobalBatches(len(train_set), G, config.steps or max(1, len(train_set) // G), **dealt)
     val_batches = GlobalBatches(len(val_set), G, -(-len(val_set) // G), shuffle=False, **dealt)
     train, val = (
-        Loader(HostBatches(config, worker, images, batches), batches, config, worker.device, train_set.classes)
+        Loader(HostBatches(config, context, images, batches), batches, config, context.device, train_set.classes)
         for images, batches in ((train_set, train_batches), (val_set, val_batches))
     )
     train.met = met

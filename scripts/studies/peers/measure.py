@@ -27,7 +27,7 @@ import psutil
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import load_config, whole_batch
+from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.store.results import write_whole
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
@@ -104,7 +104,7 @@ def main(options: Options) -> int:
     config = load_config(flags)
     check_ranks([config], [given.ranks_here])
     check_data(config.data)
-    all_images = load_config(flags).steps * whole_batch(config, machine.num_ranks()).global_batch
+    all_images = load_config(flags).steps * resolve_global_batch(config, machine.num_ranks()).global_batch
     limit_s = (given.limit_s if given.limit_s is not None else config.limit_s or LIMIT_S) or None
     results = open_set(given.results, "peers-")
     if (results / "peers.csv").exists():
