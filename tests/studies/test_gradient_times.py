@@ -68,7 +68,7 @@ def test_a_file_of_gradients_is_read_back(tmp_path, profile):
 
 
 def test_no_gradients_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"scripts\.probe\.gradients"):
+    with pytest.raises(UserError, match=r"scripts\.studies\.predict\.gradient_times"):
         read_gradients(tmp_path / "gradients.csv")
     (tmp_path / "gradients.csv").write_text("name,block\nfc,layer4.1\n")
     with pytest.raises(UserError, match="holds no gradients"):
