@@ -64,8 +64,7 @@ def test_wrong_sums_are_counted(dtype):
 
 
 def test_two_real_ranks_on_request():
-    """Protects the path: two processes form a group and wait for a line; every size is checked and timed, and no process is
-    left."""
+    """Protects the path: two processes form a group; every size is checked and timed, and no process is left."""
     with WorkerPool("scripts.studies.allreduce.allreduce_rank", ["gloo", "1", "16384", ON_REQUEST], 2, 1) as workers:
         workers.wait_for_all("ready")
         workers.send("go")

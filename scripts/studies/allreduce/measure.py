@@ -21,7 +21,7 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
@@ -137,7 +137,7 @@ def write_results(
     }
     out.mkdir(parents=True, exist_ok=True)
     for name, frame in tables.items():
-        write_whole(out / f"{name}.csv", frame.assign(machine=about).to_csv(index=False))
+        write_text_atomically(out / f"{name}.csv", frame.assign(machine=about).to_csv(index=False))
     return [
         *(out / f"{name}.csv" for name in tables),
         *save_chart(allreduce_chart(of_sizes, fits, about), out, "allreduce"),

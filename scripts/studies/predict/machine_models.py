@@ -17,7 +17,7 @@ import numpy
 import pandas
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 from scripts.sets.result_set import BASELINE, Group, ResultSet
 from scripts.sets.safe_names import LIMIT_BYTES
 from scripts.sets.step_breakdown import mean_of, step_parts
@@ -292,7 +292,7 @@ def mean_s(parts: pandas.DataFrame, column: str) -> UncertainValue:
 def read_gradients(path: Path) -> tuple[Gradient, ...]:
     """The gradients of a gradients.csv. Raises UserError where the file is missing or its content is impossible."""
     try:
-        rows = csv.DictReader(io.StringIO(read_regular(path, LIMIT_BYTES).decode("utf-8"), newline=""))
+        rows = csv.DictReader(io.StringIO(read_regular_file(path, LIMIT_BYTES).decode("utf-8"), newline=""))
         gradients = tuple(gradient_of(row) for row in rows)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; {GRADIENTS_COMMAND} makes it") from None

@@ -24,7 +24,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import load_config
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner.measured_figures import add_rows
@@ -107,9 +107,9 @@ def main(options: Options) -> int:
     check_data(load_config(user_flags(options)).data)
     measure(options)
     predictions = predict_cases(options.out)
-    write_whole(options.out / "predictions.csv", predictions.to_csv(index=False))
+    write_text_atomically(options.out / "predictions.csv", predictions.to_csv(index=False))
     compared = compare_with_measured(predictions, pandas.read_csv(options.out / "measured.csv"))
-    write_whole(options.out / "compared.csv", compared.to_csv(index=False))
+    write_text_atomically(options.out / "compared.csv", compared.to_csv(index=False))
     if options.output:
         network = {"network": f"{options.gbit:g} Gb/s" if options.gbit else "loopback"}
         add_rows(options.output, [network | row for row in compared.to_dict("records")])
@@ -135,7 +135,9 @@ def measure(options: Options) -> None:
                 bar.set_postfix_str(f"{case.arch} {case.image_size} {case.strategy}")
                 for name, rows in measure_case(workers, case, options, rng, bar).items():
                     tables[name] += [dataclasses.asdict(case) | row for row in rows]
-                    write_whole(options.out / f"{name}.csv", pandas.DataFrame(tables[name]).to_csv(index=False))
+                    write_text_atomically(
+                        options.out / f"{name}.csv", pandas.DataFrame(tables[name]).to_csv(index=False)
+                    )
 
 
 def user_flags(options: Options) -> list[str]:

@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.common.store.results import cell, write_whole
+from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_gpus
 from scripts.charts.figures import (
@@ -108,7 +108,7 @@ def main(options: Options) -> int:
     name = "predict" if options.machine == "here" else f"predict_{options.machine}"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / f"{name}.csv", csv_text(machine, rows))
+        write_text_atomically(out / f"{name}.csv", csv_text(machine, rows))
     except OSError as error:
         raise UserError(f"cannot write into {out}: {error.strerror}; name another folder: --out") from None
     written = [out / f"{name}.csv", *save_chart(predict_chart(machine, rows), out / "charts", name)]
@@ -123,7 +123,7 @@ def csv_text(machine: MachineModel, rows: Sequence[Row]) -> str:
     writer = csv.DictWriter(text, PREDICT_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: cell(value) for name, value in ({"machine": machine.name} | row).items()})
+        writer.writerow({name: format_cell(value) for name, value in ({"machine": machine.name} | row).items()})
     return text.getvalue()
 
 
