@@ -12,7 +12,7 @@ from benchmarks.common.config.config import read_yaml
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import relay
+from benchmarks.common.system.forward_signals import forward_signals
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
 from scripts.sets.safe_names import WORD, file_inside, read_text
@@ -41,7 +41,7 @@ def measure(results: Path) -> int:
     if parts:
         print("measuring what the report still lacks; some minutes, or MEASURE=no", flush=True)
     failed = 0
-    with relay() as children:
+    with forward_signals() as children:
         for part in parts:
             failed |= children.run(part.command, cwd=ROOT, env=os.environ | part.variables) != 0
             if children.signum:

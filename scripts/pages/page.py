@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.charts.chart_command import command
 from scripts.charts.figures import column, describe, fit_to_column, save_chart, troubles
@@ -162,7 +162,7 @@ def main(options: Options) -> int:
     texts, _ = texts_of(results)
     try:
         for name, text in texts.items():
-            write_whole(results.path / name, text)
+            write_text_atomically(results.path / name, text)
         for name, figure in tqdm(column_figures(results).items(), desc="charts as PDF", disable=None, leave=False):
             save_chart(figure, results.path / "charts", name)
     except OSError as error:

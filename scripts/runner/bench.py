@@ -17,7 +17,7 @@ from typing import Literal
 
 import tyro
 
-from benchmarks.common.config.config import find_key
+from benchmarks.common.config.config import find_field
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.output import ignore_output_errors
 from scripts.runner import plan, preflight, rounds, schedule
@@ -45,7 +45,7 @@ def main(kind: Literal["all", "sweep", "scaling", "ablate"] = "all", /) -> int:
     strategy = "" if kind == "all" else preflight.only(given.strategy)  # not that of the first run: scaling has two
     report = {
         "all": ["scripts.charts.plot"],
-        "sweep": ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", given.key and find_key(given.key)],
+        "sweep": ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", given.key and find_field(given.key)],
         "scaling": ["scripts.studies.scaling.chart", "--strategy", strategy],
         "ablate": ["scripts.studies.ablation.chart", "--strategy", strategy],
     }[kind]

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 
 WORD = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)  # a name of one run, strategy or value; no path, and no flag
 
@@ -65,7 +65,7 @@ def read_text(path: Path) -> str:
     Raises UserError for what cannot be read, is no regular file, or is larger than LIMIT_BYTES.
     """
     try:
-        return read_regular(path, LIMIT_BYTES).decode("utf-8", errors="replace")
+        return read_regular_file(path, LIMIT_BYTES).decode("utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; move it away") from None
 

@@ -14,8 +14,8 @@ from support import ROOT
 
 from benchmarks.common.config.config import (
     AT_LEAST,
+    FIELD_TYPES,
     FIELDS,
-    TYPES,
     Config,
     load_config,
     read_yaml,
@@ -118,7 +118,7 @@ def test_what_a_run_writes_down_can_be_read_again(tmp_path):
     values = {"lr": 1e-05, "momentum": 0.0, "weight_decay": 1e22, "limit_s": 90.0, "seed": 10, "augment": False}
     config = dataclasses.replace(Config(), data="010", checkpoint_dir="1:30", **values)
     folder = RunFolder(tmp_path)
-    folder.write_asked(config, {})
+    folder.write_requested(config, {})
     assert load_config(["--config", str(folder.config)]) == dataclasses.replace(config, config=str(folder.config))
 
 
@@ -161,11 +161,11 @@ def test_a_mistake_in_a_flag_is_named(flags, words, capsys):
 
 def test_every_number_has_a_least_value_and_is_held_to_it():
     """Protects against a new field that takes a negative number of anything, or infinity."""
-    numeric = {name for name, kind in TYPES.items() if {int, float} & {kind, *typing.get_args(kind)}}
+    numeric = {name for name, kind in FIELD_TYPES.items() if {int, float} & {kind, *typing.get_args(kind)}}
     assert set(AT_LEAST) == numeric
     for name in numeric:
         flag = "--" + name.replace("_", "-")
-        wrong = [str(AT_LEAST[name] - 1)] + (["nan", "inf"] if TYPES[name] is float else [])
+        wrong = [str(AT_LEAST[name] - 1)] + (["nan", "inf"] if FIELD_TYPES[name] is float else [])
         for value in wrong:
             with pytest.raises(UserError, match=f"{name} is .* must be at least"):
                 load_config([flag, value])
@@ -208,7 +208,7 @@ def test_random_files_give_a_right_configuration_or_a_users_error(yaml_file, tex
         return
     config = dataclasses.replace(Config(), **values)
     for name in values:
-        kind = TYPES[name]
+        kind = FIELD_TYPES[name]
         value = getattr(config, name)
         assert value in typing.get_args(kind) if typing.get_origin(kind) else type(value) is kind
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from benchmarks.common.config.config import Config, resolve_global_batch
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.system.machine import number
+from benchmarks.common.system.machine import number_from_env
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.dist.ranks import RankInfo
 
@@ -60,7 +60,7 @@ def start_rank(
     precision = resolve_precision(config.precision, capability, mixed)
     config = dataclasses.replace(resolve_global_batch(config, place.world_size * devices_per_rank), precision=precision)
     set_kernels(config)
-    if threads := number("THREADS_PER_RANK", "a number of threads"):
+    if threads := number_from_env("THREADS_PER_RANK", "a number of threads"):
         torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
     if backend is None:

@@ -35,7 +35,7 @@ way, root = sys.argv[1], Path(sys.argv[2])
 if way == "index":
     from benchmarks.common.data.listing import list_images
 elif way == "plan":
-    from benchmarks.common.data.fingerprint import known_fingerprint
+    from benchmarks.common.data.fingerprint import cached_fingerprint
     from scripts.setup.check_data import check_image_folder
 else:
     from torchvision.datasets import ImageFolder
@@ -50,7 +50,7 @@ def own_mb():
 before, began = own_mb(), time.perf_counter()
 if way == "plan":
     counts, parts = check_image_folder(root), []
-    known_fingerprint(root)
+    cached_fingerprint(root)
 else:
     parts = [known(part) for part in ("train", "val")]
 seconds, own = time.perf_counter() - began, own_mb() - before

@@ -80,7 +80,7 @@ def measure(config: Config) -> list[dict]:
     built = {}  # all that the script makes, without training
     single.main(config, fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
     device, step = built["device"], built["step"]
-    config = dataclasses.replace(config, workers=machine.num_workers(config.workers, device.type == "cuda"))
+    config = dataclasses.replace(config, workers=machine.resolve_num_workers(config.workers, device.type == "cuda"))
     batches, process = endless(built["train"]), psutil.Process()
     resident = next(batches)
     works: dict[str, Callable[[], object]] = {

@@ -86,10 +86,10 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
 
     Raises UserError where the data are unfit or the ranks fail.
     """
-    from benchmarks.common.data.loaders import image_folders
+    from benchmarks.common.data.loaders import open_datasets
 
     config = load_config(flags)
-    image_folders(config)
+    open_datasets(config)
     flags = [
         *flags,
         "--loader",
@@ -149,7 +149,7 @@ def rank(folder: str, flags: list[str]) -> None:
     config = resolve_global_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
     shared = {name: getattr(config, name) for name in "arch image_size global_batch momentum weight_decay".split()}
     shared |= {"folder": f"{folder}/train", "lr": config.lr * config.global_batch / config.lr_batch}
-    shared |= {"workers": machine.num_workers(config.workers, machine.num_gpus() > 0)}
+    shared |= {"workers": machine.resolve_num_workers(config.workers, machine.num_gpus() > 0)}
 
     class PairedClock(Clock):
         def __init__(self, device):

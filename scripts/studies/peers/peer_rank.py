@@ -44,7 +44,8 @@ def rank(module: str, flags: list[str]) -> None:
     config = load_config(flags)
     ranks = int(os.environ.get("WORLD_SIZE") or os.environ["HOROVOD_SIZE"])
     config = dataclasses.replace(
-        resolve_global_batch(config, ranks), workers=machine.num_workers(config.workers, torch.cuda.is_available())
+        resolve_global_batch(config, ranks),
+        workers=machine.resolve_num_workers(config.workers, torch.cuda.is_available()),
     )
     make_clock = functools.partial(Printing, global_batch=config.global_batch)
     if not module:

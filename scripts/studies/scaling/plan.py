@@ -22,7 +22,7 @@ def scaling(given: Given) -> list[Run]:
     if not given.strategy or not given.ranks:
         raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
     words = given.ranks.split()
-    fit = [word.isascii() and word.isdecimal() and len(word) <= machine.MOST_DIGITS and int(word) > 0 for word in words]
+    fit = [word.isascii() and word.isdecimal() and len(word) <= machine.MAX_DIGITS and int(word) > 0 for word in words]
     if not all(fit) or len(words) > MOST_VALUES:
         raise UserError(f"RANKS is {given.ranks[:80]!r}, but must be some numbers of ranks, such as 1 2 4")
     if elsewhere := [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]:
