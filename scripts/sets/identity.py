@@ -30,7 +30,7 @@ OF_THE_STRATEGY = {
     "precision": "what it computes in",
     **dict.fromkeys(OWN_OPTIONS, "an option that other strategies lack"),
 }
-# In these bench-all adds runs of the baseline that differ from all other runs; see scripts/runner/plan.py.
+# In these bench-all adds runs of the baseline that differ from all other runs; see scripts/runner/run_plan.py.
 SECOND_BASELINE = ("precision", "threads_per_rank")
 # Met only where images a device were asked: weak scaling, in which batches grow with the devices.
 WHOLE_BATCH = f"global_batch{MET}"

@@ -23,7 +23,7 @@ from benchmarks.common.config.config import Config, load_config, whole_batch
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from scripts.runner import plan, preflight
+from scripts.runner import preflight, run_plan
 from scripts.stats.formatting import interval, show
 from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, WHATS, rates, verdict
 
@@ -154,7 +154,7 @@ if __name__ == "__main__":
         if options.results and not options.results.is_dir():
             raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
         os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-        config = whole_batch(load_config(flags or plan.read_variables().flags), num_devices=1)
+        config = whole_batch(load_config(flags or run_plan.read_variables().flags), num_devices=1)
         main(config, options.results)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
