@@ -21,7 +21,7 @@ import torch
 from torchvision.models import ResNet
 
 from benchmarks.common.config.config import load_config
-from benchmarks.common.data.loaders import GlobalBatches, Loader
+from benchmarks.common.data.loaders import GlobalBatchSampler, Loader
 from benchmarks.common.train import engine, phase_recorder
 from benchmarks.common.train.meters import Meter
 
@@ -47,14 +47,14 @@ def plant_before(owner, name: str, place: str) -> None:
 
 
 def slow_batches() -> None:
-    deal = GlobalBatches.__iter__
+    deal = GlobalBatchSampler.__iter__
 
     def slow(self):
         for batch in deal(self):
             sleep_if("loader")
             yield batch
 
-    GlobalBatches.__iter__ = slow
+    GlobalBatchSampler.__iter__ = slow
 
 
 def slow_backward() -> None:

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from benchmarks.common.config.config import FIELDS, Config
-from benchmarks.common.config.settings import ask
+from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.devices import Worker
 from benchmarks.common.store.results import add_settings, append_rows, read_table
@@ -168,7 +168,7 @@ def recorded(results: Path, row: dict, **asked) -> dict:
     own = {name: fields.pop(name) for name in fields.keys() - FIELDS.keys()}
     place = [row.get(name) for name in ("strategy", "world_size", "nodes", "threads_per_rank")]
     met = {name: row[name] for name in MET_COLUMNS if name in row} if row.get("status") == "ok" else None
-    half = ask(Config(**fields), *place, "2-40-23-abc") | own
+    half = requested_settings(Config(**fields), *place, "2-40-23-abc") | own
     return row | {"settings": add_settings(results, half, met)}
 
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import replace_whole
+from benchmarks.common.system.files import replace_atomically
 from scripts.sets.result_set import Group, ResultSet
 from scripts.stats.formatting import clean, count, digits, show
 from scripts.stats.intervals import strategy_throughput
@@ -150,7 +150,7 @@ def save_chart(figure: Figure, folder: Path, name: str) -> list[Path]:
 def _save(figure: Figure, path: Path, metadata: dict, room: dict) -> Path:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
-        replace_whole(path, lambda file: figure.savefig(file, format=path.suffix[1:], metadata=metadata, **room))
+        replace_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], metadata=metadata, **room))
     return path
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import tyro
 
-from benchmarks.common.store.run_folder import VARIABLE, RunFolder
+from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system.forward_signals import die_with_parent
 
 POLL_S = 0.1
@@ -41,7 +41,7 @@ def training_ranks(launcher: psutil.Process) -> dict[int, psutil.Process]:
         for process in launcher.children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):
                 told = process.environ()
-                if "RANK" in told and VARIABLE in told and RunFolder(told[VARIABLE]).progress():
+                if "RANK" in told and RUN_DIR_VARIABLE in told and RunFolder(told[RUN_DIR_VARIABLE]).progress():
                     found[int(told["RANK"])] = process
     return found
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.config.config import load_config
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
-from benchmarks.common.system.compiling import no_compiler
+from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.output import ignore_output_errors
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
@@ -89,7 +89,9 @@ def main(options: Options) -> int:
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    here = Here(num_gpus, machine.capability(), not no_compiler(on_gpu), is_installed("nvidia.nvimgcodec"))
+    here = Here(
+        num_gpus, machine.min_compute_capability(), not missing_compiler(on_gpu), is_installed("nvidia.nvimgcodec")
+    )
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]
@@ -158,7 +160,7 @@ def claim_mode(results: Path, on_gpu: bool) -> None:
     path, mode = results / "checks/mode.txt", "GPU" if on_gpu else "dry run"
     if path.exists() and path.read_text().strip() != mode:
         raise UserError(f"{results} holds a {path.read_text().strip()} check, and this is a {mode}; choose RESULTS=")
-    write_whole(path, mode + "\n")
+    write_text_atomically(path, mode + "\n")
 
 
 def gpu_gone() -> str:

@@ -16,7 +16,7 @@ import jinja2
 from tqdm import tqdm
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import open_regular, replace_whole
+from benchmarks.common.system.files import open_regular_file, replace_atomically
 from scripts.stats.formatting import clean, digits
 
 PROGRAM = "pdflatex"
@@ -133,7 +133,7 @@ def compile_pdf(source: Path) -> Path | None:
                 first = next((line for line in lines if line.startswith("!")), "no error was told")
                 raise UserError(f"{PROGRAM} cannot make a PDF of {source}: {first.lstrip('! ')}; {REMEDY}")
         made = Path(folder) / f"{source.stem}.pdf"
-        replace_whole(target, lambda file: file.write(made.read_bytes()))
+        replace_atomically(target, lambda file: file.write(made.read_bytes()))
     return target
 
 
@@ -142,5 +142,5 @@ def _copy_sources(source: Path, folder: Path) -> None:
     charts = folder / "charts"
     charts.mkdir()
     for path, copies in [(source, folder), *((chart, charts) for chart in source.parent.glob("charts/*.pdf"))]:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             (copies / path.name).write_bytes(file.read())

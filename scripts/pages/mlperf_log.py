@@ -25,7 +25,7 @@ from typing import Literal
 import pandas
 import tyro
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.sets.identity import Identity
 from scripts.sets.result_set import ResultSet, load_set
@@ -203,7 +203,7 @@ def main(options: Options) -> int:
     text = log_text(options, row, identity, epochs[epochs.run_id == row.run_id], wall[wall.run_id == row.run_id])
     path = options.output or options.results / "mlperf.log"
     try:
-        write_whole(path, text)
+        write_text_atomically(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
     print(f"{clean(row.run_id)} is in {path}; check it with:")

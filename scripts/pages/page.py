@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.charts.chart_command import command
 from scripts.charts.figures import column, describe, fit_to_column, save_chart, troubles
@@ -29,31 +29,25 @@ from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
 from scripts.pages.markdown import escape_markdown
 from scripts.pages.measure_missing import measure
 from scripts.pages.paper import paper
-from scripts.pages.provenance import commands, facts, launch_lines, scalings, sweeps
+from scripts.pages.provenance import commands, facts, launch_lines
 from scripts.pages.report_content import (
     COLUMNS,
     EXPLAIN,
     about_mfu,
     headline,
-    loader_rows,
     table_rows,
-    wall_rows,
+    wall_tables,
 )
+from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
 from scripts.sets.accuracy import about_top1
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_warnings import warnings_of
 from scripts.sets.step_breakdown import about_exposed
 from scripts.stats.formatting import clean
-from scripts.studies.ablation.analysis import points_of, studied
-from scripts.studies.ablation.chart import ablate_chart
-from scripts.studies.peers.chart import cells, peers_chart, read_peers
-from scripts.studies.roofline.forecast_table import EXPLAIN as ABOUT_FORECAST
-from scripts.studies.roofline.forecast_table import HEADER, forecast_table
-from scripts.studies.scaling.chart import scaling_chart
-from scripts.studies.sweep.chart import sweep_chart
 
 TEMPLATES = Path(__file__).parent / "templates"
+WALL_ORDER = 50  # of the wall clock's table among the sections of the studies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,24 +60,21 @@ class Options:
 
 
 def figures_of(results: ResultSet) -> dict[str, Figure]:
-    """Every chart that the set holds something for, by name."""
-    found = {name: draw([results]) for name, draw in (CHARTS | DETAIL_CHARTS).items()}
-    # where they are measured aside, so that their runs are not in the table
-    aside = [path for name in ("scaling", "sweeps") if (path := results.path / name).is_dir()]
-    for source in (results, *map(load_set, aside)):
-        for strategy, modes in scalings(source).items():
-            found[f"scaling_{strategy}"] = scaling_chart(source, strategy, modes)
-        for (strategy, key), points in sweeps(source).items():
-            found[f"sweep_{strategy}_{key}"] = sweep_chart(source, strategy, key, points)
-    if (aside := results.path / "ablation").is_dir():
-        study = load_set(aside)
-        for strategy in studied(study):
-            found[f"ablate_{strategy}"] = ablate_chart(study, strategy, points_of(study, strategy))
-    peers, about_peers = read_peers(results.path)
-    if any(row["ratio"] for row in peers):
-        found["peers"] = peers_chart(peers, about_peers)
+    """Every chart that the set holds something for, by name: the report's own, then those of the studies."""
+    found: dict[str, Figure | None] = {name: draw([results]) for name, draw in (CHARTS | DETAIL_CHARTS).items()}
+    sections = load_sections()
+    sets = load_study_sets(results, sections)
+    for section in sections:
+        found |= section.figures(sets)
     # names become files and ids
     return {re.sub(r"[^\w-]", "_", name): figure for name, figure in found.items() if figure}
+
+
+def tables_of(results: ResultSet) -> list[ReportTable]:
+    """The tables below the results, in the report's order: those of the studies, and the wall clock's."""
+    by_order = [(section.order, table) for section in load_sections() for table in section.tables(results)]
+    by_order += [(WALL_ORDER, table) for table in wall_tables(results)]
+    return [table for _, table in sorted(by_order, key=lambda entry: entry[0])]
 
 
 def column_figures(results: ResultSet) -> dict[str, Figure]:
@@ -116,9 +107,6 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
     drawn = figures_of(results)
     rows = table_rows(results)
     columns = [name for name in COLUMNS if any(row.get(name) for row in rows)]
-    loader_verdict, loader = loader_rows(results)
-    wall_header, wall = wall_rows(results)
-    forecast_state, forecast = forecast_table(results)
     values = {
         "name": results.name,
         "about": describe([results]),
@@ -128,15 +116,7 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
         "below": [about_top1(results.groups), about_exposed(results.groups, results.table("steps"))],
         "warnings": [*results.remarks, *warnings_of(results)],
         "troubles": troubles(results),
-        "wall_header": wall_header,
-        "wall": wall,
-        "peers": [cells(row) for row in read_peers(results.path)[0]],
-        "loader": loader,
-        "forecast_state": forecast_state,
-        "forecast_header": HEADER,
-        "forecast": forecast,
-        "about_forecast": ABOUT_FORECAST,
-        "loader_verdict": loader_verdict,
+        "tables": tables_of(results),
         "commands": commands(results),
         "launches": launch_lines(results),
         "facts": facts(results),
@@ -182,7 +162,7 @@ def main(options: Options) -> int:
     texts, _ = texts_of(results)
     try:
         for name, text in texts.items():
-            write_whole(results.path / name, text)
+            write_text_atomically(results.path / name, text)
         for name, figure in tqdm(column_figures(results).items(), desc="charts as PDF", disable=None, leave=False):
             save_chart(figure, results.path / "charts", name)
     except OSError as error:

@@ -8,6 +8,7 @@ Needs no torch.
 import numpy
 import pandas
 
+from scripts.pages.study_sections import ReportTable
 from scripts.sets.accuracy import top1
 from scripts.sets.device_use import use_of, why_less
 from scripts.sets.epoch_time import Epoch
@@ -18,8 +19,6 @@ from scripts.sets.step_breakdown import exposed
 from scripts.stats.families import over_fastest
 from scripts.stats.formatting import clean, count, digits, interval
 from scripts.stats.intervals import Estimate, RatioEstimate, mean_interval
-from scripts.studies.loaders.verdict import rates as loader_rates
-from scripts.studies.loaders.verdict import verdict
 
 COLUMNS = (
     "strategy",
@@ -74,6 +73,9 @@ EXPLAIN = (
         "same update?",
         "the weights after some steps with these settings, compared with one process that runs the shards in turn",
     ),
+)
+WALL_TEXT = (
+    "Seconds: mean over n ok runs, ± half of its 95 % interval. Named: the share of wall_s that the parts add up to."
 )
 
 
@@ -225,45 +227,31 @@ def scaled(value: float, estimate: Estimate | RatioEstimate | Epoch | None, styl
     return style(value) + _bounds(*bounds, style)
 
 
-def _number(value: float) -> str:
-    return digits(value) if numpy.isfinite(value) else ""
-
-
 def about_mfu(results: ResultSet) -> list[tuple[str, str]]:
     """Why the fastest has not the highest MFU, where that is so: a column's name, and what to know of it."""
     uses = [(group.label, use) for group in results.groups if (use := use_of(group, results.environment))]
     return [("MFU of the fastest", why)] if (why := why_less(uses)) else []
 
 
-def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
-    """The verdict on the loader, of these rows, and what was measured: name, images/s, images/s a core, windows."""
-    rows = results.table("loader")
-    if rows.empty:
-        return "", []
-    cells = []
-    for what, rate in loader_rates(rows).items():
-        mine = rows[rows.what == what]
-        speed = digits(rate.value) + _bounds(rate.low, rate.high, digits)
-        cells.append([what, speed, _number(mine.images_per_s_per_core.mean()), f"{mine.num_windows.sum():.0f}"])
-    return verdict(rows), cells
+def wall_tables(results: ResultSet) -> list[ReportTable]:
+    """Where the wall clock of a run went, a row for each group with a wall.csv; no table without one.
 
-
-def wall_rows(results: ResultSet) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the wall clock's account: mean seconds of each part over n ok runs, and half the width of
-    Student's 95 % interval."""
+    Cells are means over n ok runs, in seconds, and half the width of Student's 95 % interval.
+    """
     wall = results.table("wall")
     parts = list(dict.fromkeys(wall.part))
     rows = []
     for group in results.groups:
-        mine = wall[wall.run_id.isin(group.ok.run_id)]
-        if mine.empty:
+        own = wall[wall.run_id.isin(group.ok.run_id)]
+        if own.empty:
             continue
-        runs = group.ok[group.ok.run_id.isin(mine.run_id)]
-        seconds = mine.pivot_table(index="run_id", columns="part", values="seconds", aggfunc="sum").reindex(runs.run_id)
+        runs = group.ok[group.ok.run_id.isin(own.run_id)]
+        seconds = own.pivot_table(index="run_id", columns="part", values="seconds", aggfunc="sum").reindex(runs.run_id)
         cells = ["" if part not in seconds else _plus_minus(seconds[part].fillna(0.0)) for part in parts]
         named = f"{100 * seconds.sum(axis=1).mean() / runs.wall_s.mean():.1f} %"
         rows.append([group.label, str(len(runs)), *cells, _plus_minus(runs.wall_s), named])
-    return ["strategy", "n", *parts, "wall_s", "named"], rows
+    header = ("strategy", "n", *parts, "wall_s", "named")
+    return [ReportTable("Where the wall clock went", WALL_TEXT, header, rows)] if rows else []
 
 
 def _plus_minus(values: pandas.Series) -> str:

@@ -106,7 +106,7 @@ def check_place(results: Path, settings: dict) -> None:
     """Raises UserError where this machine is not such a one as a run had: its proof would be of something else."""
     asked, on_gpus, num_gpus = settings["asked"], settings.get("met", {}).get("device") == "cuda", machine.num_gpus()
     ranks_here = asked["ranks"] // asked["nodes"]
-    possible = [preflight.all_ranks(asked["strategy"], number) for number in (ranks_here, asked["ranks"])]
+    possible = [preflight.ranks_and_nodes(asked["strategy"], number) for number in (ranks_here, asked["ranks"])]
     same_ranks = (asked["ranks"], asked["nodes"]) in possible
     if on_gpus != (num_gpus > 0) or 0 < num_gpus < ranks_here or not same_ranks:
         devices = "GPUs" if on_gpus else "CPUs"
@@ -141,7 +141,7 @@ def of_variables(given: Given, num_steps: int) -> list[Run]:
 def _proof(given: Given, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
     if config.loader == "packed":
         preflight.check_data(config.data)  # the reference reads the files
-    exact = sums_have_one_order(preflight.all_ranks(strategy, ranks_here)[0])
+    exact = sums_have_one_order(preflight.ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
     run = make_run(given, strategy, 1, at_proof(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1)
     return dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"})

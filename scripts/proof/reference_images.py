@@ -22,9 +22,9 @@ from torchvision.transforms import v2
 from torchvision.transforms.functional import pil_to_tensor
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.decode import quiet
+from benchmarks.common.data.decode import silence_stderr
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 
 ONE_AT_A_TIME = threading.Lock()
 ORIENTATION = 274  # the EXIF tag
@@ -114,14 +114,14 @@ def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tupl
     (index, numbers), crop = key, functools.partial(cropped, config.image_size, key[1])
     path, target = images[index]
     try:
-        content = read_regular(path, LARGEST_IMAGE_BYTES)
+        content = read_regular_file(path, MAX_IMAGE_BYTES)
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if config.decoder == "pillow":
                 return pil_to_tensor(crop(image.convert("RGB"))), target
             pixels = None
             if config.decoder and content.startswith(START_OF_IMAGE) and content.endswith(END_OF_IMAGE):
                 with contextlib.suppress(RuntimeError):
-                    pixels = DECODERS[config.decoder](content)
+                    pixels = REFERENCE_DECODERS[config.decoder](content)
             return crop(pil_to_tensor(image.convert("RGB")) if pixels is None else pixels), target
     except Exception as error:  # of whatever type: it is this image's
         if config.skip_bad_files:
@@ -164,7 +164,7 @@ def by_nvimgcodec(content: bytes, device_id: int = CPU_ONLY) -> torch.Tensor | N
 @functools.cache
 def nvimgcodec_of_thread(thread: int, device_id: int):
     """The library and a decoder that no other thread uses, on the CPU or a GPU."""
-    with ONE_AT_A_TIME, quiet():  # stderr belongs to the process, not to a thread
+    with ONE_AT_A_TIME, silence_stderr():  # stderr belongs to the process, not to a thread
         from nvidia import nvimgcodec
 
         on_gpu = ("HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU")
@@ -182,7 +182,7 @@ def by_torchcodec(content: bytes) -> torch.Tensor | None:
     return decode_jpeg(content, mode="RGB") if plain else None
 
 
-DECODERS = {
+REFERENCE_DECODERS = {
     "nvimgcodec": by_nvimgcodec,
     "nvimgcodec-gpu": functools.partial(by_nvimgcodec, device_id=0),
     "torchcodec": by_torchcodec,

@@ -28,7 +28,7 @@ import tyro
 from benchmarks.common.store.results import append_rows, json_cell, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import relay
+from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.output import ignore_output_errors
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
@@ -160,7 +160,7 @@ def start(run: run_plan.Run, folder: Path, label: str) -> tuple[RunFolder, dict]
     """Run a strategy's launcher to its end: the run's folder, and a verdict and its reason where it is not ok."""
     number, total = map(int, label.split("/"))
     started: list[RunFolder] = []
-    with relay() as children:
+    with forward_signals() as children:
         schedule.run_each(
             [run],
             folder,

@@ -21,12 +21,11 @@ import jinja2
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 from scripts.charts.chart_command import command
 from scripts.charts.figures import describe, troubles
-from scripts.pages.page import TEMPLATES
 from scripts.pages.provenance import commands
 from scripts.pages.report_content import scaled, table_rows
 from scripts.publish.readme import PUBLISHED, ROOT
@@ -44,6 +43,7 @@ BEFORE_MANIFESTS = (0, 1)  # rules (scripts/sets/publishable.py) by which sets w
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
 LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
 MONEY = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
+TEMPLATES = Path(__file__).parent / "templates"
 COLUMNS = (
     "strategy",
     "precision",
@@ -89,7 +89,7 @@ def main(options: Options) -> int:
         if lines:
             left_out[path.name] = lines
     try:
-        write_whole(options.output, render(told, left_out, options.price_per_hour))
+        write_text_atomically(options.output, render(told, left_out, options.price_per_hour))
     except OSError as error:
         raise UserError(f"cannot write {options.output}: {error.strerror}; name another file: --output") from None
     for name, reasons in left_out.items():
@@ -108,7 +108,7 @@ def find_sets(published: Path) -> list[Path]:
 
 def _told(path: Path) -> dict:
     try:
-        told = json.loads(read_regular(path / MARK, manifest.LIMIT_BYTES))
+        told = json.loads(read_regular_file(path / MARK, manifest.LIMIT_BYTES))
         return told if isinstance(told, dict) else {}
     except (OSError, ValueError):
         return {}

@@ -20,9 +20,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.common.store.results import TABLES, write_json, write_whole
+from benchmarks.common.store.results import TABLES, write_json, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import home
+from benchmarks.common.system.files import home_folder
 from scripts.charts.chart_command import command
 from scripts.charts.figures import save_chart
 from scripts.pages.page import column_figures, texts_of
@@ -81,7 +81,7 @@ def main(options: Options) -> int:
     write_json(readme.PUBLISHED / readme.SHOWN, shown | {kind: options.name})
     for path, text in texts.items():
         if text != path.read_text():
-            write_whole(path, text)
+            write_text_atomically(path, text)
             print(f"{path} has new figures")
     print(f"published: {place}; next: git add {place} and the READMEs, and commit")
     return 0
@@ -123,7 +123,7 @@ def copy(source: Path, target: Path, private: dict[str, str], names: set[str]) -
             text = without_paths(path.read_text(encoding="utf-8", errors="replace"), private)
             if name == "environment.json":
                 text = _allowed(path, text, names)
-            write_whole(target / name, text)
+            write_text_atomically(target / name, text)
     for name in INSIDE:
         if (source / name / "runs.csv").is_file():
             copy(source / name, target / name, private, names)
@@ -158,7 +158,7 @@ def _private(results: ResultSet, name: str) -> dict[str, str]:
     dropped = {name: variables.get(name) for name in ("HOSTS", "RDZV_ENDPOINT")}
     stands |= {text: name for name, text in dropped.items() if isinstance(text, str) and ":" in text}
     stands |= {f"{readme.ROOT}/": "", f"{readme.ROOT}": "."}
-    if (folder := home()) not in (None, Path("/")):  # containers have HOME=/
+    if (folder := home_folder()) not in (None, Path("/")):  # containers have HOME=/
         stands |= {f"{folder}/": "", str(folder): "~"}
     stands |= {str(path): f"results/{name}" for path in (results.path, results.path.resolve()) if path.is_absolute()}
     return dict(sorted(stands.items(), key=lambda pair: -len(pair[0])))
@@ -197,7 +197,7 @@ def write_report(new: Path, source: ResultSet) -> None:
     texts, drawn = texts_of(copied)
     shutil.rmtree(new / "logs", ignore_errors=True)
     for name, text in texts.items():
-        write_whole(new / name, text.replace(str(new), f"results/published/{new.name}"))
+        write_text_atomically(new / name, text.replace(str(new), f"results/published/{new.name}"))
     for name, figure in [*drawn.items(), *column_figures(copied).items()]:
         save_chart(figure, new / "charts", name)
     write_json(new / "published.json", {"rule": RULE, "at": f"{datetime.date.today():%Y-%m-%d}"})

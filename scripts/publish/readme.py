@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas
 import tyro
 
-from benchmarks.common.store.results import read_table, write_whole
+from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.charts.figures import describe
 from scripts.pages.markdown import code, escape_markdown, markdown_table, read_cells
@@ -43,7 +43,7 @@ def main() -> None:
         before = path.read_text()
         after = fill(before, made)
         if after != before:
-            write_whole(path, after)
+            write_text_atomically(path, after)
             print(f"{path.relative_to(ROOT)} has new figures")
 
 

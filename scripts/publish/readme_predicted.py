@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas
 
 from scripts.pages.markdown import markdown_table, origin, read_cells
-from scripts.studies.predict.prediction_error import CASE, verdict
+from scripts.studies.predict.prediction_error import CASE_COLUMNS, verdict
 from scripts.studies.predict.published_figures import published_rows
 
 NUMBERS = (
@@ -27,7 +27,9 @@ LINK = ("latency_s", "bytes_per_s", "busy")
 
 def of_predictions(measured: Path) -> dict[str, str]:
     """By name; '' for what has not been measured yet."""
-    predictions = read_cells(measured / "predictions.csv", ("network", *CASE, *NUMBERS, "commit", "date", "machine"))
+    predictions = read_cells(
+        measured / "predictions.csv", ("network", *CASE_COLUMNS, *NUMBERS, "commit", "date", "machine")
+    )
     paths = read_cells(measured / "allreduce.csv", ("path", "num_rounds", *LINK, *RATIOS, "commit", "date", "machine"))
     predictions = predictions.astype(dict.fromkeys(NUMBERS, float))
     return {
@@ -47,7 +49,7 @@ def _cases(rows: pandas.DataFrame) -> str:
     """A row a case, with a column a network: predicted, measured with its interval, and the error."""
     networks = [*dict.fromkeys(rows.network)]
     lines = []
-    for case, part in rows.groupby(CASE, sort=False):
+    for case, part in rows.groupby(CASE_COLUMNS, sort=False):
         found = {
             row.network: f"{row.predicted_ms:.0f}; {row.measured_ms:.0f} [{row.measured_low:.0f}, "
             f"{row.measured_high:.0f}]; {round(100 * row.error):+d} %, {round(100 * row.off):+d} %"
@@ -75,8 +77,8 @@ def _published(gradients: Path) -> str:
         return ""
     lines = []
     for row in published_rows(gradients):
-        known = row["predicted"]
-        predicted = f"{known.value:.3g} [{known.low:.3g}, {known.high:.3g}]"
-        cells = (row["what"], f"{row['published']:.3g}", predicted, f"{100 * row['error']:+.0f} %")
+        predicted = row["predicted"]
+        bounds = f"{predicted.value:.3g} [{predicted.low:.3g}, {predicted.high:.3g}]"
+        cells = (row["what"], f"{row['published']:.3g}", bounds, f"{100 * row['error']:+.0f} %")
         lines.append((*cells, f"{row['source']}: {row['why']}"))
     return markdown_table(("published by others", "published", "predicted [95%]", "error", "source, and why"), lines)

@@ -24,10 +24,10 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.config.config import FIELDS, Config
-from benchmarks.common.config.settings import seed_of, settings_hash
+from benchmarks.common.config.settings import seed_of_round, settings_hash
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import relay
+from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.output import ignore_output_errors
 from scripts.runner import allowed_settings, bench, preflight, rounds, run_plan, schedule, worktrees
 from scripts.runner.make_variables import Given, read_variables
@@ -122,7 +122,9 @@ def check(run: dict, commit: str, published: Path) -> None:
     ranks_here, num_gpus = asked["ranks"] // asked["nodes"], machine.num_gpus()
     if met.get("device") == "cuda" and num_gpus < ranks_here:
         raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; STRATEGIES takes others")
-    place = (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.all_ranks(ranks_here)
+    place = (
+        (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.ranks_and_nodes(ranks_here)
+    )
     if place != (asked["ranks"], asked["nodes"]):
         ran = f"{asked['ranks']} ranks on {asked['nodes']} nodes"
         raise UserError(f"{where} ran {ran}; say where they are: NODES and TASKS_PER_NODE, HOSTS, or NNODES")
@@ -175,7 +177,7 @@ def _config(asked: dict) -> Config:
 def _run(asked: dict, number: int, data: str) -> run_plan.Run:
     """A run of round `number` as it was asked, for whatever fields its commit knows."""
     places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
-    asked = asked | places | {"seed": seed_of(asked, number)}
+    asked = asked | places | {"seed": seed_of_round(asked, number)}
     for name in allowed_settings.CHOSEN_BY_USER:
         asked.pop(name.lower(), None)
         if text := os.environ.get(name):
@@ -203,7 +205,7 @@ def start(batches, results: Path, commit: str, total: int, args: str) -> int:
     def configure(run, folder):
         worktrees.write_config(folder, run.asked, fields)
 
-    with schedule.claimed(results), relay() as children, worktrees.checked_out([commit]) as folders:
+    with schedule.claimed(results), forward_signals() as children, worktrees.checked_out([commit]) as folders:
         for batch in batches:
             told = batch[0].variables | {"ARGS": args}
             schedule.describe(results, dataclasses.replace(batch[0], variables=told), children)

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterator
 from typing import Literal
 
-from benchmarks.common.config.config import TYPES
+from benchmarks.common.config.config import FIELD_TYPES
 from scripts.sets.safe_names import WORD
 
 CHOSEN_BY_USER = ("CONTAINER", "PARTITION")  # where runs happen
@@ -65,7 +65,7 @@ def _is_value(name: str, value: object) -> bool:
     """
     if isinstance(value, str) and value and not WORD.fullmatch(value):
         return False
-    kinds = _types(TYPES[name]) if name in TYPES else {str, int, float, bool, type(None)}
+    kinds = _types(FIELD_TYPES[name]) if name in FIELD_TYPES else {str, int, float, bool, type(None)}
     return type(value) in kinds
 
 

@@ -21,7 +21,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.store.results import WARM_UP, add_settings, append_rows
-from benchmarks.common.store.run_folder import VARIABLE, RunFolder
+from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
@@ -135,7 +135,7 @@ def write(options: Options, folder: RunFolder, row: dict, asked: dict, met: dict
             if met:
                 # of the start: who commits while a run goes on changes nothing of it
                 met = met | {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
-                folder.add_met(met)
+                folder.add_resolved(met)
             row = row | {"settings": add_settings(options.results, asked, met)}
         append_rows(options.results, "runs", [row])
     finally:  # also on a full disk, where the line is all that is left
@@ -155,7 +155,7 @@ def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, 
     signals: list[int] = []
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
-    told = {VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
+    told = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
     told["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_job.sh
     with open(folder.log, "ab") as log:  # a batch job appends to it too
         log.write(f"$ {' '.join(command)}\n".encode())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.common.store.run_folder import VARIABLE
+from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE
 
 
 class Cores:
@@ -68,7 +68,7 @@ class Guests:
 
     def _is_foreign(self, pid: int) -> bool:
         try:
-            return psutil.Process(pid).environ().get(VARIABLE) != self.run_dir
+            return psutil.Process(pid).environ().get(RUN_DIR_VARIABLE) != self.run_dir
         except psutil.AccessDenied:  # another user's
             return True
         except psutil.Error:

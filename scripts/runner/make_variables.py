@@ -55,7 +55,7 @@ def read_variables() -> Given:
     flags = ["--config", os.environ.get("CONFIG") or default_config()]
     flags += ["--data", os.environ["DATA"]] if text["DATA"] else []
     machine.node_rank()
-    machine.number("CPUS_PER_TASK", "a number of cores")
+    machine.number_from_env("CPUS_PER_TASK", "a number of cores")
     if not text["RESULTS"].isprintable():  # the plan prints it on a line, which a launcher reads
         raise UserError(
             f"RESULTS is {text['RESULTS']!r}, which has a line end or another unprintable character; choose another"
@@ -87,7 +87,7 @@ def read_variables() -> Given:
 
 def default_config() -> str:
     """A smoke test where neither this machine nor a job's nodes have GPUs."""
-    num_gpus = machine.number("GPUS_PER_NODE", "a number of GPUs", least=0)
+    num_gpus = machine.number_from_env("GPUS_PER_NODE", "a number of GPUs", least=0)
     num_gpus = machine.num_gpus() if num_gpus is None else num_gpus
     return "configs/imagenet-bench.yaml" if num_gpus else "configs/smoke.yaml"
 

@@ -18,7 +18,7 @@ import psutil
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config, load_config, whole_batch
+from benchmarks.common.config.config import Config, load_config, resolve_global_batch
 from benchmarks.common.dist.layout import Split
 from benchmarks.common.dist.precision import met_precision
 from benchmarks.common.system import machine
@@ -58,10 +58,12 @@ def settled(strategy: str, config: Config, num_devices: int) -> Config:
     where the run itself says what is wrong with it."""
     with contextlib.suppress(UserError):
         mixed = preflight.is_mixed(strategy)
-        precision = met_precision(config.precision, machine.capability() or NEWEST, mixed)
-        split = tell_of(strategy)(whole_batch(config, num_devices), num_devices)
-        return dataclasses.replace(whole_batch(config, split.num_shards * split.num_stages), precision=precision)
-    return whole_batch(config, num_devices)
+        precision = met_precision(config.precision, machine.min_compute_capability() or NEWEST, mixed)
+        split = tell_of(strategy)(resolve_global_batch(config, num_devices), num_devices)
+        return dataclasses.replace(
+            resolve_global_batch(config, split.num_shards * split.num_stages), precision=precision
+        )
+    return resolve_global_batch(config, num_devices)
 
 
 def tell_of(strategy: str) -> Tell:
@@ -75,8 +77,8 @@ def loader_bytes(config: Config, split: Split) -> int:
     if config.loader == "synthetic":
         return 0
     as_ranks = split.num_shards if split.whole_batch else 1  # one process gets the workers that ranks would have
-    num_workers = machine.num_workers(config.workers, on_gpu=True) * as_ranks
-    num_batches = LOADERS * (num_workers * PREFETCHED + IN_USE) + 1 + max(1, config.prefetch)
+    resolve_num_workers = machine.resolve_num_workers(config.workers, on_gpu=True) * as_ranks
+    num_batches = LOADERS * (resolve_num_workers * PREFETCHED + IN_USE) + 1 + max(1, config.prefetch)
     return num_batches * config.global_batch * 3 * config.image_size**2
 
 
@@ -98,7 +100,7 @@ def refusal(config: Config, tell: Tell, num_devices: int, memory_bytes: float, f
         )
     waiting = loader_bytes(config, split)
     if waiting > free_bytes:
-        fit = int(machine.num_workers(config.workers, on_gpu=True) * free_bytes / waiting)
+        fit = int(machine.resolve_num_workers(config.workers, on_gpu=True) * free_bytes / waiting)
         return (
             f"the loaders need {waiting / 1e9:.1f} GB of memory for images that wait, and {free_bytes / 1e9:.1f} are "
             f"free; use --workers {fit} or a smaller batch"

@@ -3,7 +3,7 @@
 import difflib
 import typing
 
-from benchmarks.common.config.config import TYPES
+from benchmarks.common.config.config import FIELD_TYPES
 from benchmarks.common.system.errors import UserError
 
 BOOLEANS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
@@ -11,7 +11,7 @@ BOOLEANS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "
 
 def value_flags(key: str, text: str) -> list[str]:
     """The flags that give field `key` the value `text`. Raises UserError where it is not of the field's type."""
-    flag, wanted = f"--{key.replace('_', '-')}", TYPES[key]
+    flag, wanted = f"--{key.replace('_', '-')}", FIELD_TYPES[key]
     if typing.get_origin(wanted) is typing.Union and text != "auto":
         wanted = typing.get_args(wanted)[0]
     if wanted is bool:

@@ -63,10 +63,10 @@ def is_mixed(strategy: str) -> bool:
     return any(line.split("#")[0].strip() == "MIXED = True" for line in text.splitlines())
 
 
-def all_ranks(strategy: str, ranks_here: int) -> tuple[int, int]:
+def ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
     """(ranks, nodes) in all that a strategy has: those of one node where its launcher says `on_one_node`."""
     lines = (ROOT / "launchers" / f"{strategy}.sh").read_text(encoding="utf-8").splitlines()
-    return (ranks_here, 1) if "on_one_node" in lines else machine.all_ranks(ranks_here)
+    return (ranks_here, 1) if "on_one_node" in lines else machine.ranks_and_nodes(ranks_here)
 
 
 def check_reach(strategies: Sequence[str]) -> None:
@@ -78,7 +78,7 @@ def check_reach(strategies: Sequence[str]) -> None:
         obeyed = {"horovod_ddp": ["HOSTS"], "slurm": ["NODES", "TASKS_PER_NODE"]}.get(name, [])
         obeyed = [*obeyed, "NODES", "TASKS_PER_NODE"] if allocated else obeyed
         ignored = [each for each in given if each not in obeyed]
-        if ignored and all_ranks(name, 0) != (0, 1):
+        if ignored and ranks_and_nodes(name, 0) != (0, 1):
             how = (
                 "make bench-horovod_ddp takes it" if ignored[0] == "HOSTS" else "make slurm-all and bench-slurm take it"
             )
@@ -91,7 +91,7 @@ def other_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str
     mixed = [name for name in strategies if is_mixed(name)]
     if not mixed or CORE[0] not in strategies:
         return []
-    capability = machine.capability()
+    capability = machine.min_compute_capability()
     try:
         precision = met_precision(config.precision, capability, mixed=True)
     except UserError:  # the runs will say it
@@ -107,7 +107,7 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
     variable: what the user would change.
     """
     num_gpus, num_cores, most = machine.num_gpus(), machine.num_cores(), max(ranks)
-    total = [machine.all_ranks(number)[0] for number in ranks]
+    total = [machine.ranks_and_nodes(number)[0] for number in ranks]
     batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
     for batch, number in itertools.product(batches, total):
         if batch % number:
@@ -139,7 +139,7 @@ def check_rendezvous() -> None:
 
     With either, torchrun would wait for ever.
     """
-    if (machine.number("NNODES", "a number of nodes") or 1) < 2:
+    if (machine.number_from_env("NNODES", "a number of nodes") or 1) < 2:
         return
     endpoint = os.environ.get("RDZV_ENDPOINT", "")
     host, _, port = endpoint.rpartition(":")

@@ -14,7 +14,7 @@ import dataclasses
 import math
 import random
 
-from benchmarks.common.config.config import Config, whole_batch
+from benchmarks.common.config.config import Config, resolve_global_batch
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 
 SEED = 0
@@ -40,7 +40,7 @@ def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
     behind the last one, so that loaders prefetch in it as in the others.
     """
     num_train = int(fingerprint.split("-")[1]) if fingerprint else IMAGENET_TRAIN_IMAGES  # classes, training images
-    steps = config.steps or num_train // whole_batch(config, ranks).global_batch
+    steps = config.steps or num_train // resolve_global_batch(config, ranks).global_batch
     needed = 1 + config.warmup_steps + (config.windows + 1) * config.window_steps
     epochs = config.epochs
     if 0 < needed <= steps:

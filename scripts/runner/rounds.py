@@ -48,7 +48,7 @@ def check(runs: Sequence[Run], given: Given) -> None:
     if not open_ended(given):
         return
     name = "UNTIL" if given.until is not None else "BUDGET"
-    if machine.all_ranks(1)[1] > 1 and machine.number("NNODES", "a number of nodes"):
+    if machine.ranks_and_nodes(1)[1] > 1 and machine.number_from_env("NNODES", "a number of nodes"):
         raise UserError(f"{name} is for one machine or Slurm: nodes of torchrun have to agree; give REPEATS")
     if given.until is not None and len({run.key for run in runs if run.round == 1}) < 2:
         raise UserError("UNTIL is the width of ratios, so that it needs two strategies or more; BUDGET goes with one")

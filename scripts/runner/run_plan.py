@@ -18,8 +18,8 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import ask, seed_of, settings_hash
-from benchmarks.common.data.fingerprint import known_fingerprint
+from benchmarks.common.config.settings import requested_settings, seed_of_round, settings_hash
+from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.packed import has_files, open_packs
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -78,7 +78,7 @@ def make_run(
     """
     seeds = [config.seed + n for n in range(num_seeds)]
     if seeds:
-        config = dataclasses.replace(config, seed=seed_of({"seeds": seeds}, number))
+        config = dataclasses.replace(config, seed=seed_of_round({"seeds": seeds}, number))
     ranks_here = ranks_here or given.ranks_here
     threads = threads or machine.threads_per_rank(ranks_here)
     if given.limit_s is not None:
@@ -86,8 +86,8 @@ def make_run(
     if config.checkpoint_dir:
         own = Path(config.checkpoint_dir) / f"{strategy}-{number}"
         config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
-    place = (ranks_here, 1) if one_node else preflight.all_ranks(strategy, ranks_here)
-    asked = ask(config, strategy, *place, threads, images_of(config))
+    place = (ranks_here, 1) if one_node else preflight.ranks_and_nodes(strategy, ranks_here)
+    asked = requested_settings(config, strategy, *place, threads, images_of(config))
     asked |= {"seeds": seeds} if seeds else {}
     # a cluster's nodes are known to the launcher only: what was said of them stands for them
     asked |= {name.lower(): os.environ[name] for name in OF_A_CLUSTER if os.environ.get(name)}
@@ -129,7 +129,7 @@ def _fingerprint(data: str, pack: str = "") -> str:
     if pack and not has_files(data):
         return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
     preflight.check_data(data)
-    return known_fingerprint(Path(data))
+    return cached_fingerprint(Path(data))
 
 
 def bench(given: Given) -> list[Run]:
@@ -149,7 +149,10 @@ def bench(given: Given) -> list[Run]:
 
 def baselines_in_other_precisions(given: Given, config: Config, strategies: Sequence[str]) -> list[Point]:
     """The baselines in other precisions, which mixed ones among the strategies are measured by."""
-    share, is_one = machine.threads_per_rank(given.ranks_here), machine.all_ranks(given.ranks_here) == (1, 1)
+    share, is_one = (
+        machine.threads_per_rank(given.ranks_here),
+        machine.ranks_and_nodes(given.ranks_here) == (1, 1),
+    )
     return [
         (
             name,
@@ -240,7 +243,7 @@ def begin(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str
     They are the interface between commits: a launcher of any checkout can be started with them.
     """
     folder = RunFolder.create(results, run.strategy, run.round)
-    folder.write_asked(run.config, run.asked, run.flags)
+    folder.write_requested(run.config, run.asked, run.flags)
     told = {
         "RUN_ID": folder.run_id,
         "RESULTS": str(folder.results),

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 
-from benchmarks.common.data.mapped_arrays import CUT_SHORT
+from benchmarks.common.data.mapped_arrays import TRUNCATED_FILE_HELP
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner.telemetry import Sampler
@@ -133,7 +133,7 @@ def killed_rank(log: str) -> str | None:
 
 
 def killed(rank: object, signum: int) -> str:
-    why = {signal.SIGKILL: ", possibly out of memory", signal.SIGBUS: f" (bus error): {CUT_SHORT}"}
+    why = {signal.SIGKILL: ", possibly out of memory", signal.SIGBUS: f" (bus error): {TRUNCATED_FILE_HELP}"}
     return f"rank {rank}: signal {signum}{why.get(signum, '')}"
 
 

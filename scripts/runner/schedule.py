@@ -16,11 +16,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.store.results import SCHEMA, WARM_UP, add_settings, append_rows, read_table, write_whole
+from benchmarks.common.store.results import (
+    SCHEMA,
+    WARM_UP,
+    add_settings,
+    append_rows,
+    read_table,
+    write_text_atomically,
+)
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, read_regular
-from benchmarks.common.system.forward_signals import ENDING_SIGNALS, Relay, relay
+from benchmarks.common.system.files import locked, read_regular_file
+from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwarder, forward_signals
 from scripts.runner import processes
 from scripts.runner.attempt_row import as_warm_up, known_before
 from scripts.runner.run_plan import Run, begin, python
@@ -41,7 +48,7 @@ def suite(
     """
     draw = [python(), "-m", report[0], "--results", results, *report[1:]]
     all_ok = True
-    with claimed(results), relay() as children:
+    with claimed(results), forward_signals() as children:
         link_latest(results)
         began, num_done = time.monotonic(), 0
         for of_round in rounds:
@@ -77,7 +84,7 @@ def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str
 def run_each(
     runs: Sequence[Run],
     results: Path,
-    children: Relay,
+    children: SignalForwarder,
     after_run: Callable[[Run, RunFolder], None] | None = None,
     *,
     before_run: Callable[[Run, RunFolder], None] | None = None,
@@ -105,7 +112,12 @@ def run_each(
 
 
 def start(
-    run: Run, folder: RunFolder, told: dict[str, str], children: Relay, checkout: Path = ROOT, stdout: int | None = None
+    run: Run,
+    folder: RunFolder,
+    told: dict[str, str],
+    children: SignalForwarder,
+    checkout: Path = ROOT,
+    stdout: int | None = None,
 ) -> int:
     """Start a run's launcher, of whatever checkout, and leave nothing of it but its row; returns the exit code."""
     launcher = checkout / "launchers" / f"{run.strategy}.sh"
@@ -152,7 +164,7 @@ def claimed(results: Path) -> Iterator[None]:
         except TimeoutError:
             raise UserError(f"{results} is in use {by_whom(results)}; choose another RESULTS=") from None
         os.set_inheritable(lock, True)
-        write_whole(results / ".holder", f"{os.getpid()} {socket.gethostname()}\n")
+        write_text_atomically(results / ".holder", f"{os.getpid()} {socket.gethostname()}\n")
         record_lost(results)
         yield
 
@@ -160,7 +172,7 @@ def claimed(results: Path) -> Iterator[None]:
 def by_whom(results: Path) -> str:
     """Which process has the set, such as 'by process 123', as far as its .holder says."""
     try:
-        pid, host = read_regular(results / ".holder", HOLDER_BYTES).decode().split()
+        pid, host = read_regular_file(results / ".holder", HOLDER_BYTES).decode().split()
     except (OSError, ValueError):
         return "by another process"
     elsewhere = host != socket.gethostname()
@@ -200,7 +212,7 @@ def lost_row(folder: RunFolder) -> dict:
 def left_by_attempt(folder: RunFolder) -> dict:
     """What the attempt knew of the row: all of it, with a status, where the run had ended; {} where none began."""
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads(read_regular(folder.unrecorded, LOST_ROW_BYTES))
+        found = json.loads(read_regular_file(folder.unrecorded, LOST_ROW_BYTES))
         return found if isinstance(found, dict) else {}
     return {}
 
@@ -225,7 +237,7 @@ def link_latest(results: Path) -> None:
         link.replace(latest)
 
 
-def describe(results: Path, run: Run, children: Relay, interpreter: str = "") -> None:
+def describe(results: Path, run: Run, children: SignalForwarder, interpreter: str = "") -> None:
     """Say in the set what its numbers depend on, once; by the interpreter that the runs have, where it is another."""
     if not (results / "environment.json").exists():
         told = os.environ | run.variables | {"CONFIG": run.config.config}

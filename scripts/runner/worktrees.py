@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.runner import source_version
@@ -51,7 +51,7 @@ def why_not_startable(commit: str, strategy: str) -> str:
 
 
 def is_on_one_node(commit: str, strategy: str) -> bool:
-    """Whether the commit's launcher says so: see preflight.all_ranks, which reads this checkout's."""
+    """Whether the commit's launcher says so: see preflight.ranks_and_nodes, which reads this checkout's."""
     return "on_one_node" in git("show", f"{commit}:launchers/{strategy}.sh").splitlines()
 
 
@@ -66,7 +66,7 @@ def fields_of(commit: str) -> frozenset[str]:
 def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collection[str]) -> None:
     """The configuration of a run for code that knows these fields: every one, as its defaults may be others."""
     known = {name: value for name, value in values.items() if name in fields and name != "config"}
-    write_whole(folder.config, yaml.safe_dump(known, sort_keys=False))
+    write_text_atomically(folder.config, yaml.safe_dump(known, sort_keys=False))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pandas
 
-from benchmarks.common.config.settings import seed_of
+from benchmarks.common.config.settings import seed_of_round
 from scripts.sets.identity import comparable
 from scripts.sets.result_set import Group
 from scripts.stats.formatting import count, count_of
@@ -68,7 +68,7 @@ def top1(group: Group) -> Top1 | None:
 def seeds(group: Group) -> pandas.Series:
     """The recorded seed of each ok run, as text, by its row."""
     asked = group.identity.asked
-    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of(asked, int(number))))
+    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of_round(asked, int(number))))
 
 
 def about_top1(groups: Sequence[Group]) -> str:

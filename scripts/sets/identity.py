@@ -2,8 +2,8 @@
 
     from scripts.sets.identity import Identity, differing, comparable
 
-Everything that a run was asked and everything that it met counts, but for settings.NOT_COUNTED;
-SOURCE is named and separates nothing. What else may differ, and where, is said once, below.
+Everything that a run was asked and everything that it met counts, but for settings.NOT_COMPARED;
+SOURCE_FIELDS is named and separates nothing. What else may differ, and where, is said once, below.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.config.settings import SOURCE, Shape, counted
+from benchmarks.common.config.settings import SOURCE_FIELDS, Shape, compared_fields
 from scripts.stats.formatting import show
 
 MET = " met"  # ends the name of a met field that was also asked: `precision` was asked, `precision met` came of it
@@ -46,9 +46,9 @@ class Identity:
 
     @functools.cached_property
     def fields(self) -> dict[str, object]:
-        """Every field that counts; SOURCE is not among them, and a met field that was also asked ends in MET."""
+        """Every field that counts; SOURCE_FIELDS is not among them, and a met field that was also asked ends in MET."""
         asked, met = (
-            {name: value for name, value in counted(half).items() if name not in SOURCE}
+            {name: value for name, value in compared_fields(half).items() if name not in SOURCE_FIELDS}
             for half in (self.asked, self.met)
         )
         if not self.recorded:  # the values in the file are not known, so that its name is all there is
@@ -61,7 +61,7 @@ class Identity:
 
     @property
     def met_something(self) -> bool:
-        return any(name not in SOURCE for name in self.met)
+        return any(name not in SOURCE_FIELDS for name in self.met)
 
 
 def without(identity: Identity, names: Collection[str]) -> str:
@@ -144,7 +144,9 @@ def unlike(one: Identity, other: Identity) -> list[str]:
 def asked_the_same(one: Identity, other: Identity, but: Collection[str] = ()) -> bool:
     """Whether two groups were asked the same of their strategies, but for these fields."""
     own = {"strategy", *but}
-    halves = ({name: value for name, value in counted(each.asked).items() if name not in own} for each in (one, other))
+    halves = (
+        {name: value for name, value in compared_fields(each.asked).items() if name not in own} for each in (one, other)
+    )
     return _text(next(halves)) == _text(next(halves))
 
 
@@ -178,6 +180,6 @@ def computes_in(identity: Identity) -> str | None:
 def same_asked(row: Identity, group: Identity) -> bool:
     """Whether a run that met nothing belongs to a group; where it was not recorded, by all that is known of it."""
     if row.recorded and group.recorded:
-        return _text(counted(row.asked)) == _text(counted(group.asked))
+        return _text(compared_fields(row.asked)) == _text(compared_fields(group.asked))
     known = {name: value for name, value in row.fields.items() if name in group.fields}
     return not row.recorded and all(show(value) == show(group.fields[name]) for name, value in known.items())

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table, write_json
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 from scripts.sets.recorded_settings import read_halves
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import file_inside
@@ -76,7 +76,7 @@ def read_manifest(folder: Path) -> dict:
     """The manifest of a published set. Raises UserError where there is none, or one that this suite cannot read."""
     path = folder / NAME
     try:
-        found = json.loads(read_regular(path, LIMIT_BYTES))
+        found = json.loads(read_regular_file(path, LIMIT_BYTES))
         schema, runs, files = found["schema"], found["runs"], found["files"]
         whole = isinstance(found["commit"], str) and isinstance(files, dict) and isinstance(runs, list) and bool(runs)
         whole = whole and all(map(_is_whole, runs))

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.config.settings import SOURCE
+from benchmarks.common.config.settings import SOURCE_FIELDS
 from benchmarks.common.system.errors import UserError
 from scripts.sets.identity import Identity, differing, same_work, unlike
 from scripts.sets.recorded_settings import by_columns
@@ -22,7 +22,7 @@ from scripts.stats.intervals import RatioEstimate
 from scripts.stats.two_days import DaySpread, between, day_spread
 
 # What two sets are often compared for: told of, and no reason to refuse.
-TOLD = ("torch", "torchvision", "python", "cuda", "cudnn", "pillow", "decoder_version", *SOURCE, "config")
+TOLD = ("torch", "torchvision", "python", "cuda", "cudnn", "pillow", "decoder_version", *SOURCE_FIELDS, "config")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> Non
     names = differing([one, other])
     _refuse(title, one, other, [name for name in names if name not in TOLD], anyway)
     told = [name for name in names if name in TOLD]
-    told += [name for name in SOURCE if one.met.get(name) != other.met.get(name)]
+    told += [name for name in SOURCE_FIELDS if one.met.get(name) != other.met.get(name)]
     if told:
         print(f"note: {title}: A and B differ in {_differences(one, other, told)}", file=sys.stderr)
 

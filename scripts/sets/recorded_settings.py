@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas
 
-from benchmarks.common.config.settings import SCHEMA, counted
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.config.settings import SCHEMA, compared_fields
+from benchmarks.common.system.files import read_regular_file
 from scripts.sets.identity import Identity
 from scripts.sets.safe_names import WORD, file_inside
 from scripts.stats.formatting import count
@@ -59,7 +59,7 @@ def read_halves(table: pandas.DataFrame) -> tuple[dict[str, Identity], set[str]]
 
 def halves(identity: Identity) -> str:
     """What counts of both halves, as text that is equal for equal ones."""
-    return json.dumps([counted(identity.asked), counted(identity.met)], sort_keys=True)
+    return json.dumps([compared_fields(identity.asked), compared_fields(identity.met)], sort_keys=True)
 
 
 def read_identity(asked: str, met: str) -> Identity | None:
@@ -93,7 +93,7 @@ def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
     if file is None:
         return None, ""
     try:
-        told = json.loads(read_regular(file, LIMIT_BYTES))
+        told = json.loads(read_regular_file(file, LIMIT_BYTES))
         if not isinstance(told["schema"], int) or told["schema"] > SCHEMA:
             return None, f"a settings.json is of schema {told['schema']}, this suite reads up to {SCHEMA}: update it"
         identity = Identity(dict(told["asked"]), dict(told.get("met") or {}))

@@ -16,9 +16,9 @@ import numpy
 import pandas
 
 from benchmarks.common.config.settings import settings_hash
-from benchmarks.common.store.results import STATUSES, TABLES, WARM_UP, numbered_table
+from benchmarks.common.store.results import STATUSES, TABLES, WARM_UP, read_numbered_table
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 from scripts.sets.contradictions import contradictions
 from scripts.sets.identity import Identity, asked_the_same, computes_in, labels, same_asked, same_share, same_work
 from scripts.sets.recorded_settings import halves, identities, read_halves
@@ -250,14 +250,14 @@ def _table(path: Path, name: str) -> pandas.DataFrame:
 def _numbered(path: Path, name: str) -> tuple[pandas.DataFrame, list[int]]:
     """A table, and the line of each row. Raises UserError where it cannot be read."""
     try:
-        return numbered_table(path, name)
+        return read_numbered_table(path, name)
     except OSError as error:
         raise UserError(f"cannot read the results in {path}: {error}") from None
 
 
 def _read_environment(path: Path) -> dict:
     try:
-        found = json.loads(read_regular(path, LIMIT_BYTES))
+        found = json.loads(read_regular_file(path, LIMIT_BYTES))
         if isinstance(found, dict):
             kinds = {"num_cores": int, "measured_peak": dict, "packages": dict, "variables": dict}
             return {key: value for key, value in found.items() if isinstance(value, kinds.get(key, object))}

@@ -13,9 +13,9 @@ from PIL import Image
 from tqdm import tqdm
 
 from benchmarks.common.data.decode import open_image
-from benchmarks.common.data.listing import Listing
+from benchmarks.common.data.listing import ImageListing
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 
 CHUNK, CHUNK_BYTES = 128, 1 << 26  # images that are written, and lost by a kill, together: whichever comes first
 SHORT_SIDE, QUALITY = 256, 90
@@ -40,7 +40,7 @@ class Chunk:
         return len(self.sizes) >= CHUNK or sum(self.sizes) >= CHUNK_BYTES
 
 
-def encoded(listing: Listing, kind: str, num_done: int, began_ns: int) -> Iterator[Chunk]:
+def encoded(listing: ImageListing, kind: str, num_done: int, began_ns: int) -> Iterator[Chunk]:
     """The images from number num_done on, in order, made by all cores a little ahead of what is written.
 
     Raises UserError for a file that was written after began_ns: it may have been read half old, half new.
@@ -86,7 +86,7 @@ def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
     for a fault of the disk or a permission, and UserError where memory is short: the image itself may be good.
     """
     try:
-        content = read_regular(path, LARGEST_IMAGE_BYTES)
+        content = read_regular_file(path, MAX_IMAGE_BYTES)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EFBIG):
             raise

@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import replace_whole
-from benchmarks.common.system.gpus import BUILDS, fitting_build, look
+from benchmarks.common.system.files import replace_atomically
+from benchmarks.common.system.gpus import BUILDS, choose_build, query_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = "installed-from"  # in the environment: the words that say what was installed
@@ -42,7 +42,7 @@ def main(venv: Path) -> None:
     record = venv / RECORD
     record.unlink(missing_ok=True)
     installer = install(venv / "bin/python", words)
-    replace_whole(record, lambda file: file.write(f"{' '.join(words)}\n".encode()))
+    replace_atomically(record, lambda file: file.write(f"{' '.join(words)}\n".encode()))
     print(f"setup: {installer} had the packages in place after {time.monotonic() - started_s:.0f} s", flush=True)
 
 
@@ -56,7 +56,7 @@ def chosen(torch: str, locked: bool) -> tuple[list[str], str]:
         if locks and locked:
             return ["-r", locks[0]], f"TORCH={torch}"
         return ["-r", "requirements.txt", f"torch=={torch}"], f"TORCH={torch}, without a lock"
-    build, why = fitting_build(look())
+    build, why = choose_build(query_gpus())
     if locked:
         return ["-r", build.lock], f"torch {build.torch}: {why}"
     return ["-r", "requirements.txt", build.versions], f"{why}; LOCK=no"

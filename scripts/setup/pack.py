@@ -25,13 +25,13 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.fingerprint import known_fingerprint
-from benchmarks.common.data.listing import Listing, is_current, list_images
-from benchmarks.common.data.mapped_arrays import ALIGNED, Damaged, checksum, header
-from benchmarks.common.data.packed import VERSION, WHAT, Pack, note_checked, pack_path
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.data.fingerprint import cached_fingerprint
+from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
+from benchmarks.common.data.mapped_arrays import ALIGNED, DamagedFile, checksum, file_header
+from benchmarks.common.data.packed import FILE_KIND, VERSION, PackedSource, note_checked, pack_path
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, no_follow, sync_folder
+from benchmarks.common.system.files import locked, open_no_follow, sync_folder
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
 
@@ -54,7 +54,7 @@ def main(options: Options) -> None:
     try:
         check_image_folder(root)
         listings = {part: list_images(root / part) for part in ("train", "val")}
-        fingerprint = known_fingerprint(root)
+        fingerprint = cached_fingerprint(root)
     except ValueError as error:
         raise UserError(str(error)) from None
     except OSError as error:
@@ -75,13 +75,13 @@ def is_whole(path: Path, fingerprint: str) -> bool:
     if not path.exists():
         return False
     try:
-        pack = Pack(path)
+        pack = PackedSource(path)
         if (pack.metadata["fingerprint"], pack.metadata["part"]) != (fingerprint, path.stem):
             if os.environ.get("PACKED"):
                 raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
-            raise Damaged("it is of other images")
+            raise DamagedFile("it is of other images")
         pack.check(f"checking {path.name}")
-    except (OSError, Damaged, KeyError, ValueError) as error:
+    except (OSError, DamagedFile, KeyError, ValueError) as error:
         print(f"{path} is written anew: {error}")
         return False
     note_checked(path)
@@ -89,7 +89,7 @@ def is_whole(path: Path, fingerprint: str) -> bool:
     return True
 
 
-def told_size(config: Config, part: str, listing: Listing) -> int:
+def told_size(config: Config, part: str, listing: ImageListing) -> int:
     """Bytes that packing will take, from a sample; says them. What a stopped run has written is not counted again."""
     some = range(0, len(listing), max(1, len(listing) // SAMPLE))
     with ThreadPoolExecutor() as pool:
@@ -126,13 +126,13 @@ def alone(path: Path) -> Iterator[None]:
         yield
 
 
-def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_ns: int) -> None:
+def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, began_ns: int) -> None:
     """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header.
 
     Raises UserError where the folder changed since it was listed, or one of its files since began_ns.
     """
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
-    metadata = {"what": WHAT, "version": VERSION, "kind": kind, "part": listing.folder.name}
+    metadata = {"what": FILE_KIND, "version": VERSION, "kind": kind, "part": listing.folder.name}
     metadata |= {"fingerprint": fingerprint, "classes": json.dumps(listing.classes)}
     room = HEADER_ROOM + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
     plan = json.dumps([metadata, listing.times, room])
@@ -142,10 +142,10 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_
     if done:
         print(f"going on after {sum(len(chunk.sizes) for chunk in done)} images")
     try:
-        write_whole(journal, "\n".join([plan, *map(note, done)]) + "\n")  # without a note that was cut off
+        write_text_atomically(journal, "\n".join([plan, *map(note, done)]) + "\n")  # without a note that was cut off
         with (
-            open(part, "r+b" if done else "wb", opener=no_follow) as file,
-            open(journal, "a", opener=no_follow) as notes,
+            open(part, "r+b" if done else "wb", opener=open_no_follow) as file,
+            open(journal, "a", opener=open_no_follow) as notes,
         ):
             sync_folder(part.parent)  # or a power cut could leave the journal without the file
             file.truncate(written)
@@ -168,7 +168,9 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_
     print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
 
 
-def write_images(file: BinaryIO, notes: TextIO, listing: Listing, made: Iterable[chunks.Chunk]) -> list[chunks.Chunk]:
+def write_images(
+    file: BinaryIO, notes: TextIO, listing: ImageListing, made: Iterable[chunks.Chunk]
+) -> list[chunks.Chunk]:
     """Write each chunk while the next is made; returns them. Raises UserError where the folder has changed."""
     written, look_again = [], time.monotonic() + LOOK_AGAIN_S
 
@@ -190,16 +192,16 @@ def write_images(file: BinaryIO, notes: TextIO, listing: Listing, made: Iterable
     return written
 
 
-def refuse_changed(listing: Listing) -> None:
-    if not is_current(listing.folder, json.loads(listing.times)):
+def refuse_changed(listing: ImageListing) -> None:
+    if not is_unchanged(listing.folder, json.loads(listing.times)):
         raise UserError(f"{listing.folder} changed while it was packed; run make pack again")
 
 
 def check_written(part: Path, journal: Path) -> None:
     """Read the finished file back, also what an earlier run wrote of it. Raises UserError, and drops the journal."""
     try:
-        Pack(part).check(f"checking {part.name}")
-    except (OSError, Damaged) as error:
+        PackedSource(part).check(f"checking {part.name}")
+    except (OSError, DamagedFile) as error:
         journal.unlink()
         raise UserError(f"{part} is not as it was written: {error}; is its disk sound? run make pack again") from None
 
@@ -220,7 +222,9 @@ def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
     return found
 
 
-def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: list[chunks.Chunk], room: int) -> None:
+def finish(
+    file: BinaryIO, metadata: dict[str, str], listing: ImageListing, done: list[chunks.Chunk], room: int
+) -> None:
     """The tables after the images, and at last the header before them."""
     sizes = numpy.concatenate([chunk.sizes for chunk in done]).astype("<i8")
     tables = {
@@ -238,7 +242,7 @@ def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: lis
         file.write(table.tobytes())
     flush(file)
     file.seek(0)
-    file.write(header(metadata, layout, room))
+    file.write(file_header(metadata, layout, room))
     flush(file)
 
 

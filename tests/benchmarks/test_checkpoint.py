@@ -469,11 +469,11 @@ def test_a_training_goes_on_with_its_images(trained, tmp_path, monkeypatch, caps
     config, saved = trained
     config = dataclasses.replace(config, resume=True)
     folder = RunFolder(tmp_path)
-    folder.write_asked(config, {"fingerprint": "4-40-23-abc"})
+    folder.write_requested(config, {"fingerprint": "4-40-23-abc"})
     monkeypatch.setenv("RUN_DIR", str(tmp_path))
     path, known = Path("last.pt"), saved | {"settings": trained_with(config)}
     assert compare_settings(path, known, config) == compare_settings(path, saved, config) == ""
-    folder.write_asked(config, {"fingerprint": "4-41-23-def"})
+    folder.write_requested(config, {"fingerprint": "4-41-23-def"})
     with pytest.raises(UserError, match="this run has fingerprint 4-41-23-def, not 4-40-23-abc"):
         compare_settings(path, known, config)
     assert capsys.readouterr().out == ""

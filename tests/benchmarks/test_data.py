@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, refusal, save, spoil
 
-from benchmarks.common.data.loaders import GlobalBatches
+from benchmarks.common.data.loaders import GlobalBatchSampler
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 
@@ -24,7 +24,7 @@ def dealt(num_images, global_batch, num_steps, num_shards, epoch=0, shuffle=True
     """indices[shard][step]: what each shard reads."""
     shares = []
     for shard in range(num_shards):
-        batches = GlobalBatches(num_images, global_batch, num_steps, shard, num_shards, shuffle, seed=3)
+        batches = GlobalBatchSampler(num_images, global_batch, num_steps, shard, num_shards, shuffle, seed=3)
         batches.epoch, batches.start_step = epoch, start_step
         shares.append([[index for _, _, index in batch] for batch in batches])
     return shares
@@ -229,12 +229,12 @@ def test_synthetic_batches_need_no_files_and_differ_by_rank():
 def test_workers_auto_is_a_number_that_the_row_holds(tiny_data, monkeypatch):
     """Protects a rank's own core: none for loading without a GPU, all but one beside one."""
     train, _ = loaders(tiny_data, workers="auto")
-    assert train.met["workers"] == 0 and "workers" not in loaders(tiny_data, workers=2)[0].met
+    assert train.resolved["workers"] == 0 and "workers" not in loaders(tiny_data, workers=2)[0].resolved
     monkeypatch.setenv("THREADS_PER_RANK", "8")
-    assert [machine.num_workers("auto", on_gpu) for on_gpu in (True, False)] == [7, 0]
-    assert machine.num_workers(3, on_gpu=True) == 3
+    assert [machine.resolve_num_workers("auto", on_gpu) for on_gpu in (True, False)] == [7, 0]
+    assert machine.resolve_num_workers(3, on_gpu=True) == 3
     monkeypatch.setenv("THREADS_PER_RANK", "1")
-    assert machine.num_workers("auto", on_gpu=True) == 1
+    assert machine.resolve_num_workers("auto", on_gpu=True) == 1
 
 
 def test_a_killed_worker_is_named_and_nobody_waits_for_it(tiny_data):

@@ -20,7 +20,7 @@ import torch.multiprocessing as mp
 from benchmarks import model_parallel, single
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import Shape
-from benchmarks.common.data.decode import resolved_decoder
+from benchmarks.common.data.decode import resolve_decoder
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.agreement import count_devices, identities
 from benchmarks.common.dist.devices import Worker, all_reduce_sum
@@ -120,7 +120,7 @@ def test_a_run_tells_what_it_met(config, run_dir):
     met, row = told["met"], told["row"]
     for package in ("torch", "torchvision", "pillow"):
         assert met[package].split("+")[0] == importlib.metadata.version(package)
-    assert row["decoder"] == met["decoder"] == resolved_decoder(config)
+    assert row["decoder"] == met["decoder"] == resolve_decoder(config)
     library = {"nvimgcodec": "nvidia-nvimgcodec-cu13"}.get(row["decoder"], row["decoder"])
     assert importlib.metadata.version(library).startswith(met["decoder_version"]) and met["decoder_version"]
     assert met.keys() >= {"device_name", "nodes", "threads_per_rank", "python", "cuda", "cudnn"}

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))  # for the ranks, which no pytest started
 
 from benchmarks.common.config.config import Config  # noqa: E402
 from benchmarks.common.config.settings import Shape  # noqa: E402
-from benchmarks.common.data.loaders import MEAN, STD, build_loaders, image_folders  # noqa: E402
+from benchmarks.common.data.loaders import MEAN, STD, build_loaders, open_datasets  # noqa: E402
 from benchmarks.common.dist.devices import Worker, all_reduce_sum  # noqa: E402
 from benchmarks.common.model.model import build_model, build_optimizer  # noqa: E402
 from benchmarks.common.store.results import read_table  # noqa: E402
@@ -98,7 +98,7 @@ def val_row(results: Path, run_id: str) -> dict:
 def plain_loop(data) -> dict:
     """The reference: a plain loop over the files, one image at a time, without our loaders, meters and engine."""
     config = config_of(data, 5)
-    _, images = image_folders(config)
+    _, images = open_datasets(config)
     model = build_model(config, 4, CPU).eval()
     mean, std = (torch.tensor(numbers).view(1, 3, 1, 1) for numbers in (MEAN, STD))
     loss, top1, num_images = 0.0, 0, len(images)

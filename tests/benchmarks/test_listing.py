@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 
 from benchmarks.common.data import fingerprint as fingerprints
 from benchmarks.common.data import listing
-from benchmarks.common.data.fingerprint import fingerprint, known_fingerprint
+from benchmarks.common.data.fingerprint import cached_fingerprint, fingerprint
 from benchmarks.common.data.listing import index_path, list_images
 from benchmarks.common.system.errors import UserError
 from scripts.runner import run_plan
@@ -29,7 +29,7 @@ from scripts.runner.run_status import first_cause
 def own_cache(tmp_path, monkeypatch):
     """A cache of the test's own, in which every listing is worth an index."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
-    monkeypatch.setattr(listing, "WORTH_AN_INDEX", 1)
+    monkeypatch.setattr(listing, "MIN_INDEXED_IMAGES", 1)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def taken(data: Path) -> str:
     return fingerprint(*(list_images(data / part) for part in ("train", "val")))
 
 
-def same(found: listing.Listing, folder: Path) -> bool:
+def same(found: listing.ImageListing, folder: Path) -> bool:
     samples = ImageFolder(str(folder), allow_empty=True).samples
     numbers = range(len(found))
     return [(found.path(n), found.target(n)) for n in numbers] == samples and [*found.targets()] == [
@@ -70,7 +70,7 @@ def test_images_are_those_of_imagefolder_in_its_order_from_the_index_too(settled
     assert same(list_images(folder), folder)
     assert index_path(folder).exists()
     with monkeypatch.context() as patch:
-        patch.setattr(listing, "scan", None)  # the second time nobody may list
+        patch.setattr(listing, "scan_folder", None)  # the second time nobody may list
         assert same(list_images(folder), folder) and len(list_images(folder)) == NUM_TRAIN + 2
 
 
@@ -110,7 +110,7 @@ def test_one_flipped_byte_in_an_index_relabels_nothing(settled):
 
 def test_a_folder_that_was_just_changed_is_not_indexed(settled, monkeypatch):
     """Protects from clocks too coarse to tell a second change from the first."""
-    monkeypatch.setattr(listing, "SETTLED_NS", 2 * 3600 * 10**9)
+    monkeypatch.setattr(listing, "MIN_FOLDER_AGE_NS", 2 * 3600 * 10**9)
     list_images(settled / "train")
     assert not index_path(settled / "train").exists()
 
@@ -118,18 +118,18 @@ def test_a_folder_that_was_just_changed_is_not_indexed(settled, monkeypatch):
 def test_a_cache_that_cannot_be_written_costs_time_only(settled, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert same(list_images(settled / "train"), settled / "train")
-    assert known_fingerprint(settled) == taken(settled)
+    assert cached_fingerprint(settled) == taken(settled)
 
 
 def test_the_fingerprint_is_kept_as_long_as_the_listing(settled, monkeypatch):
     """Protects `a run is of these images`: what is kept is what would be taken."""
     expected = taken(settled)
-    assert known_fingerprint(settled) == expected
+    assert cached_fingerprint(settled) == expected
     with monkeypatch.context() as patch:
         patch.setattr(fingerprints, "_fingerprint_and_stats", None)
-        assert known_fingerprint(settled) == expected
+        assert cached_fingerprint(settled) == expected
     os.link(settled / "val" / "top" / "top 2.JPEG", settled / "val" / "top" / "another.JPEG")
-    assert known_fingerprint(settled) == taken(settled) != expected
+    assert cached_fingerprint(settled) == taken(settled) != expected
 
 
 def test_files_that_are_written_again_have_another_fingerprint(tmp_path):
@@ -145,16 +145,16 @@ def test_files_that_are_written_again_have_another_fingerprint(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"four")
     settle(tmp_path / "set")
-    before = known_fingerprint(tmp_path / "set")
-    kept = listing.cached(tmp_path / "set", "fingerprint")
-    assert before == known_fingerprint(tmp_path / "set") and kept.exists()
+    before = cached_fingerprint(tmp_path / "set")
+    kept = listing.cache_path(tmp_path / "set", "fingerprint")
+    assert before == cached_fingerprint(tmp_path / "set") and kept.exists()
     for path in paths:
         path.write_bytes(b"few")
-    after = known_fingerprint(tmp_path / "set")
+    after = cached_fingerprint(tmp_path / "set")
     assert after == taken(tmp_path / "set") != before
     for spoilt in ("", "[]", "{}", '{"listed": 3', json.dumps(json.loads(kept.read_text()) | {"files": 3})):
         kept.write_text(spoilt)
-        assert known_fingerprint(tmp_path / "set") == after
+        assert cached_fingerprint(tmp_path / "set") == after
 
 
 def test_a_plan_lists_once_and_then_never_again(settled, monkeypatch):

@@ -18,10 +18,10 @@ from support import CPU, ROOT, environment, run_strategy
 from torch._dynamo.utils import counters
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import Shape, ask, settings_hash, shape_in
+from benchmarks.common.config.settings import Shape, requested_settings, settings_hash, shape_in
 from benchmarks.common.dist.devices import Worker, ddp_options
 from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.store.run_folder import VARIABLE, RunFolder
+from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system import compiling
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.train import exit_codes
@@ -41,7 +41,9 @@ def with_options(**options) -> Config:
 def test_an_option_makes_another_run(name):
     """Protects comparisons: runs with and without it are never pooled."""
     other = with_options(**{name: not getattr(SMALL, name)})
-    assert settings_hash(ask(SMALL, "ddp", 2, 1, 1, "")) != settings_hash(ask(other, "ddp", 2, 1, 1, ""))
+    assert settings_hash(requested_settings(SMALL, "ddp", 2, 1, 1, "")) != settings_hash(
+        requested_settings(other, "ddp", 2, 1, 1, "")
+    )
 
 
 def test_options_arrive_where_they_act():
@@ -85,12 +87,12 @@ def test_a_gpu_needs_a_c_compiler_and_triton_too(monkeypatch, tmp_path):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(compiling, "Path", lambda *parts: SimpleNamespace(exists=lambda: True))  # Python's headers
     monkeypatch.setattr(compiling, "find_spec", lambda name: None)
-    assert not compiling.no_compiler(on_gpu=False)
-    assert "needs a C compiler" in compiling.no_compiler(on_gpu=True)
+    assert not compiling.missing_compiler(on_gpu=False)
+    assert "needs a C compiler" in compiling.missing_compiler(on_gpu=True)
     monkeypatch.setenv("CC", "tool")
-    assert "pip install triton" in compiling.no_compiler(on_gpu=True)
+    assert "pip install triton" in compiling.missing_compiler(on_gpu=True)
     monkeypatch.setattr(compiling, "find_spec", lambda name: name)
-    assert not compiling.no_compiler(on_gpu=True)
+    assert not compiling.missing_compiler(on_gpu=True)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_a_row_tells_of_graphs_that_were_not_replayed(tmp_path, monkeypatch):
     monkeypatch.setitem(counters["inductor"], "cudagraph_skips", 3)
     for number, graphs in enumerate((False, True)):
         folder = RunFolder.create(tmp_path, "single", number)
-        monkeypatch.setenv(VARIABLE, str(folder.path))
+        monkeypatch.setenv(RUN_DIR_VARIABLE, str(folder.path))
         Record(with_options(cuda_graphs=graphs), Worker(CPU), 1).finish({}, {})
         assert folder.summary()["row"].get("cudagraph_skips") == (3 if graphs else None)
 
@@ -197,7 +199,8 @@ def test_the_cache_that_torch_chose_when_it_was_imported_is_not_the_users_choice
 
     Mutants: what is set stays; a name of another torch, which this subprocess would find.
     """
-    code = "import os; from benchmarks.common import model, compiling as c; c.prepare_compiler(on_gpu=False); "
+    code = "import os; from benchmarks.common.model import model; from benchmarks.common.system import compiling as c; "
+    code += "c.prepare_compiler(on_gpu=False); "
     command = [sys.executable, "-c", code + "print(os.environ[c.CACHE])"]
     for given in (None, tmp_path / "torchinductor_x"):  # by the import in this process, and in the one before it
         env = environment(XDG_CACHE_HOME=tmp_path / "cache", TMPDIR=tmp_path, **{compiling.CACHE: given})

@@ -29,7 +29,7 @@ from fault_runs import processes_of
 from support import ROOT, draw_images, environment, hear_sigint
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.packed import Pack, pack_path
+from benchmarks.common.data.packed import PackedSource, pack_path
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner.measured_figures import MEASURED, add_rows
@@ -355,7 +355,7 @@ def play_pack(number: int, base: Path, data: Path, rng: random.Random) -> Kill:
         kill.faults.append("the next pack failed")
     else:
         with contextlib.closing(open(path, "rb")):
-            pack = Pack(path)
+            pack = PackedSource(path)
         pack.check("checking")
         if len(pack) != len([*(data / "train").rglob("*.JPEG")]):
             kill.faults.append(f"the pack has {len(pack)} images")

@@ -25,7 +25,7 @@ from fault_runs import Matrix, finish, output_of, processes_of, run, soon, start
 from support import NUM_VAL, ROOT, environment
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import ask, settings_hash
+from benchmarks.common.config.settings import requested_settings, settings_hash
 from benchmarks.common.store.results import TABLES, add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.checkpoint import load_checkpoint
@@ -558,7 +558,7 @@ def test_a_half_written_line_costs_only_itself(matrix, results, capsys):
         assert capsys.readouterr().err == ""
     for table in ("runs", "settings"):
         (results / f"{table}.csv").unlink()
-    asked = ask(Config(), "single", 2, 1, 1, "")
+    asked = requested_settings(Config(), "single", 2, 1, 1, "")
     done = {(settings_hash(asked), 1): "ok"}
     row = {"schema": 1, "run_id": "r", "strategy": "single", "status": "ok", "repeat": 1}
     append_rows(results, "runs", [row | {"settings": add_settings(results, asked)}])

@@ -23,8 +23,8 @@ from hard_images import write_hard
 from support import ROOT, environment, run_strategy
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import NOT_COUNTED, Shape, counted
-from benchmarks.common.data.decode import DECODERS, loads
+from benchmarks.common.config.settings import NOT_COMPARED, Shape, compared_fields
+from benchmarks.common.data.decode import AUTO_DECODERS, import_problem
 from benchmarks.common.dist.devices import set_kernels
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -185,11 +185,11 @@ def test_the_suite_as_it_is_agrees_to_the_last_bit(checkout, tiny_data, tiny_con
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", [*DECODERS, "packed"])
+@pytest.mark.parametrize("source", [*AUTO_DECODERS, "packed"])
 def test_every_decoder_is_proved_over_images_of_every_kind(source, checkout, tiny_config, tmp_path, monkeypatch):
     """Protects bit-identity beyond plain photographs: what a decoder leaves to Pillow, the reference leaves, too."""
-    if source in DECODERS and loads(source):
-        pytest.skip(loads(source))
+    if source in AUTO_DECODERS and import_problem(source):
+        pytest.skip(import_problem(source))
     data, cache, flags = write_hard(tmp_path / "hard data"), tmp_path / "a cache", f"--decoder {source}"
     if source == "packed":
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
@@ -215,7 +215,7 @@ def test_a_set_is_proved_at_its_own_settings_and_once(checkout, tiny_data, tiny_
     assert [(met["num_microbatches"], met["split_size"]) for _, met in halves] == [(3, 8), (1, 0)]
     assert (table.verdict == "ok").all() and (table.bit_identical == "yes").all()
     ran = RunFolder(results / "logs" / read_table(results, "runs").run_id[0]).settings()["asked"]
-    differing = {name for name in counted(ran) if ran[name] != halves[0][0][name]}
+    differing = {name for name in compared_fields(ran) if ran[name] != halves[0][0][name]}
     assert differing and differing <= MAY_DIFFER
     code, output, _ = verify(checkout, tiny_data, results, "--steps", "6", "--missing")
     assert (code, output) == (0, "") and len(read_table(results, "equivalence")) == 2
@@ -370,7 +370,7 @@ def recorded_set(results: Path, data: Path, monkeypatch, device: str = "cpu") ->
     set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS="--global-batch 8 --image-size 32", STRATEGIES="ddp")
     run = run_plan.bench(run_plan.read_variables())[0]
     folder, _ = run_plan.begin(run, results)
-    folder.add_met({"device": device})
+    folder.add_resolved({"device": device})
     row = {"schema": 2, "run_id": folder.run_id, "strategy": "ddp", "status": "ok"}
     append_rows(results, "runs", [row | {"settings": add_settings(results, run.asked, {"device": device})}])
 
@@ -426,7 +426,7 @@ def test_a_proof_differs_from_its_run_in_nothing_but_what_may(exact):
     config = Config(**{name: other_than(value) for name, value in vars(Config()).items()})
     proof = cases.at_proof(config, 20, exact=exact)
     differing = {name for name in vars(config) if getattr(config, name) != getattr(proof, name)}
-    assert differing <= MAY_DIFFER | NOT_COUNTED.keys()
+    assert differing <= MAY_DIFFER | NOT_COMPARED.keys()
 
 
 def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, monkeypatch):

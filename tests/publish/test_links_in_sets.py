@@ -20,12 +20,11 @@ from benchmarks.common.system.errors import UserError
 from scripts.charts import plot
 from scripts.pages import measure_missing, page
 from scripts.pages.markdown import code, escape_markdown, read_cells
-from scripts.pages.provenance import read_any_csv
 from scripts.publish import publish, readme
 from scripts.runner import preflight
 from scripts.runner.allowed_settings import why_not
 from scripts.sets.result_set import load_set
-from scripts.sets.safe_names import refuse_links
+from scripts.sets.safe_names import read_whole_rows, refuse_links
 from scripts.studies.ablation import chart as ablation_chart
 from scripts.studies.allreduce.links import read_links
 from scripts.studies.loaders import chart as loaders_chart
@@ -98,7 +97,7 @@ def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
 @pytest.mark.parametrize(
     ("name", "read"),
     [
-        ("sweep.csv", lambda path: read_any_csv(path / "sweep.csv")),
+        ("sweep.csv", lambda path: read_whole_rows(path / "sweep.csv")),
         ("sweep.csv", lambda path: read_cells(path / "sweep.csv", ["a"])),
         ("peers.csv", read_peers),
         ("links.csv", lambda path: read_links(path / "links.csv")),

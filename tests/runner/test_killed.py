@@ -20,7 +20,7 @@ from fault_runs import processes_of, until
 from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import ask
+from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import attempt as attempts
@@ -40,7 +40,7 @@ WAITS = [
 
 def folder_of(results: Path) -> RunFolder:
     folder = RunFolder.create(results, "single", 1)
-    folder.write_asked(Config(), ask(Config(), "single", 1, 1, 1, ""))
+    folder.write_requested(Config(), requested_settings(Config(), "single", 1, 1, 1, ""))
     return folder
 
 

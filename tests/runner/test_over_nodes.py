@@ -50,7 +50,7 @@ def test_a_launcher_spans_the_nodes_or_says_that_it_cannot(monkeypatch, name):
     assert said == ([] if name in OTHERWISE else ["on_one_node" if name in ON_ONE_NODE else "words_of_torchrun"])
     for variable, value in (("HOSTS", ""), ("NODES", "2"), ("TASKS_PER_NODE", "4")):
         monkeypatch.setenv(variable, value)
-    assert preflight.all_ranks(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
+    assert preflight.ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
 
 
 def test_torchrun_is_started_on_every_node(launched):
@@ -113,7 +113,7 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
         monkeypatch.setenv(name, str(value))
     (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML.replace("global_batch: 4", "global_batch: 8"))
     monkeypatch.setenv("CONFIG", str(tmp_path / "a.yaml"))
-    monkeypatch.setattr("benchmarks.common.system.machine.capability", lambda: (7, 0))
+    monkeypatch.setattr("benchmarks.common.system.machine.min_compute_capability", lambda: (7, 0))
     monkeypatch.setattr("benchmarks.common.system.machine.usable_gpus", lambda: 4)
     given = run_plan.read_variables()
     runs = [run for run in run_plan.bench(given) if run.round == 1 and run.strategy == "ddp_amp"]

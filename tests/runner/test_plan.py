@@ -142,7 +142,7 @@ def test_a_set_without_its_settings_is_not_measured_again(given, tmp_path):
     for run in runs:
         folder = RunFolder(results / "logs" / f"{run.strategy}-{run.round}")
         folder.path.mkdir(parents=True)
-        folder.write_asked(run.config, run.asked, "")
+        folder.write_requested(run.config, run.asked, "")
     (results / "settings.csv").unlink()
     assert run_plan.left_to_do(runs, results) == []
 
@@ -239,7 +239,7 @@ def test_bench_all_runs_the_core_and_all_of_them_where_that_is_said(given):
 )
 def test_the_baseline_is_timed_in_every_precision_that_is_used(given, monkeypatch, args, capability, more):
     """Protects x single: without a baseline in its own precision, a mixed one has none."""
-    monkeypatch.setattr(machine, "capability", lambda: capability)
+    monkeypatch.setattr(machine, "min_compute_capability", lambda: capability)
     chosen = given(STRATEGIES="single ddp ddp_amp", REPEATS=1, ARGS=args)
     found = [(run.strategy, run.config.precision, run.asked["ranks"]) for run in run_plan.bench(chosen)]
     asked = args.removeprefix("--precision ") or "fp32"
@@ -286,7 +286,7 @@ def test_ranks_of_all_machines(monkeypatch, variables, ranks_and_nodes):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
-    assert machine.all_ranks(4) == ranks_and_nodes
+    assert machine.ranks_and_nodes(4) == ranks_and_nodes
 
 
 BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663", "a:4\n", "-oProxyCommand=x:4"]
@@ -336,7 +336,7 @@ def test_a_number_that_is_none_is_named(monkeypatch, name, value):
     """Protects the reader from bash's arithmetic and Python's tracebacks, and ssh from a host that is an option."""
     monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=re.escape(f"{name} is {value!r}")):
-        machine.all_ranks(2)
+        machine.ranks_and_nodes(2)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.config.config import FIELDS, TYPES, Config
-from benchmarks.common.config.settings import NOT_COUNTED, SOURCE, ask, settings_hash
+from benchmarks.common.config.config import FIELD_TYPES, FIELDS, Config
+from benchmarks.common.config.settings import NOT_COMPARED, SOURCE_FIELDS, requested_settings, settings_hash
 from benchmarks.common.store.results import add_settings, append_rows
 from scripts.sets.recorded_settings import flags_in
 from scripts.sets.result_set import load_set, read_runs, same_hash_other_settings
@@ -30,7 +30,7 @@ MET = {
 def asked(strategy="ddp", ranks=2, **fields):
     """The asked half of a run with the default configuration but for `fields`; those it does not know are added."""
     known = {name: value for name, value in fields.items() if name in FIELDS}
-    return ask(Config(**known), strategy, ranks, 1, 1, "2-40-23-abc") | fields
+    return requested_settings(Config(**known), strategy, ranks, 1, 1, "2-40-23-abc") | fields
 
 
 def add(folder, half, met=MET, status="ok", images_per_s=100.0, **row):
@@ -50,7 +50,7 @@ def labels(folder):
 
 def another(name):
     """A value of a configuration field that is not its default."""
-    wanted, default = TYPES[name], getattr(Config(), name)
+    wanted, default = FIELD_TYPES[name], getattr(Config(), name)
     if wanted is bool:
         return not default
     if type(default) in (int, float):
@@ -65,7 +65,7 @@ def test_runs_that_differ_in_a_field_are_two_groups_or_it_does_not_count(tmp_pat
     value = another(name) if name in FIELDS else [1, 2]
     for half in (asked(), asked(**{name: value}), asked()):
         add(tmp_path, half)
-    if name in NOT_COUNTED:
+    if name in NOT_COMPARED:
         assert labels(tmp_path) == {"ddp": 3}
     else:
         found = labels(tmp_path)
@@ -84,7 +84,7 @@ def test_where_and_on_what_count_too(tmp_path, name):
 def test_what_a_run_met_counts_but_for_its_source(tmp_path, name):
     add(tmp_path, asked())
     add(tmp_path, asked(), MET | {name: "other"})
-    assert len(labels(tmp_path)) == (1 if name in SOURCE else 2)
+    assert len(labels(tmp_path)) == (1 if name in SOURCE_FIELDS else 2)
 
 
 def test_what_follows_is_named_where_nothing_else_tells_groups_apart(tmp_path):

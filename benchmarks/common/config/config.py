@@ -160,8 +160,8 @@ class Config:
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
-TYPES = typing.get_type_hints(Config)
-BATCHES = ("global_batch", "batch_per_device")  # one of them is 0
+FIELD_TYPES = typing.get_type_hints(Config)
+BATCH_FIELDS = ("global_batch", "batch_per_device")  # one of them is 0
 AT_LEAST = {
     "workers": 0, "prefetch": 0, "image_size": 8, "global_batch": 1, "batch_per_device": 0, "epochs": 1, "steps": 0,
     "lr": 0, "lr_batch": 1, "lr_warmup_epochs": 0, "momentum": 0, "weight_decay": 0, "seed": 0, "warmup_steps": 0,
@@ -185,7 +185,7 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     args = sys.argv[1:] if args is None else args
     path = _flag(args, "config")
     base = Config(**_one_batch(read_yaml(path), path)) if path else Config()
-    flags = {name: _flag(args, name) for name in BATCHES}
+    flags = {name: _flag(args, name) for name in BATCH_FIELDS}
     given = _one_batch({name: text for name, text in flags.items() if text not in ("", "0")}, "the command line")
     base = dataclasses.replace(base, **{name: value for name, value in given.items() if not value})
     config = tyro.cli(Config, args=args, default=base, description=description)
@@ -206,17 +206,17 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
 
 def read_yaml(path: str) -> dict:
     """The differences a YAML file holds, checked against Config's names and types. Raises UserError."""
-    return read_values(path, {name: wanted for name, wanted in TYPES.items() if name != "config"})
+    return read_values(path, {name: wanted for name, wanted in FIELD_TYPES.items() if name != "config"})
 
 
-def whole_batch(config: Config, num_devices: int) -> Config:
+def resolve_global_batch(config: Config, num_devices: int) -> Config:
     """`config` with the global batch that num_devices make, where batch_per_device is what was asked."""
     if not config.batch_per_device:
         return config
     return dataclasses.replace(config, global_batch=config.batch_per_device * num_devices)
 
 
-def find_key(text: str) -> str:
+def find_field(text: str) -> str:
     """The configuration field that `text` names, with - or _. Raises UserError with the nearest name."""
     key = text.strip().lstrip("-").replace("-", "_")
     if key in FIELDS:
@@ -227,10 +227,10 @@ def find_key(text: str) -> str:
 
 def _one_batch(values: dict, place: str) -> dict:
     """`values` with the batch that is not among them as 0, so that it gives way. Raises UserError where both are."""
-    given = [name for name in BATCHES if values.get(name)]
+    given = [name for name in BATCH_FIELDS if values.get(name)]
     if len(given) > 1:
         raise UserError(f"{place} has both {' and '.join(given)}; leave one out")
-    return dict.fromkeys(BATCHES, 0) | values if given else values
+    return dict.fromkeys(BATCH_FIELDS, 0) | values if given else values
 
 
 def _flag(args: list[str], name: str) -> str:

@@ -18,7 +18,7 @@ HASH_DIGITS = 12
 
 # A new field counts by default. These do not, and this is the only such list.
 IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012; of an epoch of synthetic ones, too
-NOT_COUNTED = {
+NOT_COMPARED = {
     "config": "a name; the values in the file count one by one",
     "data": "a path; the fingerprint of what lies there counts",
     "checkpoint_dir": "a place",
@@ -33,7 +33,7 @@ NOT_COUNTED = {
     "rendezvous": "how ranks find each other before the first step",
 }
 # These separate groups only where commits are compared; reports name them always.
-SOURCE = ("commit", "local_changes")
+SOURCE_FIELDS = ("commit", "local_changes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,30 +69,30 @@ def shape_in(config: Config, shape: Shape) -> Shape:
     return dataclasses.replace(shape, exact=shape.exact and not (config.compile or config.fused))
 
 
-def ask(config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank: int, data: str) -> dict:
+def requested_settings(config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank: int, data: str) -> dict:
     """The half that is known before the start. data: the fingerprint of the images, empty for synthetic ones."""
     place = {"strategy": strategy, "ranks": ranks, "nodes": nodes, "threads_per_rank": threads_per_rank}
     return place | {"fingerprint": data} | dataclasses.asdict(config)
 
 
-def seed_of(half: dict, number: int) -> int | str | None:
+def seed_of_round(half: dict, number: int) -> int | str | None:
     """The seed of round `number` of runs that were asked this: those of a list are taken in turn. None: not recorded,
     and the same for all of them."""
     seeds = half.get("seeds")
     return seeds[(number - 1) % len(seeds)] if isinstance(seeds, list) and seeds else half.get("seed")
 
 
-def counted(half: dict) -> dict:
+def compared_fields(half: dict) -> dict:
     """The fields of a half that count; of runs whose rounds take the seeds of a list in turn, the list."""
     return {
         name: value
         for name, value in half.items()
-        if name not in NOT_COUNTED and not (name == "seed" and "seeds" in half)
+        if name not in NOT_COMPARED and not (name == "seed" and "seeds" in half)
     }
 
 
 def settings_hash(asked: dict, met: dict | None = None) -> str:
     """A short name of what counts in both halves; of the first alone for a run that met nothing."""
-    halves = [counted(asked), *([counted(met)] if met else [])]
+    halves = [compared_fields(asked), *([compared_fields(met)] if met else [])]
     text = json.dumps(halves, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:HASH_DIGITS]

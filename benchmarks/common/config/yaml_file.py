@@ -13,19 +13,19 @@ from typing import Literal
 import yaml
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 
-LIMIT_BYTES = 10**6
+MAX_YAML_BYTES = 10**6
 NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 # How an unquoted value of each type must look. YAML 1.1 would also read 010 as 8 and 1:30 as 90.
-PLAIN = {
+UNQUOTED_FORMS = {
     "tag:yaml.org,2002:bool": (re.compile("true|false", re.IGNORECASE), "true or false"),
     "tag:yaml.org,2002:int": (re.compile(r"[-+]?(0|[1-9][0-9]*)"), "a decimal number such as 8"),
     "tag:yaml.org,2002:float": (NUMBER, "a decimal number such as 0.5 or 1e-4"),
 }
 
 
-class Loader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """PyYAML's loader. It refuses a name that is there twice, and a value that looks like something else than it is."""
 
     def construct_mapping(self, node, deep=False):
@@ -40,7 +40,7 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_object(self, node, deep=False):
-        pattern, instead = PLAIN.get(node.tag, (None, ""))
+        pattern, instead = UNQUOTED_FORMS.get(node.tag, (None, ""))
         if pattern and isinstance(node, yaml.ScalarNode) and not pattern.fullmatch(node.value):
             value, line = super().construct_object(node, deep), node.start_mark.line + 1
             raise yaml.YAMLError(
@@ -55,7 +55,7 @@ def read_values(path: str, types: Mapping[str, object]) -> dict:
     Raises UserError for a file that cannot be read, an unknown name (with the nearest one) and a value of another type.
     """
     try:
-        values = yaml.load(read_regular(path, LIMIT_BYTES).decode("utf-8"), Loader) or {}
+        values = yaml.load(read_regular_file(path, MAX_YAML_BYTES).decode("utf-8"), StrictLoader) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the configuration {path}: {error}") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:

@@ -14,14 +14,14 @@ from typing import BinaryIO
 
 import numpy
 
-from benchmarks.common.system.files import open_regular, replace_whole
+from benchmarks.common.system.files import open_regular_file, replace_atomically
 
 DTYPES = {"I64": numpy.dtype("<i8"), "I32": numpy.dtype("<i4"), "U32": numpy.dtype("<u4"), "U8": numpy.dtype("u1")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNED = 8
 LARGEST_HEADER_BYTES = 1 << 25  # JSON takes 20 times its bytes as Python objects; 1,000 classes take 0.1 MB
 # What a bus error (SIGBUS) means here, for messages.
-CUT_SHORT = (
+TRUNCATED_FILE_HELP = (
     "a file that it had mapped was cut short, or /dev/shm is full; run make pack again for a packed file; an index of "
     "the images is written anew by the next start"
 )
@@ -30,11 +30,11 @@ Arrays = dict[str, numpy.ndarray]
 Layout = dict[str, tuple[numpy.dtype, tuple[int, ...]]]
 
 
-class Damaged(Exception):
+class DamagedFile(Exception):
     """The file is not what its header says; the text says how."""
 
 
-def header(metadata: dict[str, str], layout: Layout, room: int = 0) -> bytes:
+def file_header(metadata: dict[str, str], layout: Layout, room: int = 0) -> bytes:
     """What comes before arrays of these types and shapes, in this order. room: bytes to fill, 0: as few as it takes.
 
     The arrays are mapped as they lie: put those of larger elements first.
@@ -61,7 +61,7 @@ def checksum(metadata: dict[str, str], arrays: Arrays) -> str:
 
 def write_arrays(path: Path, metadata: dict[str, str], arrays: Arrays) -> None:
     """A new file, in place of an old one, whole or not at all. Raises OSError, also for metadata that are too long."""
-    first = header(metadata, {name: (array.dtype, array.shape) for name, array in arrays.items()})
+    first = file_header(metadata, {name: (array.dtype, array.shape) for name, array in arrays.items()})
     if len(first) > LARGEST_HEADER_BYTES:
         raise OSError(errno.EFBIG, f"a header of {len(first)} bytes is more than {LARGEST_HEADER_BYTES}", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def write_arrays(path: Path, metadata: dict[str, str], arrays: Arrays) -> None:
         for array in arrays.values():
             file.write(numpy.ascontiguousarray(array).data)
 
-    replace_whole(path, write)
+    replace_atomically(path, write)
 
 
 def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
@@ -80,22 +80,22 @@ def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
     Whatever the header says, nothing outside of the file is read, and memory is taken for the header only. The caller
     checks what the arrays hold. If the file is cut short later, SIGBUS ends the process that reads beyond its end.
     """
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, LARGEST_HEADER_BYTES):
-            raise Damaged("it ends within its header")
+            raise DamagedFile("it ends within its header")
         try:
             metadata, layout = _layout(json.loads(file.read(length)), size - 8 - length)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise Damaged("its header is not readable") from None
+            raise DamagedFile("its header is not readable") from None
         if layout is None:
-            raise Damaged(f"its {size} bytes are not what its header says")
+            raise DamagedFile(f"its {size} bytes are not what its header says")
         try:
             # copy-on-write, so that torch takes the arrays without a warning; nobody writes
             whole = numpy.memmap(file, mode="c", dtype=numpy.uint8, shape=(size,))
         except ValueError:
-            raise Damaged(f"it no longer has its {size} bytes") from None
+            raise DamagedFile(f"it no longer has its {size} bytes") from None
     data = whole[8 + length :].view(numpy.ndarray)
     return metadata, {name: data[begin:end].view(dtype).reshape(shape) for name, dtype, shape, begin, end in layout}
 

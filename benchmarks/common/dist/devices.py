@@ -9,10 +9,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.config.config import Config, whole_batch
+from benchmarks.common.config.config import Config, resolve_global_batch
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.system.machine import number
+from benchmarks.common.system.machine import number_from_env
 from benchmarks.common.dist.precision import met_precision
 from benchmarks.common.dist.ranks import Place
 
@@ -58,9 +58,9 @@ def start_worker(
         torch.cuda.set_device(device)
         capability = min(torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count()))
     precision = met_precision(config.precision, capability, mixed)
-    config = dataclasses.replace(whole_batch(config, place.world_size * devices_per_rank), precision=precision)
+    config = dataclasses.replace(resolve_global_batch(config, place.world_size * devices_per_rank), precision=precision)
     set_kernels(config)
-    if threads := number("THREADS_PER_RANK", "a number of threads"):
+    if threads := number_from_env("THREADS_PER_RANK", "a number of threads"):
         torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
     if backend is None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_regular, replace_whole
+from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_regular_file, replace_atomically
 
 SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
@@ -67,7 +67,7 @@ TEXT_COLUMNS = frozenset(
     "decoder device device_name backend oversubscribed parallel torch commit dirty governor options log_path phase "
     "part throttle bit_identical verdict what".split()
 )
-LIMIT_BYTES = 2**32  # of a table that is read
+MAX_TABLE_BYTES = 2**32  # of a table that is read
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -100,7 +100,7 @@ def append_csv(
     Raises KeyError for an unknown column, and UserError where the folder cannot be written, the file has other
     columns, or another process is writing in the folder for too long.
     """
-    with writing(path.parent):
+    with lock_tables(path.parent):
         there = not anew and path.exists()
         lines = _whole_lines(_text_of(path)) if there else []
         header = _cells(lines[0]) if lines else list(columns)
@@ -119,15 +119,15 @@ def append_csv(
             unknown = set(row) - set(columns)
             if unknown:
                 raise KeyError(f"{path.name} has no column {sorted(unknown)}")
-            cells = {name: cell(value) for name, value in row.items()}
+            cells = {name: format_cell(value) for name, value in row.items()}
             if cells.get(header[0]) not in known:
                 writer.writerow(cells)
-        write_whole(path, out.getvalue())
+        write_text_atomically(path, out.getvalue())
 
 
 def _text_of(path: Path) -> str:
-    """Bytes that are not UTF-8 become what write_whole writes as these bytes; line ends become line feeds."""
-    text = read_regular(path, LIMIT_BYTES).decode("utf-8-sig", errors="surrogateescape")
+    """Bytes that are not UTF-8 become what write_text_atomically writes as these bytes; line ends become line feeds."""
+    text = read_regular_file(path, MAX_TABLE_BYTES).decode("utf-8-sig", errors="surrogateescape")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -157,7 +157,7 @@ def json_cell(value: object) -> str:
     return json.dumps(value, separators=(",", ":")).replace("  ", " \\u0020")
 
 
-def cell(value: object) -> str:
+def format_cell(value: object) -> str:
     """One CSV cell: '' for None, text on one line, and never something a spreadsheet would run."""
     if value is None:
         return ""
@@ -170,7 +170,7 @@ def cell(value: object) -> str:
     return "'" + text if isinstance(value, str) and _is_formula(text) else text
 
 
-def plain(text: str) -> str:
+def unguard_cell(text: str) -> str:
     """The text that `cell` guarded, without the mark that keeps a spreadsheet from running it."""
     return text[1:] if text.startswith("'") and _is_formula(text) else text
 
@@ -185,18 +185,18 @@ def _is_formula(text: str) -> bool:
     return text.lstrip("'").startswith(FORMULA_STARTS)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_text_atomically(path: Path, text: str) -> None:
     """Make `path` hold `text`. A reader finds the old or the new content, even after a power cut. Raises OSError."""
-    replace_whole(path, lambda file: file.write(text.encode("utf-8", "surrogateescape")))
+    replace_atomically(path, lambda file: file.write(text.encode("utf-8", "surrogateescape")))
 
 
 def write_json(path: Path, value: object) -> None:
     """`value` as JSON, whole or not at all."""
-    write_whole(path, json.dumps(value, indent=1) + "\n")
+    write_text_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def lock_tables(folder: Path) -> Iterator[None]:
     """Hold the folder's lock while a table in it is read, changed and written again: one process at a time does.
 
     Raises UserError for a full disk, a folder that cannot be written, and a process that keeps the lock.
@@ -222,10 +222,10 @@ def read_table(results: Path, table: str):
     columns and still read. A missing file is an empty table. Raises UserError where lines end in carriage returns or a
     column is there twice, and OSError for what is no regular file or too large.
     """
-    return numbered_table(results, table)[0]
+    return read_numbered_table(results, table)[0]
 
 
-def numbered_table(results: Path, table: str) -> tuple:
+def read_numbered_table(results: Path, table: str) -> tuple:
     """`read_table`'s table, and the number of each row's line in the file, from 2 on."""
     import pandas
 
@@ -244,7 +244,7 @@ def numbered_table(results: Path, table: str) -> tuple:
     frame = pandas.DataFrame(rows, columns=list(dict.fromkeys(columns)), dtype=object)
     for name in columns:
         if name in TEXT_COLUMNS:
-            frame[name] = frame[name].fillna("").astype(str).map(plain).map(without_controls)
+            frame[name] = frame[name].fillna("").astype(str).map(unguard_cell).map(without_controls)
         else:
             frame[name] = pandas.to_numeric(frame[name], errors="coerce")
     if table == "runs":
@@ -256,7 +256,7 @@ def numbered_table(results: Path, table: str) -> tuple:
 
 def _lines_of(path: Path, columns: list[str]) -> tuple[list[str], list[str]]:
     """The names in the first line of a CSV file, `columns` where it is empty, and the lines after it."""
-    text = read_regular(path, LIMIT_BYTES).decode("utf-8", errors="replace").replace("\0", "")
+    text = read_regular_file(path, MAX_TABLE_BYTES).decode("utf-8", errors="replace").replace("\0", "")
     if text.startswith("\ufeff"):
         text = text[1:]
         _warn(path, 1, "begins with a byte order mark, which is left out; save the file without it")

@@ -27,12 +27,12 @@ import yaml
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import SCHEMA
-from benchmarks.common.store.results import write_json, write_whole
+from benchmarks.common.store.results import write_json, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular, replace_whole
+from benchmarks.common.system.files import read_regular_file, replace_atomically
 
-VARIABLE = "RUN_DIR"
-LIMIT_BYTES = 2**26  # of settings.json
+RUN_DIR_VARIABLE = "RUN_DIR"
+MAX_SETTINGS_BYTES = 2**26  # of settings.json
 
 
 class RunFolder:
@@ -50,7 +50,7 @@ class RunFolder:
     @classmethod
     def current(cls) -> "RunFolder | None":
         """The folder of the run that this process belongs to; None where no launcher started it."""
-        path = os.environ.get(VARIABLE)
+        path = os.environ.get(RUN_DIR_VARIABLE)
         return cls(path) if path else None
 
     @classmethod
@@ -64,7 +64,7 @@ class RunFolder:
                 return cls(path)
         raise AssertionError("a thousand runs in one second")
 
-    def write_asked(self, config: Config, asked: dict, flags: str = "") -> None:
+    def write_requested(self, config: Config, asked: dict, flags: str = "") -> None:
         """Leave the configuration for the script, and the asked half of the settings for everybody.
 
         flags: what the user typed beside the file, for people to read.
@@ -72,7 +72,7 @@ class RunFolder:
         write_json(self.path / "settings.json", {"schema": SCHEMA, "flags": flags, "asked": asked})
         defaults = vars(Config(config=config.config))  # a file cannot name itself
         differences = {name: value for name, value in vars(config).items() if value != defaults[name]}
-        write_whole(self.config, yaml.safe_dump(differences, sort_keys=False))
+        write_text_atomically(self.config, yaml.safe_dump(differences, sort_keys=False))
 
     def settings(self) -> dict:
         """settings.json, with `asked` and, once the run has added it, `met`.
@@ -81,7 +81,7 @@ class RunFolder:
         """
         path = self.path / "settings.json"
         try:
-            found = json.loads(read_regular(path, LIMIT_BYTES))
+            found = json.loads(read_regular_file(path, MAX_SETTINGS_BYTES))
             schema, _ = found["schema"], found["asked"].items()
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{path} is missing or spoilt, so that nobody knows what this run was asked") from None
@@ -89,7 +89,7 @@ class RunFolder:
             raise UserError(f"{path} is of schema {schema}, and this suite reads up to {SCHEMA}; use the newer one")
         return found
 
-    def add_met(self, met: dict) -> None:
+    def add_resolved(self, met: dict) -> None:
         """Add the half that only the run knew. Raises UserError as `settings` does."""
         write_json(self.path / "settings.json", self.settings() | {"met": met})
 
@@ -99,7 +99,7 @@ class RunFolder:
 
     def write_progress(self, steps_done: int, num_steps: int, step_s: float = 0.0) -> None:
         line = f"{steps_done} {num_steps} {step_s:.3f}".encode()
-        replace_whole(self.path / "progress", lambda file: file.write(line), durable=False)
+        replace_atomically(self.path / "progress", lambda file: file.write(line), durable=False)
 
     def progress(self) -> tuple[int, int] | None:
         """(steps done, steps in all)."""

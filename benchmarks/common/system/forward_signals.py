@@ -33,7 +33,7 @@ def die_with_parent() -> Callable[[], None]:
     return ask_the_kernel
 
 
-class Relay:
+class SignalForwarder:
     """Runs processes, one at a time. SIGINT, SIGTERM, SIGHUP or SIGQUIT to us is a SIGTERM to the one in progress.
 
     SIGTERM for a SIGINT too, which a shell may have told it to ignore. It has the time that it needs to clean up. It
@@ -68,9 +68,9 @@ class Relay:
 
 
 @contextlib.contextmanager
-def relay() -> Iterator[Relay]:
+def forward_signals() -> Iterator[SignalForwarder]:
     """A Relay that hears this process's signals; HUP only where nohup has not silenced it."""
-    found, before = Relay(), {}
+    found, before = SignalForwarder(), {}
     for signum in ending_signals():
         before[signum] = signal.signal(signum, found._pass_on)
     try:

@@ -1,7 +1,7 @@
 """Which GPUs this interpreter can use, and which torch would fit where it can use none that are there.
 
 usable_gpus()        # the one answer for launchers, plan and scripts; 0 on a machine without
-fitting_build(look())     # what set-up asks before anything is installed
+choose_build(look())     # what set-up asks before anything is installed
 
 Needs the standard library alone, and imports torch only where something says that there is an NVIDIA driver.
 """
@@ -18,13 +18,13 @@ from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 
-PATIENCE_S = 20
+NVIDIA_SMI_TIMEOUT_S = 20
 DEVICES = Path("/dev")
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
-class Build:
+class TorchBuild:
     """A line of torch wheels on PyPI. capability: the oldest GPU with kernels; driver: the oldest that runs it."""
 
     lock: str
@@ -43,13 +43,13 @@ class Build:
 # From 2.11 on PyPI's torch is a CUDA 13 build, which has no Volta: pytorch issues 172352, 177975 and 190385, and the
 # wheels' own requirements (nvidia-*-cu12 up to 2.10). Drivers: CUDA's compatibility guide, minor-version compatibility.
 BUILDS = (
-    Build("requirements.lock", "torch>=2.11", 13, (7, 5), 580, ("x86_64", "aarch64")),
-    Build("requirements-torch2.10.lock", "torch<2.11", 12, (7, 0), 525, ("x86_64",)),
+    TorchBuild("requirements.lock", "torch>=2.11", 13, (7, 5), 580, ("x86_64", "aarch64")),
+    TorchBuild("requirements-torch2.10.lock", "torch<2.11", 12, (7, 0), 525, ("x86_64",)),
 )
 
 
 @dataclass(frozen=True)
-class Seen:
+class NvidiaSmiResult:
     """What nvidia-smi tells. gpus: (name, compute capability) of each; problem: why it told nothing, if so."""
 
     gpus: tuple[tuple[str, tuple[int, int]], ...] = ()
@@ -57,44 +57,44 @@ class Seen:
     problem: str = ""
 
 
-def look() -> Seen:
+def query_gpus() -> NvidiaSmiResult:
     """The GPUs and the driver of this machine, unless CUDA_VISIBLE_DEVICES hides all. Never raises, and waits at most
-    PATIENCE_S seconds for nvidia-smi."""
-    if _named() is not None and not any(_named()):
-        return Seen(problem=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU")
+    NVIDIA_SMI_TIMEOUT_S seconds for nvidia-smi."""
+    if _visible_devices() is not None and not any(_visible_devices()):
+        return NvidiaSmiResult(problem=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU")
     if not shutil.which("nvidia-smi"):
-        return Seen(problem="there is no nvidia-smi")
-    seen = _ask("name,compute_cap,driver_version")
+        return NvidiaSmiResult(problem="there is no nvidia-smi")
+    seen = _run_nvidia_smi("name,compute_cap,driver_version")
     # Drivers before 510 do not know compute_cap; every build here needs a newer one, which the version alone says.
-    return _ask("name,driver_version") if "compute_cap" in seen.problem else seen
+    return _run_nvidia_smi("name,driver_version") if "compute_cap" in seen.problem else seen
 
 
-def _named() -> list[str] | None:
+def _visible_devices() -> list[str] | None:
     """What CUDA_VISIBLE_DEVICES names, up to a -1, which ends the list; None where it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return None if visible is None else [name.strip() for name in re.split(r",?\s*-1", visible)[0].split(",")]
 
 
-def _ask(fields: str) -> Seen:
+def _run_nvidia_smi(fields: str) -> NvidiaSmiResult:
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     with tempfile.TemporaryFile("w+", errors="replace") as file:
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
-            code = process.wait(PATIENCE_S)
+            code = process.wait(NVIDIA_SMI_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()  # and not waited for: in a sick driver it cannot even be killed
-            return Seen(problem=f"nvidia-smi did not answer in {PATIENCE_S} s")
+            return NvidiaSmiResult(problem=f"nvidia-smi did not answer in {NVIDIA_SMI_TIMEOUT_S} s")
         except OSError as error:
-            return Seen(problem=f"nvidia-smi cannot be started ({error.strerror})")
+            return NvidiaSmiResult(problem=f"nvidia-smi cannot be started ({error.strerror})")
         file.seek(0)
         said = file.read()
     if code:
-        return Seen(problem=f"nvidia-smi failed: {' '.join(said.split())[:120]}")
+        return NvidiaSmiResult(problem=f"nvidia-smi failed: {' '.join(said.split())[:120]}")
     rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
     rows = [row for row in rows if len(row) == fields.count(",") + 1]
     if not rows:
-        return Seen(problem="nvidia-smi lists no GPU")
-    return Seen(tuple((row[0], _version(row[1]) if len(row) == 3 else ()) for row in rows), rows[0][-1])
+        return NvidiaSmiResult(problem="nvidia-smi lists no GPU")
+    return NvidiaSmiResult(tuple((row[0], _version(row[1]) if len(row) == 3 else ()) for row in rows), rows[0][-1])
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
-def fitting_build(seen: Seen) -> tuple[Build, str]:
+def choose_build(seen: NvidiaSmiResult) -> tuple[TorchBuild, str]:
     """The newest build that runs on all GPUs seen, and why in a few words; the newest of all where none are seen.
 
     Raises UserError, with what to do, where no build fits.
@@ -111,35 +111,35 @@ def fitting_build(seen: Seen) -> tuple[Build, str]:
         return BUILDS[0], f"the newest, as {seen.problem}"
     reason = ""
     for build in BUILDS:
-        if why_not := _misfit(build, seen):
+        if why_not := _why_incompatible(build, seen):
             reason = reason or why_not
         else:
-            return build, reason or f"the newest; {_oldest(seen)} and driver {seen.driver} run it"
+            return build, reason or f"the newest; {_oldest_gpu(seen)} and driver {seen.driver} run it"
     raise UserError(
-        f"no torch on PyPI that this suite knows runs here: {_misfit(BUILDS[-1], seen)}. Update the driver; for a GPU "
-        "older than Volta give TORCH= and PIP_ARGS= of a build with its kernels, such as TORCH=2.14.1+cu126 "
+        f"no torch on PyPI that this suite knows runs here: {_why_incompatible(BUILDS[-1], seen)}. Update the driver; "
+        "for a GPU older than Volta give TORCH= and PIP_ARGS= of a build with its kernels, such as TORCH=2.14.1+cu126 "
         'PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cu126"; or CUDA_VISIBLE_DEVICES= for the CPU'
     )
 
 
-def _misfit(build: Build, seen: Seen) -> str:
+def _why_incompatible(build: TorchBuild, seen: NvidiaSmiResult) -> str:
     """Why the build does not run on all that is seen; empty where it does."""
     if platform.machine() not in build.machines:
         return f"CUDA {build.cuda} builds are not made for {platform.machine()}"
     for name, capability in seen.gpus:
         if capability and capability < build.capability:
-            return f"{name} ({_sm(capability)}) has no kernels in CUDA {build.cuda} builds"
+            return f"{name} ({_sm_name(capability)}) has no kernels in CUDA {build.cuda} builds"
     if _version(seen.driver)[:1] < (build.driver,):
         return f"driver {seen.driver} is older than {build.driver}, which CUDA {build.cuda} builds need"
     return ""
 
 
-def _oldest(seen: Seen) -> str:
+def _oldest_gpu(seen: NvidiaSmiResult) -> str:
     name, capability = min(seen.gpus, key=lambda gpu: gpu[1])
-    return f"{name} ({_sm(capability)})"
+    return f"{name} ({_sm_name(capability)})"
 
 
-def _sm(capability: tuple[int, int]) -> str:
+def _sm_name(capability: tuple[int, int]) -> str:
     return f"sm_{capability[0]}{capability[1]}"
 
 
@@ -149,7 +149,7 @@ def usable_gpus() -> int:
     Raises UserError where GPUs are there, and asked for, but cannot be used: the driver is too old for this torch,
     this torch has no kernels for them or no CUDA, or CUDA_VISIBLE_DEVICES names one that is not there.
     """
-    visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), _named()
+    visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), _visible_devices()
     hidden = named is not None and not any(named)
     nodes = [path for path in DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl)", path.name)]
     if hidden or not (nodes or shutil.which("nvidia-smi")):
@@ -159,10 +159,10 @@ def usable_gpus() -> int:
     import torch
 
     if not torch.cuda.is_available():
-        seen = look()
+        seen = query_gpus()
         if not seen.gpus and not any(path.name != "nvidiactl" for path in nodes):
             return 0  # a login node: the tools without the hardware
-        raise UserError(_unusable(torch, seen, visible))
+        raise UserError(_why_unusable(torch, seen, visible))
     num_gpus = torch.cuda.device_count()
     if named and len(named) > num_gpus:
         raise UserError(
@@ -172,8 +172,8 @@ def usable_gpus() -> int:
     for index in range(num_gpus):
         capability = torch.cuda.get_device_capability(index)
         if not has_kernels(torch.cuda.get_arch_list(), capability):
-            gpu = f"{torch.cuda.get_device_name(index)} ({_sm(capability)})"
-            raise UserError(f"torch {torch.__version__} has no kernels for {gpu}; {_remedy(look())}")
+            gpu = f"{torch.cuda.get_device_name(index)} ({_sm_name(capability)})"
+            raise UserError(f"torch {torch.__version__} has no kernels for {gpu}; {_remedy(query_gpus())}")
     return num_gpus
 
 
@@ -189,9 +189,9 @@ def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
     return False
 
 
-def _unusable(torch, seen: Seen, visible: str | None) -> str:
+def _why_unusable(torch, seen: NvidiaSmiResult, visible: str | None) -> str:
     """Why CUDA does not start although there are GPUs, and what to do."""
-    there = _oldest(seen) if seen.gpus else "an NVIDIA GPU"
+    there = _oldest_gpu(seen) if seen.gpus else "an NVIDIA GPU"
     if not torch.version.cuda:
         return f"{there} is here, but torch {torch.__version__} is built without CUDA; {_remedy(seen, anew=True)}"
     if _version(seen.driver) and _version(seen.driver)[0] < _needed_driver(torch.version.cuda):
@@ -211,10 +211,10 @@ def _needed_driver(cuda: str) -> int:
     return next((build.driver for build in BUILDS if build.cuda == int(cuda.split(".")[0])), 0)
 
 
-def _remedy(seen: Seen, anew: bool = False) -> str:
+def _remedy(seen: NvidiaSmiResult, anew: bool = False) -> str:
     """What to install instead, as one command. anew: what is there would pass for it, as 2.15.0+cpu does for 2.15.0."""
     try:
-        build, _ = fitting_build(seen)
+        build, _ = choose_build(seen)
     except UserError as error:
         return str(error)
     if Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():

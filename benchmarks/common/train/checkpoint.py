@@ -20,19 +20,19 @@ from pathlib import Path
 import torch
 
 from benchmarks.common.config.config import FIELDS, Config
-from benchmarks.common.config.settings import NOT_COUNTED
+from benchmarks.common.config.settings import NOT_COMPARED
 from benchmarks.common.dist.devices import Worker
 from benchmarks.common.model.model import draw_model
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import make_folder, open_lock, replace_whole
+from benchmarks.common.system.files import make_folder, open_lock, replace_atomically
 
 CHECKPOINT = re.compile(r"(last|previous|best|epoch\d+-step\d+)\.pt")
-# Files that a killed run leaves: those of replace_whole, and those of make_writable.
+# Files that a killed run leaves: those of replace_atomically, and those of make_writable.
 LEFT_OVER = re.compile(rf"\.{CHECKPOINT.pattern}\.[0-9a-f]{{16}}|\.probe\.\w+")
 IN_USE = ".in-use"  # a run holds it locked
 CLAIM_LIMIT_S, CLAIM_POLL_S = 10.0, 0.1  # a run that was killed may take a moment to end
-# Fields, besides NOT_COUNTED, that may change when a training is resumed. Every other field must be as it was.
+# Fields, besides NOT_COMPARED, that may change when a training is resumed. Every other field must be as it was.
 MAY_DIFFER = {
     "epochs": "a longer or a shorter training",
     "global_batch": "compared by `about`",
@@ -229,7 +229,7 @@ def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> Non
 
     try:
         make_folder(folder)
-        replace_whole(path, write)
+        replace_atomically(path, write)
         if kept:
             copy_whole(path, folder / kept)
     except (OSError, RuntimeError) as error:  # torch hides a full disk behind a RuntimeError
@@ -240,7 +240,7 @@ def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> Non
 def copy_whole(source: Path, target: Path) -> None:
     """Copy a file. Not by a hard link: some file systems have none. Raises OSError."""
     with open(source, "rb") as content:
-        replace_whole(target, lambda file: shutil.copyfileobj(content, file, 2**20))
+        replace_atomically(target, lambda file: shutil.copyfileobj(content, file, 2**20))
 
 
 def _on_cpu(value):
@@ -326,7 +326,7 @@ def trained_with(config: Config) -> dict:
     folder, fingerprint = RunFolder.current(), ""
     if folder and folder.has_settings():
         fingerprint = folder.settings()["asked"].get("fingerprint", "")
-    fields = {name: value for name, value in vars(config).items() if name not in MAY_DIFFER | NOT_COUNTED}
+    fields = {name: value for name, value in vars(config).items() if name not in MAY_DIFFER | NOT_COMPARED}
     return fields | {"fingerprint": fingerprint}
 
 

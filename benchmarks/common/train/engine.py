@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import Shape, shape_in
-from benchmarks.common.data.loaders import Loader, num_odd_files
+from benchmarks.common.data.loaders import Loader, count_bad_files
 from benchmarks.common.dist.agreement import agree, count_devices, gather, stop_request
 from benchmarks.common.dist.devices import Reduce, Worker, peak_memory_mb, share_buffers
 from benchmarks.common.model.model import flops_per_image, learning_rate
@@ -84,7 +84,7 @@ def fit(
         rows, means = take_apart(*parts, without_exchange, num_devices, exchange)  # one step goes before these
         run.record.steps_taken_apart(rows, first_step)
         run.summary |= means
-    met = {"world_size": num_devices} | train.met | dataclasses.asdict(shape_in(config, shape)) | columns
+    met = {"world_size": num_devices} | train.resolved | dataclasses.asdict(shape_in(config, shape)) | columns
     run.record.finish(run.summary | {"parallel": count_devices(devices, worker, reduce) > 1}, met)
 
 
@@ -246,5 +246,5 @@ class _Run:
             "step_ms_p95": float(numpy.percentile(self.step_ms, 95)) if self.step_ms else None,
             "peak_memory_mb": memory_mb.max().item(),
             "flops_per_image": flops_per_image(self.config, len(self.train.classes)) if self.worker.reports else None,
-        } | num_odd_files([self.train, self.val], self.worker.device, self.reduce)
+        } | count_bad_files([self.train, self.val], self.worker.device, self.reduce)
         self.record.book("summary")

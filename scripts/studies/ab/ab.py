@@ -27,7 +27,7 @@ from benchmarks.common.store.results import WARM_UP, read_table, write_json
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import Relay, relay
+from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.output import ignore_output_errors
 from scripts.runner import preflight, run_plan, schedule, source_version
 from scripts.runner.round_order import timed_part
@@ -72,7 +72,7 @@ def main() -> int:
     most = given.repeats if os.environ.get("REPEATS") else MOST_ROUNDS
     if not given.strategy:
         raise UserError("STRATEGY is not set; for example: make ab A=HEAD~1 B=tree: STRATEGY=ddp")
-    if machine.number("NNODES", "a number of nodes") not in (None, 1):
+    if machine.number_from_env("NNODES", "a number of nodes") not in (None, 1):
         raise UserError(
             "make ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
         )
@@ -86,7 +86,7 @@ def main() -> int:
     if given.results and (given.results / "ab.json").exists():
         raise UserError(f"{given.results} holds a comparison already, of another sitting; choose another RESULTS=")
     results = preflight.open_set(given.results, "ab-")
-    with schedule.claimed(results), relay() as children, variants.checkouts((a, b)) as where:
+    with schedule.claimed(results), forward_signals() as children, variants.checkouts((a, b)) as where:
         for name in ("A", "B"):
             schedule.record_lost(results / name)
         sitting = Sitting(time.time_ns() % 2**32, time.monotonic())
@@ -136,7 +136,7 @@ class Measure:
     runs: dict[str, run_plan.Run]
     sides: dict[str, Side]
     where: dict[str, Path]
-    children: Relay
+    children: SignalForwarder
 
     def __call__(self, name: str, number: int, position: int, label: str) -> float | None:
         """images/s of a run; None after a signal, or of the warm-up. Raises Failed where it is not ok."""

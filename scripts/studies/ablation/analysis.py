@@ -10,7 +10,7 @@ import dataclasses
 import io
 from pathlib import Path
 
-from benchmarks.common.store.results import cell, write_whole
+from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.sets.result_set import Group, ResultSet
 from scripts.stats.families import against
@@ -143,6 +143,6 @@ def write_csv(results: ResultSet, strategy: str, points: list[Point], about: str
             row |= {"num_runs": speed.num_runs, "images_per_s": speed.value, "ci_low": speed.low, "ci_high": speed.high}
         if worth := point.worth:
             row |= {"ratio": worth.value, "ratio_low": worth.low, "ratio_high": worth.high, "verdict": worth.verdict}
-        writer.writerow({name: cell(value) for name, value in row.items()})
-    write_whole(path, out.getvalue())
+        writer.writerow({name: format_cell(value) for name, value in row.items()})
+    write_text_atomically(path, out.getvalue())
     return path

@@ -11,7 +11,7 @@ from benchmarks.common.config.config import FIELDS, Config, load_config
 from benchmarks.common.data.packed import pack_path
 from benchmarks.common.dist.precision import met_precision
 from benchmarks.common.system import machine
-from benchmarks.common.system.compiling import no_compiler
+from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import Given
@@ -57,15 +57,15 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
     if option.needs in ("files", "pack", "copies") and config.loader == "synthetic":
         return 'images are synthetic, so that nothing is read; ARGS="--loader folder" reads some'
     if option.needs == "compiler":
-        return no_compiler(on_gpu=machine.num_gpus() > 0)
-    if option.needs == "ranks" and machine.all_ranks(ranks_here)[0] < 2:
+        return missing_compiler(on_gpu=machine.num_gpus() > 0)
+    if option.needs == "ranks" and machine.ranks_and_nodes(ranks_here)[0] < 2:
         return "needs two ranks or more, which talk to each other"
     if option.needs == "pack":
         packed = all(pack_path(config, part).exists() for part in ("train", "val"))
         return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
     if option.needs == "bf16":
         try:
-            met_precision("bf16", machine.capability())
+            met_precision("bf16", machine.min_compute_capability())
         except UserError as error:
             return str(error)
     return ""

@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 from scripts.charts.figures import COLORS, footnote, save_chart
 from scripts.sets.safe_names import LIMIT_BYTES, refuse_links
 from scripts.stats.formatting import digits
@@ -120,7 +120,7 @@ def main(options: Options) -> None:
     refuse_links(options.results)
     try:
         paths = [options.results / f"{name}.csv" for name in ("loaders", "costs")]
-        rates, costs = (pandas.read_csv(io.BytesIO(read_regular(path, LIMIT_BYTES))) for path in paths)
+        rates, costs = (pandas.read_csv(io.BytesIO(read_regular_file(path, LIMIT_BYTES))) for path in paths)
     except OSError as error:
         raise UserError(f"cannot read {error.filename}: {error.strerror}; run make bench-loaders first") from None
     print("written:", *save_chart(loaders_chart(rates, costs), options.results, "loaders"), sep="\n  ")

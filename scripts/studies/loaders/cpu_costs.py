@@ -18,9 +18,9 @@ from scipy.stats import quantile_test
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.crops import finish, random_numbers
-from benchmarks.common.data.image_dataset import Key, Photographs
-from benchmarks.common.data.loaders import build_loaders, image_folders
+from benchmarks.common.data.crops import random_numbers, resize_into
+from benchmarks.common.data.image_dataset import ImageDataset, ImageKey
+from benchmarks.common.data.loaders import build_loaders, open_datasets
 from benchmarks.common.dist.devices import Worker
 
 BATCHES = 8  # of a turn
@@ -58,16 +58,15 @@ def ladder(config: Config) -> list[Callable[[], object]]:
     """What one turn of each of CAUSES does: BATCHES batches, each time the same."""
     train, _ = build_loaders(config, Worker(torch.device("cpu")))
     with_queue, _ = build_loaders(dataclasses.replace(config, workers=1), Worker(torch.device("cpu")))
-    images, batches = image_folders(config)[0], [*train.batches]
-    images.read = images.open_reader()
+    images, batches = open_datasets(config)[0], [*train.batches]
     drawn = [
-        [view_of(images, key, choose) for key, choose in zip(keys, images.views(keys), strict=True)] for keys in batches
+        [crop_of(images, key, choose) for key, choose in zip(keys, images.crops(keys), strict=True)] for keys in batches
     ]
     out = torch.empty(config.image_size, config.image_size, 3, dtype=torch.uint8)
 
-    def read(key: Key, choose: Callable) -> None:
-        box, view, _ = images.read(images.source.content(key[2]), choose)
-        finish(box, view, out)
+    def read(key: ImageKey, choose: Callable) -> None:
+        box, crop, _ = images.decode(images.source.content(key[2]), choose)
+        resize_into(box, crop, out)
 
     def bare(seeded: bool = False) -> None:
         for keys, views in zip(batches, drawn, strict=True):
@@ -78,7 +77,7 @@ def ladder(config: Config) -> list[Callable[[], object]]:
 
     def cropped() -> None:
         for keys in batches:
-            for key, choose in zip(keys, images.views(keys), strict=True):
+            for key, choose in zip(keys, images.crops(keys), strict=True):
                 read(key, choose)
 
     def whole(loader) -> Callable[[], None]:
@@ -91,10 +90,10 @@ def ladder(config: Config) -> list[Callable[[], object]]:
     return [bare, lambda: bare(seeded=True), cropped, whole(train), whole(with_queue)]
 
 
-def view_of(images: Photographs, key: Key, choose: Callable):
-    """The View that the image's reader asks for."""
-    _, view, _ = images.read(images.source.content(key[2]), choose)
-    return view
+def crop_of(images: ImageDataset, key: ImageKey, choose: Callable):
+    """The Crop that the image gets."""
+    _, crop, _ = images.decode(images.source.content(key[2]), choose)
+    return crop
 
 
 def cpu_us() -> float:

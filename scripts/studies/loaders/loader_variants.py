@@ -17,15 +17,15 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.crops import finish, random_numbers, random_view
-from benchmarks.common.data.decode import DECODERS, MODULES, loads, open_image, read_by_nvimgcodec
-from benchmarks.common.data.image_dataset import raw_reader
+from benchmarks.common.data.crops import random_crop, random_numbers, resize_into
+from benchmarks.common.data.decode import DECODERS, import_problem, nvimgcodec_decoder, open_image
+from benchmarks.common.data.image_dataset import packed_pixels_decoder
 from benchmarks.common.data.listing import list_images
-from benchmarks.common.data.loaders import build_loaders, image_folders
-from benchmarks.common.data.packed import KINDS
+from benchmarks.common.data.loaders import build_loaders, open_datasets
+from benchmarks.common.data.packed import PACK_KINDS
 from benchmarks.common.dist.devices import Worker
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 from scripts.setup import pack
 
 PEERS = {
@@ -57,7 +57,7 @@ def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
     for name, why in missing.items():
         print(f"left out: {name}: {why}")
     os.environ["PACKED"] = str(temporary)
-    packs = {kind: dataclasses.replace(config, loader="packed", pack=kind) for kind in KINDS}
+    packs = {kind: dataclasses.replace(config, loader="packed", pack=kind) for kind in PACK_KINDS}
     ways = [Way("torchvision, Pillow", plain), Way("ours, Pillow", ours(decoder="pillow"))]
     if "torchcodec" not in missing:
         ways.append(Way("ours, torchcodec", ours(decoder="torchcodec")))
@@ -107,9 +107,9 @@ def absent() -> dict[str, str]:
     """Libraries that cannot take part, and why: those that fail to load need no installing."""
     why = {}
     for name, package in PEERS.items():
-        if not findable(MODULES.get(name, name)):
+        if not findable(DECODERS[name].module if name in DECODERS else name):
             why[name] = f"not installed; pip install {package}"
-        elif name in DECODERS and (problem := loads(name)):
+        elif name in DECODERS and (problem := import_problem(name)):
             why[name] = problem
     return why
 
@@ -135,7 +135,7 @@ def repeated(make: Callable[[], object]) -> Iterator[int]:
 
 def by_pillow(path: str):
     """As torchvision's ImageFolder reads a file, but only JPEGs and PNGs: Pillow starts Ghostscript for an EPS."""
-    return open_image(read_regular(path, LARGEST_IMAGE_BYTES)).convert("RGB")
+    return open_image(read_regular_file(path, MAX_IMAGE_BYTES)).convert("RGB")
 
 
 def workers_of(cores: int) -> int:
@@ -171,7 +171,7 @@ def drawn(images, config: Config) -> list:
     for index, of_image in zip(order.tolist(), numbers, strict=True):
         if index not in sizes:
             sizes[index] = size_of(images, index)
-        found.append((index, random_view(config.image_size, of_image)(*sizes[index])))
+        found.append((index, random_crop(config.image_size, of_image)(*sizes[index])))
     return found
 
 
@@ -188,17 +188,17 @@ def bare_loop(images, read, config: Config) -> Iterator[int]:
     while True:
         for index, view in crops:
             box, *_ = read(images.source.content(index), lambda *_, view=view: view)
-            finish(box, view, out)
+            resize_into(box, view, out)
             yield 1
 
 
 def bare_crops(config: Config) -> Iterator[int]:
-    return bare_loop(image_folders(config)[0], read_by_nvimgcodec(), config)
+    return bare_loop(open_datasets(config)[0], nvimgcodec_decoder(), config)
 
 
 def bare_pack(packs: Config) -> Callable[[Config], Iterator[int]]:
     return lambda config: bare_loop(
-        image_folders(dataclasses.replace(packs, image_size=config.image_size))[0], raw_reader(), config
+        open_datasets(dataclasses.replace(packs, image_size=config.image_size))[0], packed_pixels_decoder(), config
     )
 
 

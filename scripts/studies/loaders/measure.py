@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.devices import device_name
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_cores
 from scripts.charts.figures import save_chart
@@ -95,8 +95,8 @@ def main(options: Options) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     about = origin() | {"machine": machine}
     rates = rates.assign(image_size=options.image_size, **about)
-    write_whole(options.out / "loaders.csv", rates.to_csv(index=False))
-    write_whole(options.out / "costs.csv", costs.assign(**about).to_csv(index=False))
+    write_text_atomically(options.out / "loaders.csv", rates.to_csv(index=False))
+    write_text_atomically(options.out / "costs.csv", costs.assign(**about).to_csv(index=False))
     if len(costs) and len(rates):
         print("\nwritten:", *save_chart(loaders_chart(rates, costs), options.out, "loaders"), sep="\n  ")
     return int(bool(failed))

@@ -19,7 +19,7 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config, load_config, whole_batch
+from benchmarks.common.config.config import Config, load_config, resolve_global_batch
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
@@ -80,7 +80,7 @@ def measure(config: Config) -> list[dict]:
     built = {}  # all that the script makes, without training
     single.main(config, fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
     device, step = built["device"], built["step"]
-    config = dataclasses.replace(config, workers=machine.num_workers(config.workers, device.type == "cuda"))
+    config = dataclasses.replace(config, workers=machine.resolve_num_workers(config.workers, device.type == "cuda"))
     batches, process = endless(built["train"]), psutil.Process()
     resident = next(batches)
     works: dict[str, Callable[[], object]] = {
@@ -154,7 +154,7 @@ if __name__ == "__main__":
         if options.results and not options.results.is_dir():
             raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
         os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-        config = whole_batch(load_config(flags or run_plan.read_variables().flags), num_devices=1)
+        config = resolve_global_batch(load_config(flags or run_plan.read_variables().flags), num_devices=1)
         main(config, options.results)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -23,7 +23,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.decode import DECODERS, loads, resolved_decoder
+from benchmarks.common.data.decode import AUTO_DECODERS, import_problem, resolve_decoder
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
@@ -94,8 +94,10 @@ def cases(config: Config, temporary: Path) -> tuple[Callable, dict[str, Callable
     """The loader of `config`, and by name what could take its place: other decoders, and packed pixels."""
     if config.loader == "packed":
         return ours(), {}
-    decoder = resolved_decoder(config)
-    others = {f"decoder {name}": ours(decoder=name) for name in DECODERS if name != decoder and not loads(name)}
+    decoder = resolve_decoder(config)
+    others = {
+        f"decoder {name}": ours(decoder=name) for name in AUTO_DECODERS if name != decoder and not import_problem(name)
+    }
     data = sample(config, temporary)
     with contextlib.redirect_stdout(io.StringIO()):
         pack.main(pack.Options(str(data)))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy
 
-from benchmarks.common.store.results import cell
+from benchmarks.common.store.results import format_cell
 from scripts.sets.power import enough
 from scripts.stats.families import Sample, against
 from scripts.stats.intervals import RatioEstimate
@@ -85,5 +85,5 @@ def csv_of(rows: Iterable[Mapping], about: str = "") -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, [*rows[0]], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: format_cell(value) for name, value in row.items()} for row in rows)
     return out.getvalue()

@@ -27,8 +27,8 @@ import psutil
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import load_config, whole_batch
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.config.config import load_config, resolve_global_batch
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.charts.figures import save_chart
@@ -104,7 +104,7 @@ def main(options: Options) -> int:
     config = load_config(flags)
     check_ranks([config], [given.ranks_here])
     check_data(config.data)
-    all_images = load_config(flags).steps * whole_batch(config, machine.num_ranks()).global_batch
+    all_images = load_config(flags).steps * resolve_global_batch(config, machine.num_ranks()).global_batch
     limit_s = (given.limit_s if given.limit_s is not None else config.limit_s or LIMIT_S) or None
     results = open_set(given.results, "peers-")
     if (results / "peers.csv").exists():
@@ -115,7 +115,7 @@ def main(options: Options) -> int:
         how = functools.partial(launch, flags=flags, folder=folder, limit_s=limit_s)
         launches = sit(options, here, how, results, why_not)
     rows = ratio_rows([(peer.name, peer.what, peer.suite) for peer in chosen], launches, why_not)
-    write_whole(results / "peers.csv", csv_of(rows, about))
+    write_text_atomically(results / "peers.csv", csv_of(rows, about))
     print(text_table([("peer", "n", "suite / peer", "95 %", "half-width", ""), *map(cells, rows)], left=(0, 5)))
     print("\nwritten:", *(f"  {results / name}" for name in ("peer_launches.csv", "peers.csv")), sep="\n")
     if any(row["ratio"] for row in rows):
@@ -168,7 +168,7 @@ def sit(
                     why_not[name] = str(error)
                     continue
                 launches.append(Launch(number, place, name, rate, time.monotonic() - began))
-                write_whole(results / "peer_launches.csv", csv_of(map(dataclasses.asdict, launches)))
+                write_text_atomically(results / "peer_launches.csv", csv_of(map(dataclasses.asdict, launches)))
             for peer in left:
                 found = estimate(peer.name, peer.suite, launches)
                 if found is not None:

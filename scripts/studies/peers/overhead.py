@@ -28,7 +28,7 @@ import tyro
 from scipy.stats import t as student_t
 from tqdm import tqdm
 
-from benchmarks.common.config.config import load_config, whole_batch
+from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner.launch_ranks import environment, torchrun
@@ -86,10 +86,10 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
 
     Raises UserError where the data are unfit or the ranks fail.
     """
-    from benchmarks.common.data.loaders import image_folders
+    from benchmarks.common.data.loaders import open_datasets
 
     config = load_config(flags)
-    image_folders(config)
+    open_datasets(config)
     flags = [
         *flags,
         "--loader",
@@ -110,7 +110,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
         "0",  # both do the same work for ever: a loss that sinks meets numbers that a CPU is slow with
     ]
     num_ranks = machine.num_ranks()
-    all_images = (WARMUP_STEPS + pairs * WINDOW_STEPS) * whole_batch(config, num_ranks).global_batch
+    all_images = (WARMUP_STEPS + pairs * WINDOW_STEPS) * resolve_global_batch(config, num_ranks).global_batch
     with (
         long_enough(config.data, all_images) as folder,
         tempfile.TemporaryDirectory(prefix="overhead-") as rendezvous_folder,
@@ -146,10 +146,10 @@ def rank(folder: str, flags: list[str]) -> None:
     from benchmarks.common.train.engine import fit
     from scripts.studies.peers import bare_ddp
 
-    config = whole_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
+    config = resolve_global_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
     shared = {name: getattr(config, name) for name in "arch image_size global_batch momentum weight_decay".split()}
     shared |= {"folder": f"{folder}/train", "lr": config.lr * config.global_batch / config.lr_batch}
-    shared |= {"workers": machine.num_workers(config.workers, machine.num_gpus() > 0)}
+    shared |= {"workers": machine.resolve_num_workers(config.workers, machine.num_gpus() > 0)}
 
     class PairedClock(Clock):
         def __init__(self, device):

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import ddp
-from benchmarks.common.config.config import Config, load_config, whole_batch
+from benchmarks.common.config.config import Config, load_config, resolve_global_batch
 from benchmarks.common.dist.devices import set_kernels
 from benchmarks.common.system import machine
 from benchmarks.common.train.clock import Clock
@@ -44,7 +44,8 @@ def rank(module: str, flags: list[str]) -> None:
     config = load_config(flags)
     ranks = int(os.environ.get("WORLD_SIZE") or os.environ["HOROVOD_SIZE"])
     config = dataclasses.replace(
-        whole_batch(config, ranks), workers=machine.num_workers(config.workers, torch.cuda.is_available())
+        resolve_global_batch(config, ranks),
+        workers=machine.resolve_num_workers(config.workers, torch.cuda.is_available()),
     )
     make_clock = functools.partial(Printing, global_batch=config.global_batch)
     if not module:

@@ -27,7 +27,7 @@ import tyro
 
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import device_name, synchronize
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
@@ -184,7 +184,7 @@ def main(options: Options, config: Config) -> int:
         writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
-        write_whole(options.output, out.getvalue())
+        write_text_atomically(options.output, out.getvalue())
     return 0
 
 

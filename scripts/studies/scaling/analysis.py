@@ -13,7 +13,7 @@ import dataclasses
 import io
 from pathlib import Path
 
-from benchmarks.common.store.results import cell, write_whole
+from benchmarks.common.store.results import format_cell, write_text_atomically
 from scripts.sets.identity import without_what_follows
 from scripts.sets.result_set import BASELINE, Group, ResultSet
 from scripts.stats.families import against
@@ -142,8 +142,8 @@ def write_scaling_csv(results: ResultSet, rows: list[dict]) -> Path:
     out, path = io.StringIO(), results.path / "scaling.csv"
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
-    write_whole(path, out.getvalue())
+    writer.writerows({name: format_cell(value) for name, value in row.items()} for row in rows)
+    write_text_atomically(path, out.getvalue())
     return path
 
 

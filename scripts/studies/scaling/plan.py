@@ -6,7 +6,7 @@ STRATEGY=ddp RANKS="1 2 4" launchers/all.sh scaling          # or: make scaling
 import dataclasses
 import os
 
-from benchmarks.common.config.config import load_config, whole_batch
+from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
@@ -22,7 +22,7 @@ def plan_runs(given: Given) -> list[Run]:
     if not given.strategy or not given.ranks:
         raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
     words = given.ranks.split()
-    fit = [word.isascii() and word.isdecimal() and len(word) <= machine.MOST_DIGITS and int(word) > 0 for word in words]
+    fit = [word.isascii() and word.isdecimal() and len(word) <= machine.MAX_DIGITS and int(word) > 0 for word in words]
     if not all(fit) or len(words) > MOST_VALUES:
         raise UserError(f"RANKS is {given.ranks[:80]!r}, but must be some numbers of ranks, such as 1 2 4")
     if elsewhere := [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]:
@@ -32,7 +32,7 @@ def plan_runs(given: Given) -> list[Run]:
         raise UserError(f"RANKS is {given.ranks!r}: one number of ranks shows no scaling; give two or more")
     config, most = load_config(given.flags), ranks[-1]
     preflight.check_ranks([config], ranks, "RANKS")
-    batch, threads = whole_batch(config, most).global_batch, machine.threads_per_rank(most)
+    batch, threads = resolve_global_batch(config, most).global_batch, machine.threads_per_rank(most)
     # with the most ranks, strong and weak scaling are the same run
     shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
 

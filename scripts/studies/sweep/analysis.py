@@ -9,7 +9,7 @@ import csv
 import io
 from pathlib import Path
 
-from benchmarks.common.store.results import cell, write_whole, writing
+from benchmarks.common.store.results import format_cell, lock_tables, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.sets.identity import without_what_follows
 from scripts.sets.result_set import Group, ResultSet
@@ -63,9 +63,9 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: dict[st
     for value, group in points.items():
         estimate = group.throughput
         numbers = (estimate.value, estimate.low, estimate.high, estimate.num_runs)
-        cells = [cell(number(value) if number(value) is not None else value), *map(cell, numbers)]
-        rows.append(dict(zip(COLUMNS, [cell(strategy), key, *cells], strict=True)))
-    with writing(results.path):
+        cells = [format_cell(number(value) if number(value) is not None else value), *map(format_cell, numbers)]
+        rows.append(dict(zip(COLUMNS, [format_cell(strategy), key, *cells], strict=True)))
+    with lock_tables(results.path):
         others = []
         if path.exists():
             others = [each for each in read_rows(path) if (each.get("strategy"), each.get("key")) != (strategy, key)]
@@ -73,7 +73,7 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: dict[st
         writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(others + rows)
-        write_whole(path, out.getvalue())
+        write_text_atomically(path, out.getvalue())
     return path
 
 

@@ -13,7 +13,7 @@ import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common.config.config import FIELDS, find_key
+from benchmarks.common.config.config import FIELDS, find_field
 from scripts.charts.chart_command import command, nothing, save_study
 from scripts.charts.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles
 from scripts.sets.result_set import BASELINE, Group, ResultSet, load_set
@@ -133,7 +133,7 @@ def _places(values: list[str]) -> tuple[list[float], bool]:
 
 def main(options: Options) -> int:
     refuse_links(options.results)
-    results, key, strategy = load_set(options.results), find_key(options.key), options.strategy
+    results, key, strategy = load_set(options.results), find_field(options.key), options.strategy
     points = sweep_points(results, strategy, key)
     if not points:
         return nothing(results, f"no ok run of {strategy} in {results.path} has {key} in its settings")

@@ -3,8 +3,8 @@
 STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100" launchers/all.sh sweep          # or: make sweep
 """
 
-from benchmarks.common.config.config import find_key, load_config
-from benchmarks.common.config.settings import NOT_COUNTED
+from benchmarks.common.config.config import find_field, load_config
+from benchmarks.common.config.settings import NOT_COMPARED
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
@@ -21,9 +21,9 @@ def plan_runs(given: Given) -> list[Run]:
         if not getattr(given, name):
             example = 'STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
             raise UserError(f"{name.upper()} is not set; for example: make sweep {example}")
-    strategy, key = preflight.only(given.strategy), find_key(given.key)
-    if key in NOT_COUNTED:
-        raise UserError(f"KEY={key} cannot change what is measured ({NOT_COUNTED[key]}); sweep another option")
+    strategy, key = preflight.only(given.strategy), find_field(given.key)
+    if key in NOT_COMPARED:
+        raise UserError(f"KEY={key} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option")
     values = [*dict.fromkeys(given.values.split())]
     if len(values) > MOST_VALUES:
         raise UserError(f"VALUES holds {len(values)} values, but must be at most {MOST_VALUES}; sweep some of them")
@@ -43,4 +43,4 @@ def plan_runs(given: Given) -> list[Run]:
 def chart_command(given: Given) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
     strategy = preflight.only(given.strategy)
-    return ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", find_key(given.key)]
+    return ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", find_field(given.key)]

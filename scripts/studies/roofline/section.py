@@ -1,0 +1,13 @@
+"""The forecast for GPUs in the report: what they could reach, beside what the set has measured of them."""
+
+from scripts.pages.study_sections import ReportTable, StudySection
+from scripts.sets.result_set import ResultSet
+from scripts.studies.roofline.forecast_table import EXPLAIN, HEADER, forecast_table
+
+
+def tables(results: ResultSet) -> list[ReportTable]:
+    state, rows = forecast_table(results)
+    return [ReportTable("Forecast for GPUs", EXPLAIN, HEADER, rows, f"{state}.", text_columns=(0, 1))] if rows else []
+
+
+SECTION = StudySection(order=60, tables=tables)
