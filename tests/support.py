@@ -18,7 +18,7 @@ from PIL import Image
 from benchmarks.common.config.config import FIELDS, Config
 from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.sets.recorded_settings import MET_COLUMNS
@@ -91,7 +91,7 @@ def draw_images(folder: Path, num_images: int, seed: int) -> None:
 def loaders(data, rank=0, world_size=1, **changes):
     """(train, val) of one rank."""
     config = Config(**{"data": str(data), "image_size": 32, "global_batch": 8, "workers": 0} | changes)
-    return build_loaders(config, Worker(CPU, rank=rank, world_size=world_size))
+    return build_loaders(config, RankContext(CPU, rank=rank, world_size=world_size))
 
 
 def pixels(loader, epoch=0, start_step=0):

@@ -9,7 +9,7 @@ import dataclasses
 
 from benchmarks.common.config.config import FIELDS, Config, load_config
 from benchmarks.common.data.packed import pack_path
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
@@ -65,7 +65,7 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
         return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
     if option.needs == "bf16":
         try:
-            met_precision("bf16", machine.min_compute_capability())
+            resolve_precision("bf16", machine.min_compute_capability())
         except UserError as error:
             return str(error)
     return ""
