@@ -17,7 +17,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.allowed_settings import shown, why_not
-from scripts.runner.plan import Given, Run, make_run
+from scripts.runner.run_plan import Given, Run, make_run
 from scripts.sets.safe_names import SAFE_NAME
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss

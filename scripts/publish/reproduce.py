@@ -29,7 +29,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.output import ignore_output_errors
-from scripts.runner import allowed_settings, bench, plan, preflight, rounds, schedule, worktrees
+from scripts.runner import allowed_settings, bench, preflight, rounds, run_plan, schedule, worktrees
 from scripts.runner.make_variables import Given, read_variables
 from scripts.sets import compare
 from scripts.sets.manifest import NAME, find_faults, read_manifest
@@ -59,7 +59,7 @@ def main() -> int:
     of_round = plan_rounds(chosen, given, published)
     runs = [run for number in range(1, rounds.least(given, of_round) + 1) for run in of_round(number)]
     rounds.check(runs, given)
-    left = plan.left_to_do(runs, given.results)
+    left = run_plan.left_to_do(runs, given.results)
     print(f"{published}, made at commit {commit[:12]} on {_device(chosen)}: again, at that commit", flush=True)
     if os.environ.get("PLAN") == "yes":
         print(bench.plan_text(left, runs, given))
@@ -91,8 +91,8 @@ def find_commit(told: dict, published: Path) -> str:
     commit = worktrees.find_commit(told["commit"]) if COMMIT.fullmatch(told["commit"]) else ""
     if not commit.startswith(told["commit"]) or not commit:  # nor is a branch of that name
         raise UserError(
-            f"commit {printable(told['commit'])} of {published} is not in this repository, or this is no git checkout; "
-            "a clone that is not shallow has it: git fetch --unshallow"
+            f"commit {printable(told['commit'])} of {published} is not in this repository, or this is no git checkout; a "
+            "clone that is not shallow has it: git fetch --unshallow"
         )
     return commit
 
@@ -143,19 +143,19 @@ def check_device(run: dict, published: Path) -> None:
     here = device_name(torch.device(device), run["met"].get("world_size", 1) // run["asked"]["nodes"])
     if here != name:
         raise UserError(
-            f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs make "
-            "compare refuses beside them; ARGS=--anyway runs and compares all the same"
+            f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs make compare "
+            "refuses beside them; ARGS=--anyway runs and compares all the same"
         )
 
 
-def plan_rounds(chosen: Sequence[dict], given: Given, published: Path) -> Callable[[int], list[plan.Run]]:
+def plan_rounds(chosen: Sequence[dict], given: Given, published: Path) -> Callable[[int], list[run_plan.Run]]:
     """All runs of a round, in its order, by its number."""
     data = {run["label"]: _data(run["asked"], published) for run in chosen}
 
-    def of_round(number: int) -> list[plan.Run]:
+    def of_round(number: int) -> list[run_plan.Run]:
         made = [_run(run["asked"], number, data[run["label"]]) for run in chosen]
-        order = [made[which] for which in plan.places(len(made), number)]
-        return plan.fitted([dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)])
+        order = [made[which] for which in run_plan.places(len(made), number)]
+        return run_plan.fitted([dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)])
 
     return of_round
 
@@ -163,7 +163,7 @@ def plan_rounds(chosen: Sequence[dict], given: Given, published: Path) -> Callab
 def _data(asked: dict, published: Path) -> str:
     """The folder of the images, which the user chooses. Raises UserError where they are not the set's."""
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
-    found, wanted = plan.images_of(_config(asked | {"data": folder})), asked["fingerprint"]
+    found, wanted = run_plan.images_of(_config(asked | {"data": folder})), asked["fingerprint"]
     if found != wanted:
         raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({wanted}); give DATA=")
     return folder
@@ -174,7 +174,7 @@ def _config(asked: dict) -> Config:
     return Config(**{name: value for name, value in asked.items() if name in FIELDS})
 
 
-def _run(asked: dict, number: int, data: str) -> plan.Run:
+def _run(asked: dict, number: int, data: str) -> run_plan.Run:
     """A run of round `number` as it was asked, for whatever fields its commit knows."""
     places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
     asked = asked | places | {"seed": seed_of_round(asked, number)}
@@ -182,9 +182,9 @@ def _run(asked: dict, number: int, data: str) -> plan.Run:
         asked.pop(name.lower(), None)
         if text := os.environ.get(name):
             asked[name.lower()] = text
-    told = plan.of_machine(asked["ranks"] // asked["nodes"], asked["threads_per_rank"])
-    told |= {name: str(asked[name.lower()]) for name in plan.OF_A_CLUSTER if name.lower() in asked}
-    return plan.Run(asked["strategy"], number, _config(asked), asked, told)
+    told = run_plan.of_machine(asked["ranks"] // asked["nodes"], asked["threads_per_rank"])
+    told |= {name: str(asked[name.lower()]) for name in run_plan.OF_A_CLUSTER if name.lower() in asked}
+    return run_plan.Run(asked["strategy"], number, _config(asked), asked, told)
 
 
 def _rounds(chosen: Sequence[dict]) -> int:

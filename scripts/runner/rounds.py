@@ -18,8 +18,8 @@ from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from scripts.runner.plan import Given, Run, last_statuses
 from scripts.runner.round_order import timed_part
+from scripts.runner.run_plan import Given, Run, last_statuses
 from scripts.sets.power import precise_enough, widest_half_width
 from scripts.sets.result_set import load_set
 from scripts.stats.families import Sample

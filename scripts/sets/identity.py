@@ -32,7 +32,7 @@ STRATEGY_FIELDS = {
     "precision": "what it computes in",
     **dict.fromkeys(STRATEGY_OPTIONS, "an option that other strategies lack"),
 }
-# In these bench-all adds runs of the baseline that differ from all other runs; see scripts/runner/plan.py.
+# In these bench-all adds runs of the baseline that differ from all other runs; see scripts/runner/run_plan.py.
 SECOND_BASELINE_FIELDS = ("precision", "threads_per_rank")
 # Met only where images a device were asked: weak scaling, in which batches grow with the devices.
 RESOLVED_GLOBAL_BATCH = f"global_batch{RESOLVED_SUFFIX}"

@@ -87,7 +87,7 @@ def test_what_a_commit_lacks_is_said_before_it_is_measured(kept_clone, read):
     folder = kept_clone.folder
     for path, old, new, variables, words in (
         (folder / "launchers/single.sh", None, None, {}, "has no strategy single"),
-        (folder / "scripts/runner/plan.py", "def begin(", "def start(", {}, "older than the variables by which"),
+        (folder / "launchers/lib.sh", "${RUN_ID:-}", "${NAME:-}", {}, "older than the variables by which"),
         (
             folder / "benchmarks/common/config/config.py",
             " norm: Lit",
@@ -103,6 +103,16 @@ def test_what_a_commit_lacks_is_said_before_it_is_measured(kept_clone, read):
         with pytest.raises(UserError, match=f"{bad[:12]}.*{words}"):
             read(bad, **variables)
         assert path.read_text() == text and read("HEAD", **variables).commit
+
+
+def test_a_commit_from_before_the_folders_can_be_started(kept_clone, read):
+    """Protects comparisons with commits whose modules lie elsewhere, such as 03b5e43."""
+    common = kept_clone.folder / "benchmarks/common"
+    (common / "config/config.py").rename(common / "config.py")
+    (kept_clone.folder / "scripts/runner/run_plan.py").unlink()
+    variant = read(kept_clone.commit("as it was before"))
+    kept_clone.git("revert", "--no-edit", "HEAD")
+    assert variant.fields == FIELDS.keys()
 
 
 def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):

@@ -29,7 +29,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.output import ignore_output_errors
-from scripts.runner import plan, preflight, schedule, source_version
+from scripts.runner import preflight, run_plan, schedule, source_version
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
@@ -67,7 +67,7 @@ class Failed(Exception):
 
 
 def main() -> int:
-    given = plan.read_variables()
+    given = run_plan.read_variables()
     limit = parse_percent(os.environ["FAIL_OVER"], "FAIL_OVER") if os.environ.get("FAIL_OVER") else None
     most = given.repeats if os.environ.get("REPEATS") else MAX_ROUNDS
     if not given.strategy:
@@ -104,15 +104,15 @@ def main() -> int:
     return verdict(step, sitting, results, limit)
 
 
-def run_of(side: Side, strategy: str, given: plan.Given) -> plan.Run:
+def run_of(side: Side, strategy: str, given: run_plan.Given) -> run_plan.Run:
     """The timed part of what the side asks for, as a run of round 1."""
-    whole = plan.make_run(given, strategy, 1, side.config, flags=side.flags)
+    whole = run_plan.make_run(given, strategy, 1, side.config, flags=side.flags)
     short = timed_part(whole.config, whole.asked["fingerprint"], whole.asked["ranks"])
-    (run,) = plan.fitted([dataclasses.replace(whole, config=short, asked=whole.asked | dataclasses.asdict(short))])
+    (run,) = run_plan.fitted([dataclasses.replace(whole, config=short, asked=whole.asked | dataclasses.asdict(short))])
     return run
 
 
-def in_words(pair: Pair, runs: dict[str, plan.Run], most: int) -> list[str]:
+def in_words(pair: Pair, runs: dict[str, run_plan.Run], most: int) -> list[str]:
     """What is compared, a line each, before anything is started."""
     strategy = runs["A"].strategy
     lines = [f"{side.name}: {strategy}, {side.text}: {side.source or 'no git'}, {side.python}" for side in pair]
@@ -135,7 +135,7 @@ class Measure:
     """How a run of a side is made."""
 
     results: Path
-    runs: dict[str, plan.Run]
+    runs: dict[str, run_plan.Run]
     sides: dict[str, Side]
     where: dict[str, Path]
     children: SignalForwarder
@@ -144,7 +144,7 @@ class Measure:
         """images/s of a run; None after a signal, or of the warm-up. Raises Failed where it is not ok."""
         side, folder = self.sides[name], preflight.open_set(self.results / name)
         run = dataclasses.replace(self.runs[name], round=number, position=position)
-        made, told = plan.begin(run, folder, label)
+        made, told = run_plan.begin(run, folder, label)
         variants.write_config(side, made, run.config)
         told["PYTHON"] = side.python
         schedule.describe(folder, run, self.children, side.python)

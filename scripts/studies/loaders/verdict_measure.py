@@ -23,7 +23,7 @@ from benchmarks.common.config.config import Config, load_config, resolve_global_
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from scripts.runner import plan, preflight
+from scripts.runner import preflight, run_plan
 from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, WHATS, rates, verdict
 
@@ -63,8 +63,8 @@ def check_alike(config: Config, results: Path) -> None:
         found = set(runs[runs.status == "ok"][name])
         if found and getattr(config, name) not in found:
             raise UserError(
-                f"{results} has {name} {', '.join(map(format_setting, found))}, and this would time "
-                f"{getattr(config, name)}; give the CONFIG, DATA and ARGS that made the set"
+                f"{results} has {name} {', '.join(map(format_setting, found))}, and this would time {getattr(config, name)}; "
+                "give the CONFIG, DATA and ARGS that made the set"
             )
 
 
@@ -154,7 +154,7 @@ if __name__ == "__main__":
         if options.results and not options.results.is_dir():
             raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
         os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-        config = resolve_global_batch(load_config(flags or plan.read_variables().flags), num_devices=1)
+        config = resolve_global_batch(load_config(flags or run_plan.read_variables().flags), num_devices=1)
         main(config, options.results)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -27,7 +27,7 @@ from benchmarks.common.data.decode import AUTO_DECODERS, import_problem, resolve
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
-from scripts.runner import plan
+from scripts.runner import run_plan
 from scripts.setup import pack
 from scripts.stats.formatting import format_number, plural
 from scripts.stats.intervals import Estimate, run_interval
@@ -143,7 +143,7 @@ def _rate(estimate: Estimate) -> str:
 if __name__ == "__main__":
     try:
         options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-        main(options, load_config(flags or plan.read_variables().flags))
+        main(options, load_config(flags or run_plan.read_variables().flags))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
