@@ -98,7 +98,7 @@ def _with_baseline(results: ResultSet, points: list[Point], batch: float) -> lis
 
 
 def _points(timed: dict[tuple[int, int], Group]) -> list[Point]:
-    """The points of a mode, by ranks; the intervals of their efficiencies hold together."""
+    """The points of a mode, by ranks, with simultaneous intervals of their efficiencies."""
     base_shape, base = next(iter(timed.items()))
     over_base = ratios_to_baseline(base.label, {group.label: group.sample for group in timed.values()})
     return [_point(shape, group, base_shape, over_base.get(group.label)) for shape, group in timed.items()]

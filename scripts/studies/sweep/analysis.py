@@ -78,7 +78,7 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: dict[st
 
 
 def table(key: str, points: dict[str, Group]) -> str:
-    """The points as text, each over the first; the intervals of these ratios hold together."""
+    """The points as text, each over the first, with simultaneous intervals."""
     first_value = next(iter(points))
     over_first = ratios_to_baseline(first_value, {value: group.sample for value, group in points.items()})
     lines = [(key, "images/s", "95 % interval", "n", f"over {key} {first_value}", "")]

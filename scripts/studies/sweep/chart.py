@@ -91,7 +91,7 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> 
     around = results.path.resolve().parent
     if found is None and (around / "runs.csv").exists():
         name, found = (
-            f"{BASELINE} of the set around this one, in another sitting",
+            f"{BASELINE} of the set around this one, in another session",
             _common_baseline(load_set(around), points),
         )
     if found is None:
