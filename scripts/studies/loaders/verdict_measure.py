@@ -53,7 +53,7 @@ def main(config: Config, results: Path | None) -> None:
         )
     print(verdict(table))
     if results:
-        append_rows(results, "loader", rows, anew=True)
+        append_rows(results, "loader", rows, replace=True)
 
 
 def check_alike(config: Config, results: Path) -> None:

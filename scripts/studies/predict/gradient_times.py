@@ -67,7 +67,7 @@ def main(options: Options, config: Config) -> None:
     shape = {name: getattr(config, name) for name in ("arch", "image_size", "global_batch")}
     shape |= {"num_classes": num_classes, "forward_s": found.forward_s, "backward_s": found.backward_s}
     rows = [shape | dataclasses.asdict(gradient) for gradient in found.gradients]
-    add_rows(out, rows, anew=True)
+    add_rows(out, rows, replace=True)
     print(f"written: {out} ({len(rows)} gradients, backward {1000 * found.backward_s:.1f} ms)")
 
 
