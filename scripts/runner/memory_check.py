@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from benchmarks.common.config.config import Config, load_config, resolve_global_batch
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
@@ -58,7 +58,7 @@ def settled(strategy: str, config: Config, num_devices: int) -> Config:
     where the run itself says what is wrong with it."""
     with contextlib.suppress(UserError):
         mixed = preflight.is_mixed(strategy)
-        precision = met_precision(config.precision, machine.min_compute_capability() or NEWEST, mixed)
+        precision = resolve_precision(config.precision, machine.min_compute_capability() or NEWEST, mixed)
         split = tell_of(strategy)(resolve_global_batch(config, num_devices), num_devices)
         return dataclasses.replace(
             resolve_global_batch(config, split.num_shards * split.num_stages), precision=precision

@@ -21,7 +21,7 @@ from benchmarks.common.config.config import (
     read_yaml,
     resolve_global_batch,
 )
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 
@@ -258,7 +258,7 @@ def test_what_a_precision_comes_to(asked, mixed, on_cpu, on_volta, on_ampere):
     """Protects each row's arithmetic: auto is one rule, and what a device or a script cannot do is refused."""
     for capability, expected in ((CPU, on_cpu), (VOLTA, on_volta), (AMPERE, on_ampere)):
         try:
-            met = met_precision(asked, capability, mixed)
+            met = resolve_precision(asked, capability, mixed)
         except UserError as error:
             assert expected in str(error)
         else:

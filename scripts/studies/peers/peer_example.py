@@ -1,7 +1,8 @@
 """A peer: training in the structure of PyTorch's own ImageNet example, written anew. Nothing of the suite is in it.
 
 Pillow, ToTensor and Normalize in the DataLoader, DistributedSampler, DDP, and meters that read their numbers by
-`.item()` in every step (github.com/pytorch/examples, imagenet/main.py). `next()` takes one step; see probe/peers.py.
+`.item()` in every step (github.com/pytorch/examples, imagenet/main.py). `next()` takes one step;
+scripts/studies/peers/measure.py times it.
 """
 
 import itertools

@@ -11,10 +11,10 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import Given
-from scripts.runner.plan import MOST_VALUES, Run, in_rounds, make_run
+from scripts.runner.run_plan import MOST_VALUES, Run, in_rounds, make_run
 
 
-def scaling(given: Given) -> list[Run]:
+def plan_runs(given: Given) -> list[Run]:
     """STRATEGY on each of RANKS: with the configured batch (strong), and with as many images a rank as the most
     ranks get of it (weak), beside the baseline; every rank has the threads that it has among the most."""
     from scripts.sets.result_set import BASELINE  # pandas, which nothing else here needs
@@ -46,3 +46,8 @@ def scaling(given: Given) -> list[Run]:
     alone = [] if strategy == BASELINE else [(BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
     points = [*alone, *((strategy, *shape) for shape in shapes)]
     return in_rounds(given, lambda number: [make(name, number, *shape) for name, *shape in points])
+
+
+def chart_command(given: Given) -> list[str]:
+    """The module that draws the chart of these runs, and its flags."""
+    return ["scripts.studies.scaling.chart", "--strategy", preflight.only(given.strategy)]
