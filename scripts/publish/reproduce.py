@@ -143,8 +143,8 @@ def check_device(run: dict, published: Path) -> None:
     here = device_name(torch.device(device), run["met"].get("world_size", 1) // run["asked"]["nodes"])
     if here != name:
         raise UserError(
-            f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs make "
-            "compare refuses beside them; ARGS=--anyway runs and compares all the same"
+            f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs "
+            "make compare refuses beside them; ARGS=--anyway runs and compares all the same"
         )
 
 

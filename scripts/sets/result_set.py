@@ -137,12 +137,13 @@ class ResultSet:
         return [group for group in self.groups if group.strategy == strategy and group.samples]
 
     def baseline_of(self, group: Group) -> Group | None:
-        """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy,
-        computed in the same precision, and had one rank's share of the machine; of several, those with the same
-        requested settings, if need be on other nodes. In fp16, which needs a gradient scaler, one rank of a strategy that has one
-        stands for them.
+        """The group that this group's speed-up is over.
 
-        None for these themselves, and where there are none, or several.
+        It has the timed runs of BASELINE that differ in nothing but the strategy, computed in the same precision, and
+        had one rank's share of the machine. Of several, it is the one with the same requested settings, if need be on
+        other nodes. In fp16, which needs a gradient scaler, one rank of a strategy that has one replaces BASELINE.
+
+        None for a baseline itself, without a baseline, and where several fit.
         """
         bases = self.timed(BASELINE)
         if compute_precision(group.identity) == "fp16":
