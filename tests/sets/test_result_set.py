@@ -99,7 +99,7 @@ def test_what_follows_is_named_where_nothing_else_tells_groups_apart(tmp_path):
     assert set(labels(tmp_path / "b")) == {"ddp, num_shards 1", "ddp, num_shards 2"}
     for precision in ("bf16", "fp32"):
         add(tmp_path / "c", asked(), MET | {"precision": precision})
-    assert set(labels(tmp_path / "c")) == {"ddp, precision met bf16", "ddp, precision met fp32"}
+    assert set(labels(tmp_path / "c")) == {"ddp, precision resolved bf16", "ddp, precision resolved fp32"}
 
 
 def test_a_run_that_met_nothing_is_with_those_that_were_asked_the_same(tmp_path):
