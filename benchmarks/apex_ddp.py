@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_worker
+from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
@@ -35,11 +35,11 @@ def main(config: Config, fit=fit) -> None:
         raise UserError("opt_level O0 computes in fp32; use --opt-level O1 for fp16, or --precision fp32")
     if config.precision != "tf32":  # apex: amp casts by itself, to fp16, as opt_level says
         config = dataclasses.replace(config, precision="fp32")
-    config, worker = start_worker(config, find_place("torchrun"))
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        train, val = build_loaders(config, context)
+    net = build_model(config, len(train.classes), context.device)
     optimizer = build_optimizer(config, net)
     net, optimizer = amp.initialize(net, optimizer, opt_level=config.opt_level, verbosity=0)  # apex: before the wrap
     model = DistributedDataParallel(net)  # apex: finds its device itself, buckets by message size
@@ -61,13 +61,13 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_shards=worker.world_size, exact=config.opt_level == "O0"),
+        shape=Shape(num_shards=context.world_size, exact=config.opt_level == "O0"),
         reduce=all_reduce_sum,
         extra={"amp": amp},
         without_exchange=without_exchange,

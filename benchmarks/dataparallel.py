@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import start_worker
+from benchmarks.common.dist.devices import start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import Place
+from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
@@ -22,12 +22,12 @@ from benchmarks.common.train.exit_codes import guarded
 
 def main(config: Config, fit=fit) -> None:
     num_gpus = usable_gpus()
-    config, worker = start_worker(config, Place(), devices_per_rank=max(1, num_gpus))
+    config, context = start_rank(config, RankInfo(), devices_per_rank=max(1, num_gpus))
     if num_gpus and config.global_batch % num_gpus:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_gpus} GPUs; change one of them")
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have
-    train, val = build_loaders(config, worker, num_devices=max(1, num_gpus))
-    net = build_model(config, len(train.classes), worker.device)
+    train, val = build_loaders(config, context, num_devices=max(1, num_gpus))
+    net = build_model(config, len(train.classes), context.device)
     model = nn.DataParallel(net)  # dataparallel: copies the weights to all GPUs in every forward pass
     optimizer = build_optimizer(config, net)
 
@@ -41,7 +41,7 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,

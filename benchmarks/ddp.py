@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker
+from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
@@ -20,12 +20,12 @@ from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
 
 
 def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))  # ddp: torchrun set RANK, LOCAL_RANK and WORLD_SIZE
-    dist.init_process_group(**group_options(config, worker))  # ddp: the ranks meet where torchrun told them to
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)  # ddp: each rank reads its own shard of every global batch
-    net = build_model(config, len(train.classes), worker.device)
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    config, context = start_rank(config, find_rank_info("torchrun"))  # ddp: from RANK, LOCAL_RANK, WORLD_SIZE
+    dist.init_process_group(**group_options(config, context))  # ddp: the ranks meet where torchrun told them to
+    with rank_first(context.rank, dist.barrier):
+        train, val = build_loaders(config, context)  # ddp: each rank reads its own shard of every global batch
+    net = build_model(config, len(train.classes), context.device)
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))  # ddp: averages
     optimizer = build_optimizer(config, net)
 
@@ -39,13 +39,13 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_shards=worker.world_size),
+        shape=Shape(num_shards=context.world_size),
         reduce=all_reduce_sum,
         without_exchange=lambda: no_exchange(model),
         exchange=exchange_of(model),

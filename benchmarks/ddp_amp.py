@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker
+from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.engine import fit
@@ -26,20 +26,20 @@ MIXED = True  # ddp_amp: where fp32, the default, is asked, it runs auto's choic
 
 
 def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"), mixed=MIXED)
+    config, context = start_rank(config, find_rank_info("torchrun"), mixed=MIXED)
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float16
     if dtype == torch.float16 and config.fused:  # ddp_amp: its momentum is then of memory that nobody has written
         raise UserError("fused SGD goes wrong where fp16 leaves out its first step; leave --fused out, or use bf16")
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        train, val = build_loaders(config, context)
     plain = dataclasses.replace(config, precision="fp32")  # ddp_amp: the autocast is this script's, below
-    net = build_model(plain, len(train.classes), worker.device)
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    net = build_model(plain, len(train.classes), context.device)
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     optimizer = build_optimizer(config, net)
-    autocast = torch.autocast(worker.device.type, dtype)
-    scaler = torch.amp.GradScaler(worker.device.type, enabled=dtype == torch.float16)  # ddp_amp: bf16 needs none
+    autocast = torch.autocast(context.device.type, dtype)
+    scaler = torch.amp.GradScaler(context.device.type, enabled=dtype == torch.float16)  # ddp_amp: bf16 needs none
 
     def step(images, target):
         optimizer.zero_grad()
@@ -57,13 +57,13 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_shards=worker.world_size, exact=dtype == torch.bfloat16),
+        shape=Shape(num_shards=context.world_size, exact=dtype == torch.bfloat16),
         reduce=all_reduce_sum,
         predict=predict,
         extra={"scaler": scaler},

@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker, synchronize
+from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank, synchronize
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.compiling import prepare_compiler
 from benchmarks.common.train.engine import fit
@@ -24,14 +24,14 @@ from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
 
 
 def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))
-    prepare_compiler(on_gpu=worker.device.type == "cuda")
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    prepare_compiler(on_gpu=context.device.type == "cuda")
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        train, val = build_loaders(config, context)
+    net = build_model(config, len(train.classes), context.device)
     net.compile()  # ddp_compile: the module itself, so that its tensors keep their names
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     optimizer = build_optimizer(config, net)
 
@@ -46,24 +46,24 @@ def main(config: Config, fit=fit) -> None:
     def compile_s():
         """Seconds of one step on no images, which compiles forward and backward; the model stays as it was."""
         before = {name: buffer.clone() for name, buffer in net.named_buffers()}
-        images = torch.zeros(config.global_batch // worker.world_size, 3, config.image_size, config.image_size)
-        images = images.to(worker.device, memory_format=train.memory_format)
+        images = torch.zeros(config.global_batch // context.world_size, 3, config.image_size, config.image_size)
+        images = images.to(context.device, memory_format=train.memory_format)
         began = time.perf_counter()
-        cross_entropy(model(images), torch.zeros(len(images), dtype=torch.long, device=worker.device)).backward()
-        synchronize(worker.device)
+        cross_entropy(model(images), torch.zeros(len(images), dtype=torch.long, device=context.device)).backward()
+        synchronize(context.device)
         for name, buffer in net.named_buffers():
             buffer.data.copy_(before[name])
         return time.perf_counter() - began
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_shards=worker.world_size, exact=False),
+        shape=Shape(num_shards=context.world_size, exact=False),
         reduce=all_reduce_sum,
         without_exchange=lambda: no_exchange(model),
         exchange=exchange_of(model),

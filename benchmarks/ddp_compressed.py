@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker
+from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.train.engine import fit
@@ -23,18 +23,18 @@ from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
 
 
 def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))
-    if config.comm_hook == "powersgd" and worker.backend != "nccl":
-        raise UserError(f"PowerSGD runs over NCCL, and on {worker.backend} it aborts; use --comm-hook bf16 or fp16")
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    if config.comm_hook == "powersgd" and context.backend != "nccl":
+        raise UserError(f"PowerSGD runs over NCCL, and on {context.backend} it aborts; use --comm-hook bf16 or fp16")
     if config.comm_hook == "powersgd" and config.warmup_steps < 2:
         raise UserError("PowerSGD begins with the third step; use --warmup-steps 2 or more")
     if config.comm_hook == "bf16" and torch.version.cuda is None:
         raise Unavailable("DDP takes the bf16 hook in a CUDA build of torch only; use --comm-hook fp16")
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        train, val = build_loaders(config, context)
+    net = build_model(config, len(train.classes), context.device)
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     model.register_comm_hook(*hook_of(config))  # ddp_compressed: what a full bucket goes through, in place of a sum
     optimizer = build_optimizer(config, net)
@@ -49,14 +49,14 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
         # ddp_compressed: fp16 rounds halves of small gradients, which the hook makes before the sum
-        shape=Shape(num_shards=worker.world_size, compression=config.comm_hook, exact=config.comm_hook == "bf16"),
+        shape=Shape(num_shards=context.world_size, compression=config.comm_hook, exact=config.comm_hook == "bf16"),
         reduce=all_reduce_sum,
         without_exchange=lambda: no_exchange(model),
         exchange=exchange_of(model),

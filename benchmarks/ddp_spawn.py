@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker
+from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import Place, rank_first
+from benchmarks.common.dist.ranks import RankInfo, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system import machine
 from benchmarks.common.train.engine import fit
@@ -36,18 +36,18 @@ def main(config: Config, fit=fit) -> None:
 
 
 def start(rank: int, num_ranks: int, meeting: str, config: Config, fit) -> None:
-    guarded(lambda: train_rank(Place(rank, rank, num_ranks, launcher="spawn"), meeting, config, fit), rank)
+    guarded(lambda: train_rank(RankInfo(rank, rank, num_ranks, launcher="spawn"), meeting, config, fit), rank)
 
 
-def train_rank(place: Place, meeting: str, config: Config, fit) -> None:
-    config, worker = start_worker(config, place)
+def train_rank(place: RankInfo, meeting: str, config: Config, fit) -> None:
+    config, context = start_rank(config, place)
     dist.init_process_group(
-        init_method=meeting, rank=worker.rank, world_size=worker.world_size, **group_options(config, worker)
+        init_method=meeting, rank=context.rank, world_size=context.world_size, **group_options(config, context)
     )
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    with rank_first(context.rank, dist.barrier):
+        train, val = build_loaders(config, context)
+    net = build_model(config, len(train.classes), context.device)
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     optimizer = build_optimizer(config, net)
 
@@ -61,13 +61,13 @@ def train_rank(place: Place, meeting: str, config: Config, fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_shards=worker.world_size),
+        shape=Shape(num_shards=context.world_size),
         reduce=all_reduce_sum,
         without_exchange=lambda: no_exchange(model),
         exchange=exchange_of(model),

@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_worker
+from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.dist.sharded_state import load_sharded_state, sharded_state
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import UserError
@@ -27,23 +27,23 @@ from benchmarks.common.train.exit_codes import guarded
 
 
 def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))
-    shard_ranks = config.shard_ranks or worker.world_size
-    if worker.world_size % shard_ranks:
-        raise UserError(f"shard_ranks {shard_ranks} does not divide {worker.world_size} ranks; change one of them")
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    shard_ranks = config.shard_ranks or context.world_size
+    if context.world_size % shard_ranks:
+        raise UserError(f"shard_ranks {shard_ranks} does not divide {context.world_size} ranks; change one of them")
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        train, val = build_loaders(config, context)
     # fsdp: it has casts of its own, and shards contiguous weights only; images come in the layout that was asked
     plain = dataclasses.replace(config, precision="fp32", memory_format="contiguous")
-    model = build_model(plain, len(train.classes), worker.device)
+    model = build_model(plain, len(train.classes), context.device)
     shape, names = (
-        (worker.world_size // shard_ranks, shard_ranks),
+        (context.world_size // shard_ranks, shard_ranks),
         ("replicate", "shard"),
     )  # fsdp: HSDP's two dimensions
     if not config.shard_ranks:
         shape, names = shape[1:], names[1:]
-    shard(model, config, init_device_mesh(worker.device.type, shape, mesh_dim_names=names))
+    shard(model, config, init_device_mesh(context.device.type, shape, mesh_dim_names=names))
     optimizer = build_optimizer(config, model)  # fsdp: of this rank's shards
 
     def step(images, target):
@@ -56,13 +56,13 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=model,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_shards=worker.world_size, exact=config.memory_format == "contiguous"),
+        shape=Shape(num_shards=context.world_size, exact=config.memory_format == "contiguous"),
         reduce=all_reduce_sum,
         state=partial(sharded_state, model, optimizer),  # fsdp: every rank takes part in putting each tensor together
         load=partial(load_sharded_state, model, optimizer),

@@ -14,9 +14,9 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.channels_last import InOrder, all_in_order
-from benchmarks.common.dist.devices import start_worker
+from benchmarks.common.dist.devices import start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable
 from benchmarks.common.system.gpus import usable_gpus
@@ -25,7 +25,7 @@ from benchmarks.common.train.exit_codes import guarded
 
 
 def main(config: Config, fit=fit) -> None:
-    place = find_place("horovodrun")
+    place = find_rank_info("horovodrun")
     try:
         import horovod.torch as hvd
     except ImportError as error:
@@ -37,10 +37,10 @@ def main(config: Config, fit=fit) -> None:
         )
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
-    config, worker = start_worker(config, place, backend="horovod-nccl" if num_gpus else "horovod-gloo")
-    with rank_first(worker.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
-        train, val = build_loaders(config, worker)
-    model = build_model(config, len(train.classes), worker.device)
+    config, context = start_rank(config, place, backend="horovod-nccl" if num_gpus else "horovod-gloo")
+    with rank_first(context.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
+        train, val = build_loaders(config, context)
+    model = build_model(config, len(train.classes), context.device)
     hvd.broadcast_parameters(all_in_order(model), root_rank=0)  # horovod: everyone starts from rank 0's weights
     optimizer = hvd.DistributedOptimizer(  # horovod: step() waits for the averaged gradients
         build_optimizer(config, model),
@@ -74,13 +74,13 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=model,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_shards=worker.world_size, compression=config.compression),
+        shape=Shape(num_shards=context.world_size, compression=config.compression),
         reduce=lambda tensor: hvd.allreduce(tensor, op=hvd.Sum),  # horovod: returns the sum; `tensor` stays one rank's
         share=share,
         without_exchange=without_exchange,

@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker
+from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import Place, find_place, rank_first
+from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer, in_precision
 from benchmarks.common.model.stages import Staged, cut_stages, cuts_of, num_splits, send
 from benchmarks.common.system.errors import Unavailable, UserError
@@ -26,16 +26,16 @@ from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
 
 
 def main(config: Config, fit=fit) -> None:
-    devices = two_devices(place := find_place("torchrun"))
+    devices = two_devices(place := find_rank_info("torchrun"))
     place = dataclasses.replace(place, local_rank=2 * place.local_rank)  # hybrid: a rank's first GPU
-    config, worker = start_worker(config, place, devices_per_rank=len(set(devices)))
-    options = group_options(config, worker)
+    config, context = start_rank(config, place, devices_per_rank=len(set(devices)))
+    options = group_options(config, context)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
     dist.init_process_group(**options)
-    with rank_first(worker.rank, lambda: all_reduce_sum(torch.zeros(1, device=worker.device)).item()):
-        train, val = build_loaders(config, worker)  # hybrid: one shard a rank, that is, one for every two GPUs
-    microbatches = num_splits(config.split_size, config.global_batch // worker.world_size)
-    net = build_model(config, len(train.classes), worker.device)
+    with rank_first(context.rank, lambda: all_reduce_sum(torch.zeros(1, device=context.device)).item()):
+        train, val = build_loaders(config, context)  # hybrid: one shard a rank, that is, one for every two GPUs
+    microbatches = num_splits(config.split_size, config.global_batch // context.world_size)
+    net = build_model(config, len(train.classes), context.device)
     stages = cut_stages(config, net, num_stages=2)
     staged = in_precision(config, Staged(stages, devices, config.split_size, send))
     model = DistributedDataParallel(staged, **ddp_options(config))  # hybrid: no device_ids
@@ -55,13 +55,13 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
-        shape=Shape(worker.world_size, 2, microbatches, config.split_size),
+        shape=Shape(context.world_size, 2, microbatches, config.split_size),
         reduce=all_reduce_sum,
         predict=staged,
         share=share,
@@ -73,7 +73,7 @@ def main(config: Config, fit=fit) -> None:
     dist.destroy_process_group()
 
 
-def two_devices(place: Place) -> list[torch.device]:
+def two_devices(place: RankInfo) -> list[torch.device]:
     """This rank's two GPUs, or the CPU twice where there is none. Raises Unavailable on a machine with one GPU,
     UserError where the ranks are too many for the GPUs."""
     num_gpus = usable_gpus()

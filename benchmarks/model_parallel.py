@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import start_worker
+from benchmarks.common.dist.devices import start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import Place
+from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.model.model import build_model, build_optimizer, in_precision
 from benchmarks.common.model.stages import Send, Staged, cut_stages, cuts_of, num_splits, send
 from benchmarks.common.system.errors import UserError
@@ -21,14 +21,14 @@ from benchmarks.common.train.exit_codes import guarded
 
 
 def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, Place(), devices_per_rank=min(2, max(1, usable_gpus())))
+    config, context = start_rank(config, RankInfo(), devices_per_rank=min(2, max(1, usable_gpus())))
     # model_parallel: without a second GPU both halves share the one device, and the row says so
-    devices = [worker.device, torch.device("cuda", 1) if usable_gpus() > 1 else worker.device]
+    devices = [context.device, torch.device("cuda", 1) if usable_gpus() > 1 else context.device]
     microbatches = num_splits(config.split_size, config.global_batch)
     if config.copy_stream and len(set(devices)) < 2:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
-    train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
+    train, val = build_loaders(config, context)
+    net = build_model(config, len(train.classes), context.device)
     stages = cut_stages(config, net, num_stages=2)  # model_parallel: net's own layers, in two halves
     hand_over = send_on_streams(devices) if config.copy_stream else send
     model = Staged(stages, devices, config.split_size, hand_over)  # model_parallel: each half moves to its device
@@ -45,7 +45,7 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,

@@ -13,9 +13,9 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.batch_readers import Batch
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_worker
+from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer, in_precision
 from benchmarks.common.model.stages import cut_stages, cuts_of, num_microbatches, rows_between
 from benchmarks.common.train.engine import fit
@@ -25,26 +25,26 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))
-    last, microbatches = worker.rank == worker.world_size - 1, num_microbatches(config, worker.world_size)
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker, shard=0, num_shards=1)  # pipeline: all work on the same images
-    val.batches.shard, val.batches.num_shards = worker.rank, worker.world_size  # but evaluate a share each
-    if worker.rank > 0:  # pipeline: rank 0 alone decodes images; the others have room for the targets
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    last, microbatches = context.rank == context.world_size - 1, num_microbatches(config, context.world_size)
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        train, val = build_loaders(config, context, shard=0, num_shards=1)  # pipeline: all work on the same images
+    val.batches.shard, val.batches.num_shards = context.rank, context.world_size  # but evaluate a share each
+    if context.rank > 0:  # pipeline: rank 0 alone decodes images; the others have room for the targets
         train.host_batches = [Batch(torch.empty(0), torch.zeros(config.global_batch).long())] * train.num_steps
-    net = build_model(config, len(train.classes), worker.device)  # pipeline: whole on every rank, for evaluation
+    net = build_model(config, len(train.classes), context.device)  # pipeline: whole on every rank, for evaluation
     optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
-    stages = cut_stages(config, net, worker.world_size)
+    stages = cut_stages(config, net, context.world_size)
     loss_of = lambda output, target: cross_entropy(output.float(), target)  # noqa: E731
     schedule = SCHEDULES[config.pipeline_schedule](
-        build_stage(config, worker, stages), microbatches, loss_of, scale_grads=True
+        build_stage(config, context, stages), microbatches, loss_of, scale_grads=True
     )  # pipeline: scale_grads makes the sum over micro-batches their mean
 
     def step(images, target):
         optimizer.zero_grad()
         dist.broadcast(target, src=0)  # pipeline: from the rank that read the images to the one with the loss
-        inputs, losses = [images.flatten(1)] if worker.rank == 0 else [], []
+        inputs, losses = [images.flatten(1)] if context.rank == 0 else [], []
         output = schedule.step(*inputs, target=target, losses=losses)  # pipeline: forward and backward
         optimizer.step()
         return (torch.stack(losses).mean().detach(), output.detach()) if last else (None, None)
@@ -63,13 +63,13 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_stages=worker.world_size, num_microbatches=microbatches),
+        shape=Shape(num_stages=context.world_size, num_microbatches=microbatches),
         reduce=all_reduce_sum,
         share=share,
         columns={"cut": cuts_of(stages)},
@@ -77,17 +77,19 @@ def main(config: Config, fit=fit) -> None:
     dist.destroy_process_group()
 
 
-def build_stage(config, worker, stages) -> PipelineStage:
+def build_stage(config, context, stages) -> PipelineStage:
     """This rank's stage. Activations travel as rows, (N, C * H * W): a receiver knows nothing of the sender's layout.
 
     Their shapes are given, since PipelineStage would find them by a forward pass, and torch 2.11 lets that pass
     change BatchNorm's running statistics.
     """
-    num_images = config.global_batch // num_microbatches(config, worker.world_size)
-    shapes, rows = rows_between(config, stages, num_images, worker.device)
-    stage = nn.Sequential(nn.Unflatten(1, shapes[worker.rank]), stages[worker.rank], nn.Flatten(1))
+    num_images = config.global_batch // num_microbatches(config, context.world_size)
+    shapes, rows = rows_between(config, stages, num_images, context.device)
+    stage = nn.Sequential(nn.Unflatten(1, shapes[context.rank]), stages[context.rank], nn.Flatten(1))
     stage = in_precision(config, stage, logits=False)  # pipeline: in bf16, activations travel in bf16
-    return PipelineStage(stage, worker.rank, worker.world_size, worker.device, rows[worker.rank], rows[worker.rank + 1])
+    return PipelineStage(
+        stage, context.rank, context.world_size, context.device, rows[context.rank], rows[context.rank + 1]
+    )
 
 
 def split(config: Config, num_devices: int) -> Split:  # for the memory forecast

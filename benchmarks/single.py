@@ -8,18 +8,18 @@ from torch.nn.functional import cross_entropy
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import start_worker
+from benchmarks.common.dist.devices import start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import Place
+from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
 
 
 def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, Place())
-    train, val = build_loaders(config, worker)
-    model = build_model(config, len(train.classes), worker.device)
+    config, context = start_rank(config, RankInfo())
+    train, val = build_loaders(config, context)
+    model = build_model(config, len(train.classes), context.device)
     optimizer = build_optimizer(config, model)
 
     def step(images, target):
@@ -32,7 +32,7 @@ def main(config: Config, fit=fit) -> None:
 
     fit(
         config,
-        worker,
+        context,
         model=model,
         optimizer=optimizer,
         train=train,

@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker
+from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
@@ -22,12 +22,12 @@ from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
 
 
 def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        train, val = build_loaders(config, context)
+    net = build_model(config, len(train.classes), context.device)
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     plain = build_optimizer(config, net)
     optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, **plain.defaults)  # zero1: updates its share
@@ -43,23 +43,23 @@ def main(config: Config, fit=fit) -> None:
     def state():  # zero1: every rank sends what it keeps to rank 0, which alone has the whole then, and writes it
         kept = {}  # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
         for number, parameter in enumerate(net.parameters() if config.momentum else ()):
-            message, own = torch.zeros(parameter.shape, device=worker.device), optimizer.optim.state.get(parameter, {})
+            message, own = torch.zeros(parameter.shape, device=context.device), optimizer.optim.state.get(parameter, {})
             if own.get("momentum_buffer") is not None:
                 message.copy_(own["momentum_buffer"])
             dist.reduce(message, 0)  # of one rank's and zeros
             kept[number] = {"momentum_buffer": torch.empty_like(parameter).copy_(message)}
         whole = {"state": kept, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
-        return {"model": net.state_dict(), "optimizer": whole if worker.rank == 0 else {}}
+        return {"model": net.state_dict(), "optimizer": whole if context.rank == 0 else {}}
 
     fit(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
         train=train,
         val=val,
         step=step,
-        shape=Shape(num_shards=worker.world_size),
+        shape=Shape(num_shards=context.world_size),
         reduce=all_reduce_sum,
         state=state,
         without_exchange=lambda: no_exchange(model),

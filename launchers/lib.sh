@@ -19,7 +19,7 @@ STRATEGY_NAME=$(basename "$0" .sh)
 unset RENDEZVOUS_FILE RENDEZVOUS_DIR # of a run around this one
 
 if [ -z "${RUN_ID:-}" ]; then
-  told=$("$PYTHON" -m scripts.runner.plan "$STRATEGY_NAME") || exit 2
+  told=$("$PYTHON" -m scripts.runner.run_plan "$STRATEGY_NAME") || exit 2
   while IFS= read -r line; do
     export "${line?}"
   done <<<"$told"

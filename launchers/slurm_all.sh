@@ -13,7 +13,7 @@ find_cluster || { echo "error: $WHY" >&2; exit 2; }
 
 unset HOSTS NNODES NODE_RANK # of other ways over several machines
 given_gpus=${NUM_GPUS:-}
-told=$(PLAN=yes "$PYTHON" -m scripts.runner.plan) || exit 2
+told=$(PLAN=yes "$PYTHON" -m scripts.runner.run_plan) || exit 2
 while IFS= read -r line; do
   export "${line?}"
 done <<<"$told"
@@ -23,7 +23,7 @@ words_of_container # refuses now what no node could do
 unset NUM_CORES OMP_NUM_THREADS
 planned=$(PLAN=yes ALLOCATION=planned NUM_GPUS=$GPUS_PER_NODE launchers/all.sh 2>&1) || { echo "$planned" >&2; exit 2; } # before it waits
 [ "${PLAN:-}" != yes ] || { echo "$planned"; exit 0; }
-RESULTS=$("$PYTHON" -m scripts.runner.plan | sed -n 's/^RESULTS=//p') || exit 2 # made now
+RESULTS=$("$PYTHON" -m scripts.runner.run_plan | sed -n 's/^RESULTS=//p') || exit 2 # made now
 export RESULTS NUM_GPUS=$given_gpus # the node counts its own
 
 mkdir -p "$RESULTS/job"

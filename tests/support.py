@@ -18,10 +18,10 @@ from PIL import Image
 from benchmarks.common.config.config import FIELDS, Config
 from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
-from scripts.sets.recorded_settings import MET_COLUMNS
+from scripts.sets.recorded_settings import RESOLVED_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 40, 23  # 23 is prime: no number of ranks and no batch divides it
@@ -91,7 +91,7 @@ def draw_images(folder: Path, num_images: int, seed: int) -> None:
 def loaders(data, rank=0, world_size=1, **changes):
     """(train, val) of one rank."""
     config = Config(**{"data": str(data), "image_size": 32, "global_batch": 8, "workers": 0} | changes)
-    return build_loaders(config, Worker(CPU, rank=rank, world_size=world_size))
+    return build_loaders(config, RankContext(CPU, rank=rank, world_size=world_size))
 
 
 def pixels(loader, epoch=0, start_step=0):
@@ -167,7 +167,7 @@ def recorded(results: Path, row: dict, **asked) -> dict:
     fields = {name: row[name] for name in FIELDS if name in row} | asked
     own = {name: fields.pop(name) for name in fields.keys() - FIELDS.keys()}
     place = [row.get(name) for name in ("strategy", "world_size", "nodes", "threads_per_rank")]
-    met = {name: row[name] for name in MET_COLUMNS if name in row} if row.get("status") == "ok" else None
+    met = {name: row[name] for name in RESOLVED_COLUMNS if name in row} if row.get("status") == "ok" else None
     half = requested_settings(Config(**fields), *place, "2-40-23-abc") | own
     return row | {"settings": add_settings(results, half, met)}
 

@@ -16,7 +16,7 @@ from benchmarks.common.system.forward_signals import die_with_parent
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.judges import Ended, Verdict
-from scripts.runner import plan, processes, schedule
+from scripts.runner import processes, run_plan, schedule
 
 GRACE_S, KILLED_S = 12.0, 5.0
 OVERTIME_S = 20.0  # after the deadline, for what began before it
@@ -103,18 +103,18 @@ def begin(check: Check):
     run = planned(check)
     check.results.mkdir(parents=True, exist_ok=True)
     if check.timed:
-        (run,) = plan.fitted([run])
-    return run, *plan.begin(run, check.results)
+        (run,) = run_plan.fitted([run])
+    return run, *run_plan.begin(run, check.results)
 
 
-def planned(check: Check) -> plan.Run:
+def planned(check: Check) -> run_plan.Run:
     """The run of a check's command, as its launcher would plan it. Raises UserError where it would refuse it."""
-    given = plan.read_variables()
+    given = run_plan.read_variables()
     flags = ["--config", check.variables["CONFIG"]]
     flags += ["--data", os.environ["DATA"]] if os.environ.get("DATA") else []
     args = check.variables["ARGS"]
     ranks = int(check.variables.get("NPROC") or given.ranks_here)
-    return plan.make_run(
+    return run_plan.make_run(
         dataclasses.replace(given, args=args, ranks_here=ranks),
         launcher_of(check).stem,
         1,

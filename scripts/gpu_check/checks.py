@@ -11,8 +11,8 @@ from pathlib import Path
 
 from scripts.gpu_check import judges, timed_checks
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
-from scripts.runner.plan import python
 from scripts.runner.preflight import all_strategies, is_mixed
+from scripts.runner.run_plan import python
 from scripts.sets.result_set import BASELINE
 
 LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them

@@ -34,7 +34,7 @@ from scripts.gpu_check.check_queue import work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.runner import memory_check, preflight
-from scripts.runner.plan import python
+from scripts.runner.run_plan import python
 from scripts.runner.schedule import claimed
 from scripts.sets.result_set import BASELINE
 

@@ -31,7 +31,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.output import ignore_output_errors
 from scripts.proof import cases
-from scripts.runner import plan, preflight, schedule
+from scripts.runner import preflight, run_plan, schedule
 
 EVALUATED = ("images", "loss", "acc1", "acc5")
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ class Options:
 
 
 def main(options: Options) -> int:
-    given = plan.read_variables()
+    given = run_plan.read_variables()
     preflight.check_rendezvous()
     results = given.results or newest()
     runs = to_prove(given, results, options.steps)
@@ -62,7 +62,7 @@ def main(options: Options) -> int:
     print(f"{'strategy':<18} {'ranks':>5} {'steps':>5}  {'largest relative difference':<28} {'tolerance':>9}  verdict")
     verdicts = []
     with schedule.claimed(folder):
-        for number, run in enumerate(plan.fitted(runs), 1):
+        for number, run in enumerate(run_plan.fitted(runs), 1):
             # in the set, so that all nodes of a cluster see it
             with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:  # 90 MB a strategy
                 row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
@@ -78,7 +78,7 @@ def newest() -> Path | None:
     return latest.resolve() if latest.exists() else None
 
 
-def to_prove(given: plan.Given, results: Path | None, num_steps: int) -> list[plan.Run]:
+def to_prove(given: run_plan.Given, results: Path | None, num_steps: int) -> list[run_plan.Run]:
     """What CONFIG and ARGS say, where one is given or the set has no ok run; else what the set's ok runs were asked."""
     has_runs = results is not None and (read_table(results, "runs").status == "ok").any()
     if os.environ.get("CONFIG") or given.args or not has_runs:
@@ -86,12 +86,12 @@ def to_prove(given: plan.Given, results: Path | None, num_steps: int) -> list[pl
     return cases.of_set(given, results, num_steps)
 
 
-def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
+def prove(run: run_plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     """Run `run` in the set `folder`, compare its weights with its reference's, and return its row of the table."""
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     row = {"strategy": run.strategy, "steps": run.config.epochs * run.config.steps, "started_at": began}
     row["asked"] = json_cell(run.asked)
-    if why_not := run.variables.get("SKIP"):  # of plan.fitted
+    if why_not := run.variables.get("SKIP"):  # of run_plan.fitted
         return row | {"verdict": "not proved", "reason": f"would not fit: {why_not}"}
     import torch  # which nobody needs where nothing is left to prove
 
@@ -125,7 +125,7 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     return row | found
 
 
-def prove_resumed(run: plan.Run, training, evaluated: dict, folder: Path, scratch: Path, label: str) -> dict:
+def prove_resumed(run: run_plan.Run, training, evaluated: dict, folder: Path, scratch: Path, label: str) -> dict:
     """Resume the run where it was in the middle of its last epoch: the columns that change, where it is wrong.
 
     evaluated: the last evaluation of the run itself, which is proved.
@@ -156,7 +156,7 @@ def evaluation_of(made: RunFolder) -> dict:
     return of_run.iloc[-1][[*EVALUATED]].to_dict() if len(of_run) else dict.fromkeys(EVALUATED, float("nan"))
 
 
-def start(run: plan.Run, folder: Path, label: str) -> tuple[RunFolder, dict]:
+def start(run: run_plan.Run, folder: Path, label: str) -> tuple[RunFolder, dict]:
     """Run a strategy's launcher to its end: the run's folder, and a verdict and its reason where it is not ok."""
     number, total = map(int, label.split("/"))
     started: list[RunFolder] = []

@@ -1,64 +1,78 @@
-"""Runs a suite: all strategies, one option at several values, one strategy on several numbers of ranks, or its options.
+"""Runs a suite: all strategies, or the runs of a study.
 
     python -m scripts.runner.bench all          # make bench-all, make bench-<strategy>
     python -m scripts.runner.bench sweep        # make sweep
     python -m scripts.runner.bench scaling      # make scaling
-    python -m scripts.runner.bench ablate       # make ablate
+    python -m scripts.runner.bench ablation     # make ablate
 
-What they run is said by Make's variables (`make help`). PLAN=yes prints the runs and starts none. Exit code: 0 when
+A study is a folder of scripts/studies. Its plan.py has two functions: plan_runs(variables) returns the runs, and
+chart_command(variables) the module that draws them and the module's flags.
+
+Make's variables choose the runs (`make help`). PLAN=yes prints the runs and starts none. Exit code: 0 when
 every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run, 129, 130, 131 or 143 by a signal.
 """
 
 import dataclasses
+import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import tyro
 
-from benchmarks.common.config.config import find_field
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.output import ignore_output_errors
-from scripts.runner import plan, preflight, rounds, schedule
-from scripts.studies.ablation import plan as ablation_plan
-from scripts.studies.scaling import plan as scaling_plan
+from scripts.runner import preflight, rounds, run_plan, schedule
+
+STUDIES = Path(__file__).resolve().parents[1] / "studies"
 
 
-def main(kind: Literal["all", "sweep", "scaling", "ablate"] = "all", /) -> int:
-    given = plan.read_variables()
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Which runs a suite has, and which program draws them."""
+
+    plan_runs: Callable[[run_plan.Given], list[run_plan.Run]]
+    chart_command: Callable[[run_plan.Given], list[str]]
+
+
+def find_suite(name: str) -> Suite:
+    """The suite of all strategies, or the study of that name. Raises UserError where there is no such study."""
+    if name == "all":
+        return Suite(run_plan.bench, lambda variables: ["scripts.charts.plot"])
+    studies = sorted(path.parent.name for path in STUDIES.glob("*/plan.py"))
+    if name not in studies:
+        raise UserError(f"there is no study {name!r}; choose one of all, {', '.join(studies)}")
+    study = importlib.import_module(f"scripts.studies.{name}.plan")
+    return Suite(study.plan_runs, study.chart_command)
+
+
+def main(name: str = "all", /) -> int:
+    given = run_plan.read_variables()
     preflight.check_rendezvous()
-    made = {"all": plan.bench, "sweep": plan.sweep, "scaling": scaling_plan.scaling, "ablate": ablation_plan.ablation}[
-        kind
-    ]
+    suite = find_suite(name)
 
-    def of_round(number: int) -> list[plan.Run]:
-        return plan.fitted([run for run in made(dataclasses.replace(given, repeats=number)) if run.round == number])
+    def of_round(number: int) -> list[run_plan.Run]:
+        runs = suite.plan_runs(dataclasses.replace(given, repeats=number))
+        return run_plan.fitted([run for run in runs if run.round == number])
 
     num_rounds, a_round = rounds.least(given, of_round), len(of_round(1))
-    if num_rounds * a_round > plan.MOST_RUNS:
-        many = f"{num_rounds} rounds of {a_round} runs are more than {plan.MOST_RUNS} runs"
+    if num_rounds * a_round > run_plan.MOST_RUNS:
+        many = f"{num_rounds} rounds of {a_round} runs are more than {run_plan.MOST_RUNS} runs"
         raise UserError(f"{many}; lower REPEATS, or give BUDGET, which adds rounds as long as there is time")
-    runs = made(dataclasses.replace(given, repeats=num_rounds))
+    runs = suite.plan_runs(dataclasses.replace(given, repeats=num_rounds))
     rounds.check(runs, given)
     preflight.check_reach([run.strategy for run in runs])
-    strategy = "" if kind == "all" else preflight.only(given.strategy)  # not that of the first run: scaling has two
-    report = {
-        "all": ["scripts.charts.plot"],
-        "sweep": ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", given.key and find_field(given.key)],
-        "scaling": ["scripts.studies.scaling.chart", "--strategy", strategy],
-        "ablate": ["scripts.studies.ablation.chart", "--strategy", strategy],
-    }[kind]
-    left = plan.fitted(plan.left_to_do(runs, given.results, given.retry))
+    left = run_plan.fitted(run_plan.left_to_do(runs, given.results, given.retry))
     if os.environ.get("PLAN") == "yes":
         print(plan_text(left, runs, given))
         return 0
     results = preflight.open_set(given.results)
     each = rounds.rounds(left, of_round, given, results)
-    return schedule.suite(each, results, report, len(left), open_ended=rounds.open_ended(given))
+    return schedule.suite(each, results, suite.chart_command(given), len(left), open_ended=rounds.open_ended(given))
 
 
-def plan_text(left: Sequence[plan.Run], runs: Sequence[plan.Run], given: plan.Given) -> str:
+def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], given: run_plan.Given) -> str:
     """The runs that are left to do in their order, a line each: round, strategy, and what differs between the runs."""
     differing = [
         name for name in runs[0].asked if name != "strategy" and len({str(run.asked[name]) for run in runs}) > 1

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from benchmarks.common.config.config import Config, load_config, resolve_global_batch
 from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
@@ -58,7 +58,7 @@ def settled(strategy: str, config: Config, num_devices: int) -> Config:
     where the run itself says what is wrong with it."""
     with contextlib.suppress(UserError):
         mixed = preflight.is_mixed(strategy)
-        precision = met_precision(config.precision, machine.min_compute_capability() or NEWEST, mixed)
+        precision = resolve_precision(config.precision, machine.min_compute_capability() or NEWEST, mixed)
         split = tell_of(strategy)(resolve_global_batch(config, num_devices), num_devices)
         return dataclasses.replace(
             resolve_global_batch(config, split.num_shards * split.num_stages), precision=precision
@@ -77,8 +77,8 @@ def loader_bytes(config: Config, split: Split) -> int:
     if config.loader == "synthetic":
         return 0
     as_ranks = split.num_shards if split.whole_batch else 1  # one process gets the workers that ranks would have
-    resolve_num_workers = machine.resolve_num_workers(config.workers, on_gpu=True) * as_ranks
-    num_batches = LOADERS * (resolve_num_workers * PREFETCHED + IN_USE) + 1 + max(1, config.prefetch)
+    num_workers = machine.resolve_num_workers(config.workers, on_gpu=True) * as_ranks
+    num_batches = LOADERS * (num_workers * PREFETCHED + IN_USE) + 1 + max(1, config.prefetch)
     return num_batches * config.global_batch * 3 * config.image_size**2
 
 

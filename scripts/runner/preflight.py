@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
@@ -93,12 +93,12 @@ def other_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str
         return []
     capability = machine.min_compute_capability()
     try:
-        precision = met_precision(config.precision, capability, mixed=True)
+        precision = resolve_precision(config.precision, capability, mixed=True)
     except UserError:  # the runs will say it
         return []
     if precision == "fp16":
         return [(mixed[0], config.precision, 1)]
-    return [] if precision == met_precision(config.precision, capability) else [(CORE[0], precision, 0)]
+    return [] if precision == resolve_precision(config.precision, capability) else [(CORE[0], precision, 0)]
 
 
 def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str = "NPROC") -> None:

@@ -30,7 +30,7 @@ from benchmarks.common.system.files import locked, read_regular_file
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwarder, forward_signals
 from scripts.runner import processes
 from scripts.runner.attempt_row import as_warm_up, known_before
-from scripts.runner.plan import Run, begin, python
+from scripts.runner.run_plan import Run, begin, python
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 5.0

@@ -2,7 +2,7 @@
 
     with checked_out([commit]) as folders: ...
 
-The variables by which a launcher of any checkout is started are in launchers/README.md; plan.begin makes them.
+The variables by which a launcher of any checkout is started are in launchers/README.md; run_plan.begin makes them.
 """
 
 import ast
@@ -24,6 +24,8 @@ from benchmarks.common.system.errors import UserError
 from scripts.runner import source_version
 
 ROOT = Path(__file__).resolve().parents[2]
+# Where Config is defined: today, and before benchmarks/common had folders.
+CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
 PREFIX = ".worktrees-"  # of the folder in results/, which all nodes of a job see; then the process that made it
 
 
@@ -40,7 +42,7 @@ def why_not_startable(commit: str, strategy: str) -> str:
     )  # launchers/all.sh has no benchmarks/all.py
     if not all(git("cat-file", "-e", name, quiet=True) for name in files):
         return f"commit {commit[:12]} has no strategy {strategy}"
-    if "def begin(" not in git("show", f"{commit}:scripts/runner/plan.py"):
+    if '"${RUN_ID:-}"' not in git("show", f"{commit}:launchers/lib.sh"):
         return (
             f"the launchers of commit {commit[:12]} are older than the variables by which this checkout starts them "
             "(launchers/README.md)"
@@ -55,7 +57,8 @@ def is_on_one_node(commit: str, strategy: str) -> bool:
 
 def fields_of(commit: str) -> frozenset[str]:
     """The fields of the configuration that a commit knows."""
-    tree = ast.parse(git("show", f"{commit}:benchmarks/common/config/config.py"))
+    texts = (git("show", f"{commit}:{path}") for path in CONFIG_MODULES)
+    tree = ast.parse(next(filter(None, texts), ""))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
     return frozenset(line.target.id for each in classes for line in each.body if isinstance(line, ast.AnnAssign))
 

@@ -23,7 +23,7 @@ from benchmarks.common.data import batch_readers
 from benchmarks.common.data.batch_readers import Batch, HostLoader, prefetch_to_gpu
 from benchmarks.common.data.decode import GPU_DECODER
 from benchmarks.common.data.loaders import MEAN, STD, GlobalBatchSampler, Loader, open_datasets
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.train import phase_recorder
 
 DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4
@@ -199,7 +199,7 @@ def test_one_kernel_normalises_as_two_do(layout):
 def test_only_the_gpus_decoder_reads_in_threads(tiny_data, monkeypatch):
     """Protects from processes that are forked with a GPU in use: CUDA fails in them. All else, packed pixels too, is
     read by processes: two were 1.1 to 1.3 times as fast as two threads, which wait for Python's lock."""
-    worker = Worker(torch.device("cpu"))
+    worker = RankContext(torch.device("cpu"))
     batches = GlobalBatchSampler(40, 8, 5)
     images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
     for decoder, read_in_threads in ((GPU_DECODER, True), ("", False), ("pillow", False)):

@@ -23,7 +23,7 @@ from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.decode import resolve_decoder
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.agreement import count_devices, identities
-from benchmarks.common.dist.devices import Worker, all_reduce_sum
+from benchmarks.common.dist.devices import RankContext, all_reduce_sum
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.store.results import TABLES
 from benchmarks.common.system.errors import UserError
@@ -157,10 +157,10 @@ def test_what_counts_as_divided(monkeypatch):
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device.index or 0])
     )
     gpus = [torch.device("cuda", number) for number in uuids]
-    numbers = identities(gpus, Worker(gpus[0]))
+    numbers = identities(gpus, RankContext(gpus[0]))
     assert numbers[0] == numbers[2] != numbers[1] and all(int(float(number)) == number for number in numbers)
-    assert identities([CPU, CPU], Worker(CPU, rank=3)) == [3]
-    assert count_devices([CPU], Worker(CPU), lambda tensor: tensor) == 1
+    assert identities([CPU, CPU], RankContext(CPU, rank=3)) == [3]
+    assert count_devices([CPU], RankContext(CPU), lambda tensor: tensor) == 1
 
 
 # --- two ranks ----------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def two_ranks(rank: int, config: Config, run_dir) -> None:
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{run_dir}/meeting", timedelta(seconds=120), rank=rank, world_size=2)
-    worker = Worker(CPU, rank, rank, 2, reports=rank == 0)
+    worker = RankContext(CPU, rank, rank, 2, reports=rank == 0)
     train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), CPU)
     optimizer, calls = build_optimizer(config, model), []

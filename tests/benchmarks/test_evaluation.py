@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))  # for the ranks, which no pytest started
 from benchmarks.common.config.config import Config  # noqa: E402
 from benchmarks.common.config.settings import Shape  # noqa: E402
 from benchmarks.common.data.loaders import MEAN, STD, build_loaders, open_datasets  # noqa: E402
-from benchmarks.common.dist.devices import Worker, all_reduce_sum  # noqa: E402
+from benchmarks.common.dist.devices import RankContext, all_reduce_sum  # noqa: E402
 from benchmarks.common.model.model import build_model, build_optimizer  # noqa: E402
 from benchmarks.common.store.results import read_table  # noqa: E402
 from benchmarks.common.train.engine import fit  # noqa: E402
@@ -58,7 +58,7 @@ def evaluate(data, run_dir: Path, global_batch: int, rank: int, world_size: int,
     how often this rank was asked for scores to calls-<rank> in it."""
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
-    config, worker = config_of(data, global_batch), Worker(CPU, rank, rank, world_size, reports=rank == 0)
+    config, worker = config_of(data, global_batch), RankContext(CPU, rank, rank, world_size, reports=rank == 0)
     train, val = build_loaders(config, worker)
     model = build_model(config, len(train.classes), CPU)
 

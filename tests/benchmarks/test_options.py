@@ -19,7 +19,7 @@ from torch._dynamo.utils import counters
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import Shape, requested_settings, settings_hash, shape_in
-from benchmarks.common.dist.devices import Worker, ddp_options
+from benchmarks.common.dist.devices import RankContext, ddp_options
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system import compiling
@@ -129,7 +129,7 @@ def test_a_row_tells_of_graphs_that_were_not_replayed(tmp_path, monkeypatch):
     for number, graphs in enumerate((False, True)):
         folder = RunFolder.create(tmp_path, "single", number)
         monkeypatch.setenv(RUN_DIR_VARIABLE, str(folder.path))
-        Record(with_options(cuda_graphs=graphs), Worker(CPU), 1).finish({}, {})
+        Record(with_options(cuda_graphs=graphs), RankContext(CPU), 1).finish({}, {})
         assert folder.summary()["row"].get("cudagraph_skips") == (3 if graphs else None)
 
 

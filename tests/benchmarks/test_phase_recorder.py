@@ -133,7 +133,7 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
     """Protects the difference between none (0) and not known (empty)."""
     phases = dict.fromkeys([*phase_recorder.PHASES, "step"], 1.0)
     monkeypatch.setattr(phase_recorder, "_phases_ms", lambda clock, marks: phases)
-    config, worker = single.start_worker(Config(account_steps=2), single.Place())
+    config, worker = single.start_rank(Config(account_steps=2), single.RankInfo())
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
 
     class NoBatches:

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks import model_parallel, single
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.model.cuts import balanced_cuts
 from benchmarks.common.model.model import build_model, build_optimizer, learning_rate
 from benchmarks.common.model.stages import (
@@ -179,7 +179,7 @@ def micro_batched(config: Config, shards: int, split_size: int, together: bool):
     Shards come one after the other, in micro-batches, and all their losses are averaged; shard 0's running
     statistics stay. together: a shard's micro-batches share one backward pass, of the loss of all their outputs.
     """
-    loaders = [build_loaders(config, Worker(CPU), shard, shards)[0] for shard in range(shards)]
+    loaders = [build_loaders(config, RankContext(CPU), shard, shards)[0] for shard in range(shards)]
     net = build_model(config, len(loaders[0].classes), CPU)
     optimizer = build_optimizer(config, net)
     for n, batches in enumerate(zip(*loaders, strict=True)):
@@ -215,7 +215,7 @@ def assert_same_state(folder: Path, net, optimizer):
 
 def assert_exact_evaluation(row: dict, config: Config, net):
     """The ranks' loss and accuracy are those of one process over all 7 images."""
-    _, val = build_loaders(config, Worker(CPU))
+    _, val = build_loaders(config, RankContext(CPU))
     ((images, target),) = val
     with torch.no_grad():
         output = net.eval()(images)

@@ -29,7 +29,7 @@ from benchmarks.common.config.settings import requested_settings, settings_hash
 from benchmarks.common.store.results import TABLES, add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.checkpoint import load_checkpoint
-from scripts.runner.plan import last_statuses
+from scripts.runner.run_plan import last_statuses
 from scripts.runner.run_status import first_cause
 
 SLURM = ROOT / "scripts/setup/slurm_local.sh"

@@ -36,7 +36,7 @@ from scripts.proof.reference import MOMENTUM, one_by_one, train_reference, witho
 from scripts.proof.reference_images import global_batches
 from scripts.proof.trained_states import NOT_READ, Kept, Training, disturbed, initial
 from scripts.proof.verify import Options, main, prove
-from scripts.runner import plan
+from scripts.runner import run_plan
 from scripts.runner.measured_figures import MEASURED, add_rows
 from scripts.setup import pack
 
@@ -342,7 +342,7 @@ def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config,
 def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_config, tmp_path, monkeypatch):
     """Protects the proofs after it. The reference has on one GPU what model_parallel has on two."""
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", NUM_GPUS=0, CONFIG=tiny_config, DATA=tiny_data, NPROC=1)
-    (run,) = cases.of_variables(dataclasses.replace(plan.read_variables(), strategies="model_parallel"), 4)
+    (run,) = cases.of_variables(dataclasses.replace(run_plan.read_variables(), strategies="model_parallel"), 4)
     shape = dataclasses.asdict(Shape(num_stages=2))
     met = {"world_size": 1, "backend": "none", "precision": "fp32", "device": "cpu", "decoder": "pillow"} | shape
     made = SimpleNamespace(run_id="x", results=tmp_path, settings=lambda: {"met": met | {"threads_per_rank": 1}})
@@ -368,8 +368,8 @@ def set_variables(monkeypatch, **variables) -> None:
 def recorded_set(results: Path, data: Path, monkeypatch, device: str = "cpu") -> None:
     """A set with one ok run of ddp on two ranks, of which nothing but its settings is there."""
     set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS="--global-batch 8 --image-size 32", STRATEGIES="ddp")
-    run = plan.bench(plan.read_variables())[0]
-    folder, _ = plan.begin(run, results)
+    run = run_plan.bench(run_plan.read_variables())[0]
+    folder, _ = run_plan.begin(run, results)
     folder.add_resolved({"device": device})
     row = {"schema": 2, "run_id": folder.run_id, "strategy": "ddp", "status": "ok"}
     append_rows(results, "runs", [row | {"settings": add_settings(results, run.asked, {"device": device})}])
@@ -386,7 +386,7 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
         ({"NNODES": 2}, "with the same NNODES, NODES or HOSTS"),
     ):
         set_variables(monkeypatch, **{"DATA": own_data, "NUM_GPUS": 0, "NNODES": 1} | variables)
-        given = plan.read_variables()
+        given = run_plan.read_variables()
         if message is None:
             (run,) = cases.of_set(given, results, 20)
             assert (run.strategy, run.asked["ranks"], run.config.image_size) == ("ddp", 2, 32)
@@ -394,21 +394,21 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
             with pytest.raises(UserError, match=message):
                 cases.of_set(given, results, 20)
     set_variables(monkeypatch, DATA=own_data, NUM_GPUS=0, NNODES=1)
-    plan._fingerprint.cache_clear()
+    run_plan._fingerprint.cache_clear()
     next(own_data.glob("train/*/*.JPEG")).unlink()
     with pytest.raises(UserError, match="proves other images than"):
-        cases.of_set(plan.read_variables(), results, 20)
-    plan._fingerprint.cache_clear()
+        cases.of_set(run_plan.read_variables(), results, 20)
+    run_plan._fingerprint.cache_clear()
     shutil.rmtree(own_data)
     with pytest.raises(UserError, match="does not exist; set DATA"):
-        cases.of_set(plan.read_variables(), results, 20)
+        cases.of_set(run_plan.read_variables(), results, 20)
 
 
 def test_a_run_whose_settings_are_lost_is_named(tiny_data, tmp_path, monkeypatch, capsys):
     recorded_set(tmp_path / "a set", tiny_data, monkeypatch)
     next(tmp_path.glob("a set/logs/*/settings.json")).unlink()
-    assert cases.of_set(plan.read_variables(), tmp_path / "a set", 20) == []
-    assert "settings.json is missing or spoilt" in capsys.readouterr().err
+    assert cases.of_set(run_plan.read_variables(), tmp_path / "a set", 20) == []
+    assert "settings.json is missing or damaged" in capsys.readouterr().err
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(checkout, tiny_data, tmp_path):

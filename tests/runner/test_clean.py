@@ -142,7 +142,7 @@ def test_every_command_that_measures_refuses_a_published_set():
     commands = [
         ["scripts.runner.bench", "all"],
         ["scripts.studies.ab.ab"],
-        ["scripts.runner.plan", "single"],
+        ["scripts.runner.run_plan", "single"],
         ["scripts.studies.loaders.verdict_measure", "--results", results],
         ["scripts.studies.predict.gradient_times", "--results", results],
         ["scripts.pages.page", "--measure", "--results", results],

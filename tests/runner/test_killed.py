@@ -27,7 +27,7 @@ from scripts.runner import attempt as attempts
 from scripts.runner import schedule
 
 WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
-OURS = "scripts.runner.attempt scripts.runner.plan scripts.runner.bench"
+OURS = "scripts.runner.attempt scripts.runner.run_plan scripts.runner.bench"
 SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})
 FINISHES = ["bash", "-c", 'echo "$0" >"$RUN_DIR/summary.json"', SUMMARY]
 WAITS = [

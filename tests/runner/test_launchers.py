@@ -19,14 +19,14 @@ from support import ROOT, STRATEGIES, environment, hear_sigint
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
-from scripts.runner import plan
+from scripts.runner import run_plan
 
 TORCHRUN = ["-m", "torch.distributed.run", "--log-dir", "/dev/null", "--nproc-per-node"]
 BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
 IN_ONE_PROCESS = ["single", "dataparallel", "model_parallel"]
 
 
-OURS = "scripts.runner.bench scripts.runner.plan scripts.runner.attempt"  # what a recorder passes on
+OURS = "scripts.runner.bench scripts.runner.run_plan scripts.runner.attempt"  # what a recorder passes on
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def command(recorder, tmp_path, tiny_config, tiny_data):
         (tmp_path / "bin" / "sinfo").chmod(0o755)
         path = f"{tmp_path}/bin:{os.environ['PATH']}"
         ours = {"PATH": path, "RESULTS": tmp_path / "a set", "CONFIG": tiny_config, "SLURM_CONF": "/dev/null"}
-        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.runner.plan", "THREADS_PER_RANK": None}
+        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.runner.run_plan", "THREADS_PER_RANK": None}
         env = environment(**recorder.variables | ours | variables)
         done = subprocess.run([ROOT / "launchers" / f"{name}.sh"], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -128,12 +128,12 @@ def test_with_gpus_the_default_is_no_longer_the_smoke_test(monkeypatch):
     for name in ("CONFIG", "NUM_GPUS", "GPUS_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NUM_GPUS", "0")
-    assert plan.read_variables().flags == ["--config", "configs/smoke.yaml"]
+    assert run_plan.read_variables().flags == ["--config", "configs/smoke.yaml"]
     monkeypatch.setenv("GPUS_PER_NODE", "8")
-    assert plan.read_variables().flags == ["--config", "configs/imagenet-bench.yaml"]
+    assert run_plan.read_variables().flags == ["--config", "configs/imagenet-bench.yaml"]
     monkeypatch.delenv("GPUS_PER_NODE")
     monkeypatch.setenv("NUM_GPUS", "2")
-    assert plan.read_variables().flags == ["--config", "configs/imagenet-bench.yaml"]
+    assert run_plan.read_variables().flags == ["--config", "configs/imagenet-bench.yaml"]
 
 
 def test_torchrun_over_several_machines(command, recorder, tmp_path):

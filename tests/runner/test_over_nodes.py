@@ -14,7 +14,7 @@ from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, environment, put
 
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
-from scripts.runner import plan, preflight
+from scripts.runner import preflight, run_plan
 
 ON_ONE_NODE = {"single", "dataparallel", "model_parallel", "ddp_spawn"}
 OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchrun
@@ -29,7 +29,7 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
         job = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]", "ALLOCATION": 7, "NODES": 2, "NPROC": 2}
         job |= {"TASKS_PER_NODE": 2, "CPUS_PER_TASK": 3, "THREADS_PER_RANK": 3, "SLURM_CONF": "/dev/null"}
         ours = {"PATH": f"{bin_path}:{os.environ['PATH']}", "RESULTS": tmp_path / "a set", "CONFIG": tiny_config}
-        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.runner.plan"}
+        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.runner.run_plan"}
         env = environment(**recorder.variables | ours | job | variables)
         done = subprocess.run([ROOT / "launchers" / f"{name}.sh"], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -115,8 +115,8 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
     monkeypatch.setenv("CONFIG", str(tmp_path / "a.yaml"))
     monkeypatch.setattr("benchmarks.common.system.machine.min_compute_capability", lambda: (7, 0))
     monkeypatch.setattr("benchmarks.common.system.machine.usable_gpus", lambda: 4)
-    given = plan.read_variables()
-    runs = [run for run in plan.bench(given) if run.round == 1 and run.strategy == "ddp_amp"]
+    given = run_plan.read_variables()
+    runs = [run for run in run_plan.bench(given) if run.round == 1 and run.strategy == "ddp_amp"]
     assert sorted((run.asked["ranks"], run.asked["nodes"], run.variables.get("NODES")) for run in runs) == [
         (1, 1, "1"),
         (8, 2, None),

@@ -14,9 +14,8 @@ from support import finish, recorded
 from benchmarks.common.config.config import FIELDS
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
-from scripts.runner import plan
+from scripts.runner import run_plan
 from scripts.sets.result_set import load_set
-from scripts.stats.families import against
 from scripts.studies.ablation import chart as report
 from scripts.studies.ablation import plan as ablation_plan
 from scripts.studies.ablation.analysis import (
@@ -35,8 +34,8 @@ def planned(given, tmp_path, monkeypatch):
     """planned(**variables): the runs of the first rounds, on four cores."""
     monkeypatch.setattr("benchmarks.common.system.machine.num_cores", lambda: 4)
 
-    def make(**variables) -> list[plan.Run]:
-        return ablation_plan.ablation(given(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))
+    def make(**variables) -> list[run_plan.Run]:
+        return ablation_plan.plan_runs(given(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))
 
     return make
 
@@ -64,7 +63,7 @@ def test_each_run_is_the_baseline_and_one_option(planned):
     assert skipped == {
         "cudnn.benchmark", "CUDA graphs (and compile)", "fast decoder", "a loader process", "a batch copied ahead"
     }  # fmt: skip
-    fitted = plan.fitted(runs)  # the reasons survive the look for memory
+    fitted = run_plan.fitted(runs)  # the reasons survive the look for memory
     assert [run.variables["SKIP"] for run in fitted] == [run.variables["SKIP"] for run in runs]
     together = by_name[ALL_TOGETHER].asked
     assert together["fused"] and together["memory_format"] == "channels_last" and together["loader"] == "synthetic"
@@ -97,7 +96,7 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
 
 def test_without_a_strategy_there_is_a_sentence(given):
     with pytest.raises(UserError, match="STRATEGY is not set; for example: make ablate"):
-        ablation_plan.ablation(given())
+        ablation_plan.plan_runs(given())
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ def test_ratios_are_the_familys(measured):
     options = {option.name: option for option in option_results(results, "ddp")}
     samples = {name: option.group.sample for name, option in options.items() if option.group}
     assert [*options] == [BASELINE, *(option.name for option in OPTIONS), ALL_TOGETHER]
-    assert options["bf16"].ratio == against(BASELINE, samples)["bf16"]
+    assert options["bf16"].ratio == ratios_to_baseline(BASELINE, samples)["bf16"]
     assert options["bf16"].ratio.verdict == "faster" and options["bf16"].ratio.low > 1.4
     assert options["fused optimizer"].ratio.verdict == "no difference seen"
     assert options["torch.compile"].why_not == "no compiler" and options["torch.compile"].ratio is None

@@ -17,14 +17,15 @@ from support import environment, recorded
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
-from scripts.runner import plan
-from scripts.sets.recorded_settings import flags_in
+from scripts.runner import options, run_plan
+from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import strategy_throughput
 from scripts.studies.scaling import chart as plot_scaling
 from scripts.studies.scaling import plan as scaling_plan
 from scripts.studies.scaling.analysis import scaling_points
 from scripts.studies.sweep import chart as plot_sweep
+from scripts.studies.sweep import plan as sweep_plan
 from scripts.studies.sweep.analysis import sweep_points
 
 COMMON = {
@@ -118,7 +119,7 @@ def test_a_mistake_is_named_with_what_to_do(monkeypatch, tmp_path, variables, wo
     for name, text in {"NPROC": "2", "NUM_GPUS": "2", "ARGS": "--loader synthetic", **given}.items():
         monkeypatch.setenv(name, text.replace(",", " "))
     with pytest.raises(UserError) as caught:
-        (scaling_plan.scaling if "RANKS" in given else plan.sweep)(plan.read_variables())
+        (scaling_plan if "RANKS" in given else sweep_plan).plan_runs(run_plan.read_variables())
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -274,7 +275,7 @@ def test_sigterm_ends_a_sweep_with_its_row_and_no_process(checkout, tmp_path, ti
 )
 def test_the_swept_value_is_read_from_the_flags(options, value):
     # As a command line is read: the last one wins, - and _ are the same.
-    assert flags_in(options).get("split_size") == value
+    assert parse_flags(options).get("split_size") == value
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,7 @@ def test_the_swept_value_is_read_from_the_flags(options, value):
 )
 def test_a_swept_boolean_is_read_from_its_flags(options, value):
     # make sweep KEY=augment VALUES="yes no" makes --augment and --no-augment.
-    assert flags_in(options).get("augment") == value
+    assert parse_flags(options).get("augment") == value
 
 
 def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
@@ -414,10 +415,10 @@ def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):
 
 def test_boolean_values_become_flags():
     # A boolean field takes no value on a command line.
-    assert plan.value_flags("augment", "yes") == ["--augment"]
-    assert plan.value_flags("copy_stream", "no") == ["--no-copy-stream"]
+    assert options.value_flags("augment", "yes") == ["--augment"]
+    assert options.value_flags("copy_stream", "no") == ["--no-copy-stream"]
     with pytest.raises(UserError, match="yes and no"):
-        plan.value_flags("augment", "2")
+        options.value_flags("augment", "2")
 
 
 def test_a_baseline_that_has_the_option_too_stands_at_each_value(tmp_path):

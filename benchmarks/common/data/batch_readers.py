@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.decode import GPU_DECODER, resolve_decoder
 from benchmarks.common.data.image_dataset import ImageDataset, ImageKey, ReadResult
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what asks a rank for a checkpoint
 PREFETCHED_PER_WORKER = 2  # batches, as in torch's DataLoader
@@ -109,7 +109,7 @@ class BatchIndexSampler:
 class HostLoader:
     """Iterate for a pass over `batches`, one shard's. A Batch keeps its pixels until the next but one is requested."""
 
-    def __init__(self, config: Config, worker: Worker, images: ImageDataset, batches: BatchSampler):
+    def __init__(self, config: Config, context: RankContext, images: ImageDataset, batches: BatchSampler):
         num_workers = int(config.workers)  # build_loaders has resolved `auto`
         num_images = -(-batches.global_batch // batches.num_shards)
         self.pool = BufferPool(images, PREFETCHED_PER_WORKER * num_workers + NUM_IN_USE, num_images)
@@ -118,14 +118,16 @@ class HostLoader:
         if not num_workers:
             self.start_reading = lambda: map(self.pool.read, indices)
         elif resolve_decoder(config) == GPU_DECODER:  # CUDA does not survive a fork
-            self.start_reading = functools.partial(read_in_threads, self.pool.read, indices, num_workers, worker.device)
+            self.start_reading = functools.partial(
+                read_in_threads, self.pool.read, indices, num_workers, context.device
+            )
         else:
             self.start_reading = functools.partial(iter, worker_processes(config, self.pool, indices))
         self.batches: Sized = batches
-        self.device, self.num_prefetched = worker.device, config.prefetch
+        self.device, self.num_prefetched = context.device, config.prefetch
 
     def __iter__(self) -> Iterator[Batch]:
-        batches = map(self.pool.batch, self.start_reading())
+        batches: Iterator[Batch] = map(self.pool.batch, self.start_reading())
         try:
             if self.device.type == "cuda":
                 batches = prefetch_to_gpu(batches, self.device, self.num_prefetched)

@@ -28,7 +28,7 @@ from benchmarks.common.data.image_dataset import (
     packed_pixels_decoder,
 )
 from benchmarks.common.data.mapped_arrays import TRUNCATED_FILE_HELP
-from benchmarks.common.dist.devices import Reduce, Worker
+from benchmarks.common.dist.devices import RankContext, Reduce
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 
@@ -204,7 +204,7 @@ class SyntheticBatches:
 
 
 def build_loaders(
-    config: Config, worker: Worker, shard: int | None = None, num_shards: int | None = None, num_devices: int = 1
+    config: Config, context: RankContext, shard: int | None = None, num_shards: int | None = None, num_devices: int = 1
 ) -> tuple[Loader, Loader]:
     """The training and the validation Loader of one rank.
 
@@ -212,21 +212,21 @@ def build_loaders(
     shard, num_shards: which part of each global batch to read (default: rank of world_size); ranks that hold
     parts of one model share a shard. Raises UserError where the batch does not divide or the data are unfit.
     """
-    shard = worker.rank if shard is None else shard
-    num_shards = worker.world_size if num_shards is None else num_shards
+    shard = context.rank if shard is None else shard
+    num_shards = context.world_size if num_shards is None else num_shards
     if config.global_batch % num_shards:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_shards} ranks; change one of them")
     if config.loader == "synthetic":
-        return _synthetic_loaders(config, worker, shard, num_shards)
-    resolve_num_workers = machine.resolve_num_workers(config.workers, worker.device.type == "cuda")
+        return _synthetic_loaders(config, context, shard, num_shards)
+    num_workers = machine.resolve_num_workers(config.workers, context.device.type == "cuda")
     decoder = decode.resolve_decoder(config)
     resolved: dict[str, str | int] = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
-    resolved |= {"workers": resolve_num_workers} if config.workers == "auto" else {}
-    config = dataclasses.replace(config, workers=resolve_num_workers * num_devices)
+    resolved |= {"workers": num_workers} if config.workers == "auto" else {}
+    config = dataclasses.replace(config, workers=num_workers * num_devices)
     train_set, val_set = open_datasets(config)
     train_batches, val_batches = _samplers(config, len(train_set), len(val_set), shard, num_shards)
     train, val = (
-        Loader(HostLoader(config, worker, images, batches), batches, config, worker.device, train_set.classes)
+        Loader(HostLoader(config, context, images, batches), batches, config, context.device, train_set.classes)
         for images, batches in ((train_set, train_batches), (val_set, val_batches))
     )
     train.resolved = resolved
@@ -245,13 +245,13 @@ def _samplers(
     return train, val
 
 
-def _synthetic_loaders(config: Config, worker: Worker, shard: int, num_shards: int) -> tuple[Loader, Loader]:
+def _synthetic_loaders(config: Config, context: RankContext, shard: int, num_shards: int) -> tuple[Loader, Loader]:
     """Training on one random batch, with an epoch of ImageNet's length, and no validation."""
     train_batches, val_batches = _samplers(config, IMAGENET_TRAIN_IMAGES, 0, shard, num_shards)
     classes = [str(number) for number in range(IMAGENET_CLASSES)]
-    train_set = SyntheticBatches(config, train_batches, worker.device)
-    train = Loader(train_set, train_batches, config, worker.device, classes)
-    return train, Loader([], val_batches, config, worker.device, classes)
+    train_set = SyntheticBatches(config, train_batches, context.device)
+    train = Loader(train_set, train_batches, config, context.device, classes)
+    return train, Loader([], val_batches, config, context.device, classes)
 
 
 def open_datasets(config: Config) -> tuple[ImageDataset, ImageDataset]:

@@ -13,15 +13,15 @@ from benchmarks.common.config.config import Config, resolve_global_batch
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.machine import number_from_env
-from benchmarks.common.dist.precision import met_precision
-from benchmarks.common.dist.ranks import Place
+from benchmarks.common.dist.precision import resolve_precision
+from benchmarks.common.dist.ranks import RankInfo
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]
 """Sums a tensor over all ranks and returns the result on each of them."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Worker:
+class RankContext:
     """One rank at work. `reports` is true on the one rank that writes results."""
 
     device: torch.device
@@ -34,16 +34,16 @@ class Worker:
     reports: bool = True
 
 
-def start_worker(
-    config: Config, place: Place, backend: str | None = None, *, devices_per_rank: int = 1, mixed: bool = False
-) -> tuple[Config, Worker]:
+def start_rank(
+    config: Config, place: RankInfo, backend: str | None = None, *, devices_per_rank: int = 1, mixed: bool = False
+) -> tuple[Config, RankContext]:
     """Configure this process for its rank: the device (GPU number local_rank, or the CPU where there is none), the
     threads (THREADS_PER_RANK, from the launcher), the seed and the precision. Returns the configuration as it came
-    out, with the whole batch and the precision that `auto` stands for, and the worker.
+    out, with the whole batch and the precision that `auto` stands for, and the context.
 
     backend: what the ranks talk through; by default NCCL between GPUs and gloo between CPUs. devices_per_rank: those
-    that a rank computes on. mixed: as met_precision has it.
-    Raises UserError where local_rank has no GPU of its own, and as met_precision does.
+    that a rank computes on. mixed: as resolve_precision has it.
+    Raises UserError where local_rank has no GPU of its own, and as resolve_precision does.
     """
     num_gpus = usable_gpus()
     use_cuda = num_gpus > 0
@@ -57,7 +57,7 @@ def start_worker(
     if use_cuda:
         torch.cuda.set_device(device)
         capability = min(torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count()))
-    precision = met_precision(config.precision, capability, mixed)
+    precision = resolve_precision(config.precision, capability, mixed)
     config = dataclasses.replace(resolve_global_batch(config, place.world_size * devices_per_rank), precision=precision)
     set_kernels(config)
     if threads := number_from_env("THREADS_PER_RANK", "a number of threads"):
@@ -65,10 +65,10 @@ def start_worker(
     torch.manual_seed(config.seed)
     if backend is None:
         backend = "none" if place.launcher == "none" else "nccl" if use_cuda else "gloo"
-    worker = Worker(
+    context = RankContext(
         device, place.rank, place.local_rank, place.world_size, place.nodes, place.launcher, backend, place.rank == 0
     )
-    return config, worker
+    return config, context
 
 
 def set_kernels(config: Config) -> None:
@@ -79,24 +79,24 @@ def set_kernels(config: Config) -> None:
     torch.backends.cudnn.deterministic = config.cudnn_deterministic
 
 
-def group_options(config: Config, worker: Worker) -> dict:
+def group_options(config: Config, context: RankContext) -> dict:
     """Keyword arguments of init_process_group that every strategy shares: backend, timeout and, for NCCL,
     the device, without which a barrier would guess it. In RENDEZVOUS_FILE, where a launcher names one, ranks meet."""
-    options = {"backend": worker.backend, "timeout": timedelta(seconds=config.timeout_s)}
+    options = {"backend": context.backend, "timeout": timedelta(seconds=config.timeout_s)}
     if path := os.environ.get("RENDEZVOUS_FILE"):
         options |= {
-            "store": file_store(path, config, worker),
-            "rank": worker.rank,
-            "world_size": worker.world_size,
+            "store": file_store(path, config, context),
+            "rank": context.rank,
+            "world_size": context.world_size,
         }
-    if worker.device.type == "cuda":
-        options["device_id"] = worker.device
+    if context.device.type == "cuda":
+        options["device_id"] = context.device
     return options
 
 
-def file_store(path: str, config: Config, worker: Worker) -> dist.FileStore:
+def file_store(path: str, config: Config, context: RankContext) -> dist.FileStore:
     """A store in a file. Not by file://PATH: a # or ? in the path would end it."""
-    store = dist.FileStore(path, worker.world_size)
+    store = dist.FileStore(path, context.world_size)
     store.set_timeout(timedelta(seconds=config.timeout_s))  # init_process_group does not set it for a store
     return store
 
@@ -115,13 +115,13 @@ def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def share_buffers(model: torch.nn.Module, worker: Worker, reduce: Reduce) -> None:
+def sync_buffers(model: torch.nn.Module, context: RankContext, reduce: Reduce) -> None:
     """Give every rank rank 0's buffers: BatchNorm's running statistics follow each rank's own shard."""
     buffers = list(model.buffers())
-    if worker.world_size == 1 or not buffers:
+    if context.world_size == 1 or not buffers:
         return
-    flat = flatten(buffers, worker.device)
-    fill(buffers, reduce(flat if worker.rank == 0 else torch.zeros_like(flat)))
+    flat = flatten(buffers, context.device)
+    fill(buffers, reduce(flat if context.rank == 0 else torch.zeros_like(flat)))
 
 
 def flatten(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

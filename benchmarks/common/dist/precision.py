@@ -1,12 +1,12 @@
 """What a precision that was asked comes to on a device: the one rule, for runs and for the plan. Needs no torch.
 
-met_precision("auto", (9, 0))        # bf16 on an H100; None in place of the compute capability is a CPU
+resolve_precision("auto", (9, 0))        # bf16 on an H100; None in place of the compute capability is a CPU
 """
 
 from benchmarks.common.system.errors import UserError
 
 
-def met_precision(asked: str, capability: tuple[int, int] | None, mixed: bool = False) -> str:
+def resolve_precision(asked: str, capability: tuple[int, int] | None, mixed: bool = False) -> str:
     """What a precision comes to: fp32, tf32, bf16 or fp16.
 
     capability: CUDA's compute capability of the GPU, the least one of several; None on a CPU. mixed: the script scales

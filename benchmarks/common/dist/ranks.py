@@ -1,6 +1,6 @@
 """Who this process is among the others: rank, local_rank and world_size, whoever started it.
 
-torchrun, Slurm and horovodrun each set variables of their own; `find_place` reads them and says whose they are.
+torchrun, Slurm and horovodrun each set variables of their own; `find_rank_info` reads them and says whose they are.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ HOW_TO = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class RankInfo:
     """One process among `world_size`; `launcher` is torchrun, srun, horovodrun, spawn or none."""
 
     rank: int = 0
@@ -33,8 +33,8 @@ class Place:
     launcher: str = "none"
 
 
-def find_place(expected: str | None = None, env: Mapping[str, str] = os.environ) -> Place:
-    """This process's Place from the environment, and which launcher set it.
+def find_rank_info(expected: str | None = None, env: Mapping[str, str] = os.environ) -> RankInfo:
+    """This process's RankInfo from the environment, and which launcher set it.
 
     torchrun comes first: inside a Slurm job its variables are the ones that are about this process. Slurm's
     are believed only in a step that srun started (SLURM_STEP_NUM_TASKS): a shell or batch script in an
@@ -50,11 +50,11 @@ def find_place(expected: str | None = None, env: Mapping[str, str] = os.environ)
         missing = [name for name in VARIABLES[expected] if name not in env]
         raise UserError(f"{expected} did not start this process ({', '.join(missing)} not set); {HOW_TO[expected]}")
     if found == "none":
-        return Place()
+        return RankInfo()
     rank, local_rank, world_size = (_number(env, name, found) for name in VARIABLES[found])
     if not (rank < world_size and local_rank < world_size):
         raise UserError(f"{found} says rank {rank}, local_rank {local_rank} of {world_size}; unset stale variables")
-    return Place(rank, local_rank, world_size, _num_nodes(env, found, world_size), found)
+    return RankInfo(rank, local_rank, world_size, _num_nodes(env, found, world_size), found)
 
 
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.common.config.config import FIELDS, Config
 from benchmarks.common.config.settings import NOT_COMPARED
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.model.model import draw_model
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
@@ -64,14 +64,14 @@ class Checkpointer:
     def __init__(
         self,
         config: Config,
-        worker: Worker,
+        context: RankContext,
         num_classes: int,
         share: Callable[[], None],
         state: State,
         load: Load,
         extra: dict,
     ):
-        self.config, self.worker, self.num_classes = config, worker, num_classes
+        self.config, self.context, self.num_classes = config, context, num_classes
         self.share, self.state, self.load, self.extra = share, state, load, extra
         self.held = contextlib.ExitStack()
 
@@ -86,7 +86,7 @@ class Checkpointer:
         """Write checkpoint_dir/name. at: where training stands (tensors, numbers), which `resume` returns again."""
         self.share()
         state = self.state()
-        if not self.worker.reports:
+        if not self.context.reports:
             return
         whole = {
             "about": about(self.config, self.num_classes),
@@ -110,7 +110,7 @@ class Checkpointer:
         """
         if self.config.checkpoint_dir:
             check_unused(self.config)
-            if self.worker.reports:
+            if self.context.reports:
                 make_writable(Path(self.config.checkpoint_dir), self.held)
         saved = load_checkpoint(self.config, self.num_classes)
         if saved is None:

@@ -17,7 +17,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import Shape, shape_in
 from benchmarks.common.data.loaders import Loader, count_bad_files
 from benchmarks.common.dist.agreement import agree, count_devices, gather, stop_request
-from benchmarks.common.dist.devices import Reduce, Worker, peak_memory_mb, share_buffers
+from benchmarks.common.dist.devices import RankContext, Reduce, peak_memory_mb, sync_buffers
 from benchmarks.common.model.model import flops_per_image, learning_rate
 from benchmarks.common.system.errors import Stopped
 from benchmarks.common.train.checkpoint import Checkpointer, Load, State, load_whole_state, whole_state
@@ -32,7 +32,7 @@ Step = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor | None, torch.T
 
 def fit(
     config: Config,
-    worker: Worker,
+    context: RankContext,
     *,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -60,38 +60,38 @@ def fit(
     buffers, since each rank's BatchNorm saw only its shard). state, load: what a checkpoint holds, whole, and how it
     is taken up again, called on every rank (default: model and optimizer). extra: more objects with a state_dict to
     save, such as a gradient scaler. without_exchange: a context in which `step` leaves out all talk between ranks;
-    exchange: that talk alone. devices: all that this rank computes on (default: the worker's). columns: what only the
+    exchange: that talk alone. devices: all that this rank computes on (default: the context's). columns: what only the
     script knows of the settings (see Record.finish). Raises Diverged where the loss is no number, Stopped by a signal.
     """
-    share = share or functools.partial(share_buffers, model, worker, reduce)
+    share = share or functools.partial(sync_buffers, model, context, reduce)
     state = state or functools.partial(whole_state, model, optimizer)
     load = load or functools.partial(load_whole_state, model, optimizer)
-    checkpoints = Checkpointer(config, worker, len(train.classes), share, state, load, extra or {})
-    clock, devices, columns = make_clock(worker.device), devices or [worker.device], dict(columns or {})
+    checkpoints = Checkpointer(config, context, len(train.classes), share, state, load, extra or {})
+    clock, devices, columns = make_clock(context.device), devices or [context.device], dict(columns or {})
     if config.compile:  # evaluation has batches of other sizes, each of which would be compiled
-        step, predict = first_timed(step, worker.device, columns), predict or model.forward
-    run = _Run(config, worker, model, optimizer, train, val, step, reduce, predict or model, share, checkpoints, clock)
+        step, predict = first_timed(step, context.device, columns), predict or model.forward
+    run = _Run(config, context, model, optimizer, train, val, step, reduce, predict or model, share, checkpoints, clock)
     first_epoch, first_step = run.resume()
-    with checkpoints, stop_request(config, worker) as run.stop:
+    with checkpoints, stop_request(config, context) as run.stop:
         for epoch in range(first_epoch, config.epochs):
             run.train_epoch(epoch, first_step if epoch == first_epoch else 0)
             run.evaluate(epoch)
             run.save_epoch(epoch)
     run.summarize()
-    num_devices = worker.world_size * len(set(devices))
+    num_devices = context.world_size * len(set(devices))
     if config.account_steps:  # the results are final by now: nothing that these steps do is kept
-        first_step, parts = run.steps_run + 1, (config, worker, optimizer, train, run.advance, reduce)
+        first_step, parts = run.steps_run + 1, (config, context, optimizer, train, run.advance, reduce)
         rows, means = take_apart(*parts, without_exchange, num_devices, exchange)  # one step goes before these
         run.record.steps_taken_apart(rows, first_step)
         run.summary |= means
     met = {"world_size": num_devices} | train.resolved | dataclasses.asdict(shape_in(config, shape)) | columns
-    run.record.finish(run.summary | {"parallel": count_devices(devices, worker, reduce) > 1}, met)
+    run.record.finish(run.summary | {"parallel": count_devices(devices, context, reduce) > 1}, met)
 
 
 @dataclasses.dataclass
 class _Run:
     config: Config
-    worker: Worker
+    context: RankContext
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     train: Loader
@@ -104,8 +104,8 @@ class _Run:
     clock: Clock
 
     def __post_init__(self):
-        self.record = Record(self.config, self.worker, self.config.epochs * self.train.num_steps)
-        self.meter = Meter(self.worker.device)
+        self.record = Record(self.config, self.context, self.config.epochs * self.train.num_steps)
+        self.meter = Meter(self.context.device)
         self.losses: list[torch.Tensor | None] = []  # of the steps since the last pulse
         self.steps_run = self.steps_unsaved = 0
         self.windows: list[Window] = []
@@ -133,7 +133,7 @@ class _Run:
         # of an epoch that another process began, nobody knows how long it took
         self.summary["epoch_s"] = seconds = None if first_step else time.perf_counter() - began_s
         self._epoch_row(epoch, "train", seconds, self.meter)
-        self.meter = Meter(self.worker.device)
+        self.meter = Meter(self.context.device)
         self.record.book("training outside windows")
 
     def advance(self, batches: Iterator, lr: float) -> None:
@@ -169,13 +169,13 @@ class _Run:
         if not (save or ended or due or len(self.losses) >= self.config.window_steps):
             return
         steps_done = epoch * self.train.num_steps + next_step
-        stop = agree(self.losses, self.stop.signum, steps_done, self.worker.device, self.reduce)
+        stop = agree(self.losses, self.stop.signum, steps_done, self.context.device, self.reduce)
         self.losses = []
         self.record.progress(steps_done)
         if self.config.checkpoint_dir and (save or stop) and not (ended and not stop):
             self.save("last.pt", epoch, next_step)
         if stop:
-            self.reduce(torch.zeros(1, device=self.worker.device))  # the launcher ends the others once one rank leaves
+            self.reduce(torch.zeros(1, device=self.context.device))  # the launcher ends the others once one rank leaves
             raise Stopped(stop, f"a checkpoint of step {next_step} of epoch {epoch} was saved")
 
     @torch.no_grad()
@@ -184,13 +184,13 @@ class _Run:
         began_s = time.perf_counter()
         self.share()
         self.model.eval()
-        meter, batches_left = Meter(self.worker.device), self.val.num_steps
+        meter, batches_left = Meter(self.context.device), self.val.num_steps
         self.val.set_epoch(epoch)
         for images, target in self.val:
             output = self.predict(images)
             target, batches_left = target.to(output.device), batches_left - 1
             meter.update(cross_entropy(output.float(), target), output, target)
-        blank = torch.zeros(1, 3, self.config.image_size, self.config.image_size, device=self.worker.device)
+        blank = torch.zeros(1, 3, self.config.image_size, self.config.image_size, device=self.context.device)
         for _ in range(batches_left):  # this rank had no image of these, but others may wait for its forward pass
             self.predict(blank)
         self.model.train()
@@ -230,7 +230,7 @@ class _Run:
             check_windows_fit(self.config, self.train.num_steps)
             return 0, 0
         self.best_acc1 = at["best_acc1"]
-        if self.worker.reports:  # the sums are over all ranks already: one rank brings them in again
+        if self.context.reports:  # the sums are over all ranks already: one rank brings them in again
             self.meter.sums.copy_(at["train_sums"])
             print(f"resumed at step {at['step']} of epoch {at['epoch']}", flush=True)
         return at["epoch"], at["step"]
@@ -238,13 +238,13 @@ class _Run:
     def summarize(self) -> None:
         """The summary of the run, from the windows and the last evaluation."""
         images, seconds = (sum(getattr(window, name) for window in self.windows) for name in ("images", "seconds"))
-        memory_mb = gather([peak_memory_mb(self.worker.device)], self.worker, self.reduce)
+        memory_mb = gather([peak_memory_mb(self.context.device)], self.context, self.reduce)
         self.summary |= {
             "images_per_s": images / seconds if seconds else None,
             "windows": [dataclasses.astuple(window) for window in self.windows],
             "step_ms_p50": float(numpy.percentile(self.step_ms, 50)) if self.step_ms else None,
             "step_ms_p95": float(numpy.percentile(self.step_ms, 95)) if self.step_ms else None,
             "peak_memory_mb": memory_mb.max().item(),
-            "flops_per_image": flops_per_image(self.config, len(self.train.classes)) if self.worker.reports else None,
-        } | count_bad_files([self.train, self.val], self.worker.device, self.reduce)
+            "flops_per_image": flops_per_image(self.config, len(self.train.classes)) if self.context.reports else None,
+        } | count_bad_files([self.train, self.val], self.context.device, self.reduce)
         self.record.book("summary")

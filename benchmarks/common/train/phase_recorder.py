@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.loaders import Loader
 from benchmarks.common.dist.agreement import gather
-from benchmarks.common.dist.devices import Reduce, Worker, synchronize
+from benchmarks.common.dist.devices import RankContext, Reduce, synchronize
 from benchmarks.common.train.clock import Clock
 
 PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
@@ -45,7 +45,7 @@ Marks = list[tuple[str, object]]
 
 def take_apart(
     config: Config,
-    worker: Worker,
+    context: RankContext,
     optimizer: torch.optim.Optimizer,
     train: Loader,
     advance: Callable[[Iterator, float], None],
@@ -61,12 +61,12 @@ def take_apart(
     takes by itself is unknown.
     """
     told_apart = without_exchange is not None and num_devices > 1
-    waits = not told_apart and worker.world_size > 1
-    clock, batches = Clock(worker.device), _endless(train, config.epochs)
+    waits = not told_apart and context.world_size > 1
+    clock, batches = Clock(context.device), _endless(train, config.epochs)
     marks: Marks = []
 
     def together(work: Callable[[], None]) -> Marks:
-        reduce(torch.zeros(1, device=worker.device))  # ranks start together: a wait is this step's own
+        reduce(torch.zeros(1, device=context.device))  # ranks start together: a wait is this step's own
         marks.clear()
         marks.append(("", clock.now()))
         work()
@@ -90,11 +90,11 @@ def take_apart(
         for order in itertools.islice(orders, config.account_steps):
             for name in order:
                 taken[name].append(together(works[name]))
-    synchronize(worker.device)
+    synchronize(context.device)
     phases = {name: [_phases_ms(clock, one) for one in many] for name, many in taken.items()}
     alone = [one["step"] for one in phases.get("exchange", [])]
     if waits:
-        return _of_all_ranks(phases["step"], worker, reduce), {"comm_ms": statistics.fmean(alone)} if alone else {}
+        return _of_all_ranks(phases["step"], context, reduce), {"comm_ms": statistics.fmean(alone)} if alone else {}
     if not told_apart:
         summary = {"exposed_comm_ms": 0.0} if num_devices == 1 else {}
         return [_row(one, one, summary.get("exposed_comm_ms")) for one in phases["step"]], summary
@@ -211,12 +211,12 @@ def _endless(train: Loader, first_epoch: int) -> Iterator[tuple[torch.Tensor, to
         yield from train
 
 
-def _of_all_ranks(steps: list[dict[str, float]], worker: Worker, reduce: Reduce) -> list[dict]:
+def _of_all_ranks(steps: list[dict[str, float]], context: RankContext, reduce: Reduce) -> list[dict]:
     """Rows for steps.csv of every rank's steps, rank by rank."""
     names = list(steps[0])
-    table = gather([step[name] for step in steps for name in names], worker, reduce)
+    table = gather([step[name] for step in steps for name in names], context, reduce)
     rows = []
-    for rank, of_rank in enumerate(table.reshape(worker.world_size, len(steps), len(names)).tolist()):
+    for rank, of_rank in enumerate(table.reshape(context.world_size, len(steps), len(names)).tolist()):
         taken = [dict(zip(names, values, strict=True)) for values in of_rank]
         rows += [_row(step, step, None) | {"rank": rank, "number": number} for number, step in enumerate(taken)]
     return rows

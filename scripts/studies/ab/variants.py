@@ -21,7 +21,7 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.runner import source_version, worktrees
 from scripts.runner.make_variables import Given
-from scripts.runner.plan import python
+from scripts.runner.run_plan import python
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("commit", "tree", "flags", "config", "python")

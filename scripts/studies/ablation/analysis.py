@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.sets.result_set import Group, ResultSet
-from scripts.stats.families import against
+from scripts.stats.families import ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 
 BASELINE, ALL_TOGETHER = "baseline", "all together"
@@ -100,7 +100,7 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
             f"{results.path} has no timed baseline of {strategy}; make ablate STRATEGY={strategy} makes one"
         )
     timed = {name: group.sample for name, group in groups.items() if group.samples}
-    ratios = against(BASELINE, timed)
+    ratios = ratios_to_baseline(BASELINE, timed)
     names = [BASELINE, *(option.name for option in OPTIONS), ALL_TOGETHER]
     return [_result(name, groups.get(name), ratios.get(name)) for name in names]
 

@@ -14,12 +14,12 @@ import numpy
 from matplotlib.figure import Figure
 
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
-from scripts.charts.chart_command import command, nothing, save_study
+from scripts.charts.chart_command import report_nothing, run_command, save_study_chart
 from scripts.charts.figures import describe_rows, footnote
 from scripts.sets.result_set import Group, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.stats.families import find_spread
-from scripts.stats.formatting import digits, interval, text_table
+from scripts.stats.formatting import format_interval, format_number, text_table
 from scripts.studies.ablation.analysis import OptionResult, option_results, write_csv
 
 
@@ -40,9 +40,9 @@ def table(results: Sequence[OptionResult]) -> str:
             continue
         value, bounds, note = "1", "", ""
         if ratio := option.ratio:
-            value, bounds = f"{ratio.value:.3f}", interval(ratio.low, ratio.high, "{:.3f}".format)
+            value, bounds = f"{ratio.value:.3f}", format_interval(ratio.low, ratio.high, "{:.3f}".format)
             note = ratio.why or ratio.verdict
-        lines.append((option.name, digits(speed.value), str(speed.num_runs), value, bounds, note))
+        lines.append((option.name, format_number(speed.value), str(speed.num_runs), value, bounds, note))
     return text_table(lines, left=(0, 4, 5))
 
 
@@ -63,7 +63,7 @@ def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResu
         "baseline's mean."
         if any(bar.low is not None for bar in bars)
         else "no interval: one repeat says nothing about the spread between runs.",
-        f"baseline: {digits(baseline.value)} images/s.",
+        f"baseline: {format_number(baseline.value)} images/s.",
         *(f"{option.name}: {option.why_not}" for option in options if option.group is None),
     ]
     footnote(figure, notes)
@@ -74,7 +74,7 @@ def _bar(option: OptionResult, group: Group, baseline_images_per_s: float) -> Ba
     repeats, ratio = numpy.exp(group.sample.logs) / baseline_images_per_s, option.ratio
     value = ratio.value if ratio else 1.0
     low, high = (ratio.low, ratio.high) if ratio else (None, None)
-    cells = (str(len(repeats)), f"{value:.2f}", interval(low, high, "{:.2f}".format))
+    cells = (str(len(repeats)), f"{value:.2f}", format_interval(low, high, "{:.2f}".format))
     return Bar(option.name, value, low, high, [*map(float, repeats)], cells, group.parallel, 0)
 
 
@@ -82,14 +82,14 @@ def main(options: Options) -> int:
     refuse_links(options.results)
     results, strategy = load_set(options.results), options.strategy
     if not any(group.samples and group.strategy == strategy for group in results.groups):
-        return nothing(results, f"no ok run of {strategy} in {results.path}")
+        return report_nothing(results, f"no ok run of {strategy} in {results.path}")
     measured = option_results(results, strategy)
     print(table(measured))
     baseline = measured[0].group
     assert baseline is not None
     written = write_csv(results, strategy, measured, f"{strategy}, {describe_rows(baseline.ok)}")
-    return save_study(results, written, ablate_chart(results, strategy, measured), f"ablate_{strategy}")
+    return save_study_chart(results, written, ablate_chart(results, strategy, measured), f"ablate_{strategy}")
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_command(main, Options)

@@ -1,6 +1,6 @@
 """The plan of `make ablate`: a strategy's baseline, each option by itself, and all options together.
 
-    STRATEGY=ddp launchers/all.sh ablate          # or: make ablate
+    STRATEGY=ddp launchers/all.sh ablation         # or: make ablate
 
 The options are OPTIONS in scripts/studies/ablation/analysis.py. An option that cannot run here becomes a skipped row
 with its reason.
@@ -11,18 +11,18 @@ from typing import Any
 
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.packed import pack_path
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import Given
-from scripts.runner.plan import Run, in_rounds, make_run
 from scripts.runner.round_order import timed_part
+from scripts.runner.run_plan import Run, in_rounds, make_run
 from scripts.studies.ablation.analysis import ALL_TOGETHER, CORES_OVER_RANKS, OPTIONS, Option, requested_fields
 
 
-def ablation(given: Given) -> list[Run]:
+def plan_runs(given: Given) -> list[Run]:
     """STRATEGY without options, with each option, and with all that can run here, REPEATS times. Raises UserError for a
     variable that is missing or wrong."""
     if not given.strategy:
@@ -73,7 +73,12 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
         return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
     if option.needs == "bf16":
         try:
-            met_precision("bf16", machine.min_compute_capability())
+            resolve_precision("bf16", machine.min_compute_capability())
         except UserError as error:
             return str(error)
     return ""
+
+
+def chart_command(given: Given) -> list[str]:
+    """The module that draws the chart of these runs, and its flags."""
+    return ["scripts.studies.ablation.chart", "--strategy", preflight.only(given.strategy)]

@@ -21,7 +21,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data.crops import random_numbers, resize_into
 from benchmarks.common.data.image_dataset import ImageDataset, ImageKey
 from benchmarks.common.data.loaders import build_loaders, open_datasets
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 
 BATCHES = 8  # of a turn
 WARM_TURNS = 2
@@ -56,8 +56,8 @@ def costs(config: Config, turns: int) -> pandas.DataFrame:
 
 def ladder(config: Config) -> list[Callable[[], object]]:
     """What one turn of each of CAUSES does: BATCHES batches, each time the same."""
-    train, _ = build_loaders(config, Worker(torch.device("cpu")))
-    with_queue, _ = build_loaders(dataclasses.replace(config, workers=1), Worker(torch.device("cpu")))
+    train, _ = build_loaders(config, RankContext(torch.device("cpu")))
+    with_queue, _ = build_loaders(dataclasses.replace(config, workers=1), RankContext(torch.device("cpu")))
     images, batches = open_datasets(config)[0], [*train.batches]
     drawn = [
         [crop_of(images, key, choose) for key, choose in zip(keys, images.crops(keys), strict=True)] for keys in batches

@@ -23,7 +23,7 @@ from benchmarks.common.data.image_dataset import packed_pixels_decoder
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.data.loaders import build_loaders, open_datasets
 from benchmarks.common.data.packed import PACK_KINDS
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 from scripts.setup import pack
@@ -153,7 +153,7 @@ def plain(config: Config, cores: int) -> Iterator[int]:
 def ours(**changes) -> Callable[[Config, int], Iterator[int]]:
     def batches(config: Config, cores: int) -> Iterator[int]:
         config = dataclasses.replace(config, workers=workers_of(cores), **changes)
-        train, _ = build_loaders(config, Worker(torch.device("cpu")))
+        train, _ = build_loaders(config, RankContext(torch.device("cpu")))
         return repeated(lambda: train.host_batches)
 
     return batches

@@ -1,7 +1,7 @@
 """Where a training step's time goes on the device: its top kernels, and each kind of layer beside its roof.
 
     python -m scripts.studies.roofline.profile_step --precision bf16 --memory-format channels_last # make profile
-    torchrun --standalone --nproc-per-node 2 -m scripts.studies.roofline.profile_step --strategy ddp # on all addresses
+    torchrun --standalone --nproc-per-node 2 -m scripts.studies.roofline.profile_step --strategy ddp # on every address
 
 Every other flag is a configuration field; synthetic images, unless --loader says otherwise. torch.profiler is around
 `steps` steps of the strategy after as many that warm up. The roof of a kind of layer is what its operations at least

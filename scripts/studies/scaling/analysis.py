@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.store.results import format_cell, write_text_atomically
-from scripts.sets.identity import without_what_follows
+from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import BASELINE, Group, ResultSet
-from scripts.stats.families import against
-from scripts.stats.formatting import count, interval, text_table
+from scripts.stats.families import ratios_to_baseline
+from scripts.stats.formatting import format_interval, plural, text_table
 from scripts.stats.intervals import RatioEstimate
 from scripts.studies.sweep.analysis import add_point, several_settings_error, throughput_of
 
@@ -67,7 +67,7 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingP
     for group in results.timed(strategy):
         num_ranks, global_batch = group.ok.world_size.iloc[0], group.ok.global_batch.iloc[0]
         if num_ranks > 0 and global_batch > 0:
-            family = families.setdefault(without_what_follows(group.identity, "ranks", "nodes", "global_batch"), {})
+            family = families.setdefault(key_without_derived(group.identity, "ranks", "nodes", "global_batch"), {})
             add_point(results, family, Shape(int(num_ranks), int(global_batch)), group)
     scaled = [family for family in families.values() if len({shape.num_ranks for shape in family}) > 1]
     if not scaled:
@@ -100,14 +100,14 @@ def _add_ratio_to_baseline(results: ResultSet, points: list[ScalingPoint], basel
         return points
     (baseline,) = baselines
     samples = {group.label: group.sample for group in (baseline, *(point.group for point in points))}
-    over_baseline = against(baseline.label, samples)
+    over_baseline = ratios_to_baseline(baseline.label, samples)
     return [dataclasses.replace(point, over_single=over_baseline[point.group.label]) for point in points]
 
 
 def _points(groups: dict[Shape, Group]) -> list[ScalingPoint]:
     """The points of a mode, by number of ranks. The intervals of their efficiencies are simultaneous (Dunnett)."""
     first_shape, first = next(iter(groups.items()))
-    over_first = against(first.label, {group.label: group.sample for group in groups.values()})
+    over_first = ratios_to_baseline(first.label, {group.label: group.sample for group in groups.values()})
     return [_point(shape, group, first_shape, over_first.get(group.label)) for shape, group in groups.items()]
 
 
@@ -162,8 +162,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     of_throughput = ("mode", "ranks", "batch", "images/s", "95 % interval", "efficiency", "95 % interval")
     lines = [(*of_throughput, "over single", "95 % interval", "n", "")]
     for row in rows:
-        throughput = interval(row["ci_low"], row["ci_high"], "{:,.1f}".format)
-        efficiency = interval(row["efficiency_ci_low"], row["efficiency_ci_high"], "{:,.2f}".format)
+        throughput = format_interval(row["ci_low"], row["ci_high"], "{:,.1f}".format)
+        efficiency = format_interval(row["efficiency_ci_low"], row["efficiency_ci_high"], "{:,.2f}".format)
         lines.append(
             (
                 row["mode"],
@@ -174,8 +174,8 @@ def table(rows: list[dict[str, Any]]) -> str:
                 f"{row['efficiency']:.2f}",
                 efficiency,
                 "" if row["over_single"] is None else f"{row['over_single']:.2f}",
-                interval(row["over_single_ci_low"], row["over_single_ci_high"], "{:,.2f}".format),
-                count(row["num_runs"], "run"),
+                format_interval(row["over_single_ci_low"], row["over_single_ci_high"], "{:,.2f}".format),
+                plural(row["num_runs"], "run"),
                 "oversubscribed" if row["oversubscribed"] else "",
             )
         )

@@ -14,11 +14,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from scripts.charts.chart_command import command, nothing, save_study
-from scripts.charts.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles, write
+from scripts.charts.chart_command import report_nothing, run_command, save_study_chart
+from scripts.charts.figures import (
+    COLORS,
+    describe_failures,
+    describe_rows,
+    draw_point,
+    footnote,
+    make_figure,
+)
 from scripts.sets.result_set import BASELINE, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.stats.formatting import count, show
+from scripts.stats.formatting import format_setting, plural
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points, scaling_rows, table, write_scaling_csv
 from scripts.studies.sweep.analysis import throughput_of
 
@@ -43,13 +50,13 @@ def scaling_chart(results: ResultSet, strategy: str, modes: dict[str, list[Scali
     for column, (mode, points) in enumerate(modes.items()):
         _draw_mode(panels[column], panels[len(modes) + column], mode, points)
     notes = ["dashed: ideal; dots: repeats; line: 95 % interval, cut where it leaves the chart."]
-    threads = sorted({show(value) for point in all_points for value in point.group.ok.threads_per_rank})
+    threads = sorted({format_setting(value) for point in all_points for value in point.group.ok.threads_per_rank})
     notes.append(f"threads a rank: {'/'.join(threads)}, at every number of ranks.")
     if any(point.oversubscribed for point in all_points):
         notes.append("hollow: oversubscribed, more ranks than cores; says nothing about how the strategy scales.")
     if any(throughput_of(point.group).low is None for point in all_points):
         notes.append("no interval: one repeat says nothing about the spread between runs.")
-    footnote(figure, notes + [text for text in troubles(results) if text.startswith(strategy)])
+    footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(strategy)])
     return figure
 
 
@@ -65,7 +72,7 @@ def _draw_mode(throughput: Axes, efficiency: Axes, mode: str, points: list[Scali
         axes.grid(alpha=0.3)
     _draw_throughput(throughput, points, mode, logarithmic)
     _draw_efficiency(efficiency, points, mode)
-    efficiency.set_ylabel(f"efficiency, % of {count(first.num_ranks, 'rank')}")
+    efficiency.set_ylabel(f"efficiency, % of {plural(first.num_ranks, 'rank')}")
     if mode == "strong":
         throughput.set_title(f"strong: global batch {first.global_batch} on every number of ranks")
     else:
@@ -104,7 +111,7 @@ def _draw_efficiency(axes: Axes, points: list[ScalingPoint], mode: str) -> None:
         ratio = point.over_single
         of_baseline = "" if ratio is None else f"\n({100 * ratio.value / point.num_ranks:.0f} % of {BASELINE})"
         if point is not points[0] or of_baseline:
-            write(axes, point.num_ranks, value, f"{value:.0f} %{of_baseline}", above=True)
+            annotate_point(axes, point.num_ranks, value, f"{value:.0f} %{of_baseline}", above=True)
     axes.set_ylim(0, 1.25 * max(100, *values))
 
 
@@ -113,12 +120,12 @@ def main(options: Options) -> int:
     results, strategy = load_set(options.results), options.strategy
     modes = scaling_points(results, strategy)
     if not modes:
-        return nothing(results, f"{results.path} has no ok rows of {strategy} on two numbers of ranks or more")
+        return report_nothing(results, f"{results.path} has no ok rows of {strategy} on two numbers of ranks or more")
     rows = scaling_rows(strategy, modes)
     print(table(rows))
     written = write_scaling_csv(results, rows)
-    return save_study(results, written, scaling_chart(results, strategy, modes), f"scaling_{strategy}")
+    return save_study_chart(results, written, scaling_chart(results, strategy, modes), f"scaling_{strategy}")
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_command(main, Options)

@@ -11,10 +11,10 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import Given
-from scripts.runner.plan import MOST_VALUES, Run, in_rounds, make_run
+from scripts.runner.run_plan import MOST_VALUES, Run, in_rounds, make_run
 
 
-def scaling(given: Given) -> list[Run]:
+def plan_runs(given: Given) -> list[Run]:
     """The runs of STRATEGY on each of RANKS, and the baseline's, REPEATS times.
 
     Strong scaling: every number of ranks has the configured batch. Weak scaling: every rank has as many images as a
@@ -65,3 +65,8 @@ def parse_ranks(text: str) -> list[int]:
     if len(ranks) < 2:
         raise UserError(f"RANKS is {text!r}: one number of ranks shows no scaling; give two or more")
     return ranks
+
+
+def chart_command(given: Given) -> list[str]:
+    """The module that draws the chart of these runs, and its flags."""
+    return ["scripts.studies.scaling.chart", "--strategy", preflight.only(given.strategy)]

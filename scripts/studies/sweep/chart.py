@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common.config.config import FIELDS, find_field
-from scripts.charts.chart_command import command, nothing, save_study
-from scripts.charts.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles
+from scripts.charts.chart_command import report_nothing, run_command, save_study_chart
+from scripts.charts.figures import COLORS, describe_failures, describe_rows, draw_point, footnote, make_figure
 from scripts.sets.result_set import BASELINE, Group, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.stats.formatting import digits, show
+from scripts.stats.formatting import format_number
 from scripts.stats.intervals import strategy_throughput
 from scripts.studies.sweep.analysis import parse_number, sweep_points, table, throughput_of, write_sweep_csv
 
@@ -48,7 +48,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     about = describe_rows(pandas.concat([group.ok for group in points.values()]))
     figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0, about=about)
     _draw_points(axes, points)
-    default = show(FIELDS[key].default) if key in FIELDS else ""
+    default = format_setting(FIELDS[key].default) if key in FIELDS else ""
     positions, _ = axis_positions(list(points))
     axes.set_xticks(positions, [f"{value}\n(default)" if value == default else value for value in points])
     axes.margins(x=0.12)
@@ -69,7 +69,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     if any(throughput_of(group).low is None for group in points.values()):
         notes.append("no interval: one repeat says nothing about the spread between runs.")
     own = [group.label for group in results.groups if group.strategy == strategy]
-    footnote(figure, notes + [text for text in troubles(results) if text.startswith(tuple(own))])
+    footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(tuple(own))])
     return figure
 
 
@@ -102,7 +102,7 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> 
         return 0.0, f"without {BASELINE}: there are no runs of it in the same settings."
     estimate = throughput_of(baseline)
     axes.axhline(estimate.value, color="black", linestyle="--", linewidth=0.9, zorder=1)
-    note = f"dashed: {name}: {digits(estimate.value)} images/s, n = {estimate.num_runs}"
+    note = f"dashed: {name}: {format_number(estimate.value)} images/s, n = {estimate.num_runs}"
     if estimate.low is not None and estimate.high is not None:
         axes.axhspan(estimate.low, estimate.high, color="black", alpha=0.08, linewidth=0, zorder=0)
         note += "; band: its 95 % interval"
@@ -145,11 +145,11 @@ def main(options: Options) -> int:
     results, key, strategy = load_set(options.results), find_field(options.key), options.strategy
     points = sweep_points(results, strategy, key)
     if not points:
-        return nothing(results, f"no ok run of {strategy} in {results.path} has {key} in its settings")
+        return report_nothing(results, f"no ok run of {strategy} in {results.path} has {key} in its settings")
     print(table(key, points))
     written = write_sweep_csv(results, strategy, key, points)
-    return save_study(results, written, sweep_chart(results, strategy, key, points), f"sweep_{strategy}_{key}")
+    return save_study_chart(results, written, sweep_chart(results, strategy, key, points), f"sweep_{strategy}_{key}")
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_command(main, Options)

@@ -14,7 +14,7 @@ from fuzz.edits import PLACES, edited
 from hypothesis import strategies as st
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.checkpoint import Checkpointer, load_whole_state, whole_state
 from benchmarks.common.train.meters import Meter
@@ -56,7 +56,7 @@ def _thin(value: object) -> object:
 def _checkpointer(folder: Path) -> Checkpointer:
     model, optimizer = _parts()
     config = Config(arch="resnet18", checkpoint_dir=str(folder), resume=True)
-    worker = Worker(torch.device("cpu"), rank=0, world_size=1)
+    worker = RankContext(torch.device("cpu"), rank=0, world_size=1)
     state, load = lambda: _thin(whole_state(model, optimizer)), lambda saved: load_whole_state(model, optimizer, saved)
     return Checkpointer(config, worker, NUM_CLASSES, lambda: None, state, load, {})
 

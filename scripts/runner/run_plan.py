@@ -1,7 +1,7 @@
 """The plan: from Make's variables to a list of runs, each with its settings resolved, and nothing started.
 
-    python -m scripts.runner.plan ddp      # makes the folder of one run, prints what launchers/ddp.sh needs to know
-    python -m scripts.runner.plan          # makes the set only, and prints what launchers/slurm_all.sh does
+    python -m scripts.runner.run_plan ddp      # makes the folder of one run, prints what launchers/ddp.sh needs to know
+    python -m scripts.runner.run_plan          # makes the set only, and prints what launchers/slurm_all.sh does
 
 Every suite is such a list: round 1 of all its runs, then round 2, so that a slow spell of the machine hits all. What
 is resolved here travels as it is: into the run's folder (config.yaml, settings.json), and to its launcher in a few
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.config.config import Config, find_field, load_config
-from benchmarks.common.config.settings import NOT_COMPARED, requested_settings, seed_of_round, settings_hash
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.config.settings import requested_settings, seed_of_round, settings_hash
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.packed import has_files, open_packs
 from benchmarks.common.store.results import read_table
@@ -27,14 +27,14 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import memory_check, preflight
 from scripts.runner.make_variables import Given, read_variables
-from scripts.runner.options import value_flags
 from scripts.runner.round_order import places
-from scripts.sets.identity import OWN_OPTIONS
 
 Point = tuple[str, Config, int, str, int]
 """A run of every round: strategy, configuration, ranks on this machine and no other (0: as many as there are, on all
 nodes), flags as typed, threads a rank."""
-MOST_VALUES, MOST_RUNS = 200, 20_000
+MOST_RUNS = 20_000
+MOST_VALUES = 200
+"""The most values of a sweep, and the most numbers of ranks of a scaling study."""
 OF_A_CLUSTER = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
 
 
@@ -139,14 +139,15 @@ def bench(given: Given) -> list[Run]:
     preflight.check_ranks([config], [given.ranks_here])
     share, cores = machine.threads_per_rank(given.ranks_here), machine.num_cores()
     points = [(name, config, 0, given.args, share) for name in strategies]
+    baselines = baselines_in_other_precisions(given, config, strategies)
     # on one GPU it may be there already
-    points += [each for each in _others(given, config, strategies) if each[:3] not in [one[:3] for one in points]]
+    points += [baseline for baseline in baselines if baseline[:3] not in [point[:3] for point in points]]
     if given.strategies in ("", "all") and not machine.num_gpus() and share != cores:
         points.append((preflight.CORE[0], config, 0, given.args, cores))
-    return _of_points(given, points)
+    return runs_of_points(given, points)
 
 
-def _others(given: Given, config: Config, strategies: Sequence[str]) -> list[Point]:
+def baselines_in_other_precisions(given: Given, config: Config, strategies: Sequence[str]) -> list[Point]:
     """The baselines in other precisions, which mixed ones among the strategies are measured by."""
     share, is_one = (
         machine.threads_per_rank(given.ranks_here),
@@ -164,39 +165,15 @@ def _others(given: Given, config: Config, strategies: Sequence[str]) -> list[Poi
     ]
 
 
-def _of_points(given: Given, points: Sequence[Point]) -> list[Run]:
+def runs_of_points(given: Given, points: Sequence[Point]) -> list[Run]:
+    """A run of each point in each round."""
+
     def make(number: int, point: Point) -> Run:
         name, own, ranks, text, threads = point
         where = {"ranks_here": ranks, "one_node": ranks > 0, "threads": threads}
         return make_run(given, name, number, own, **where, flags=text, num_seeds=given.num_seeds)
 
     return in_rounds(given, lambda number: [make(number, point) for point in points])
-
-
-def sweep(given: Given) -> list[Run]:
-    """STRATEGY with each of VALUES of the field KEY, beside the baseline: once where KEY is an option of strategies,
-    else with each value. Raises UserError for any value that is none."""
-    for name in ("strategy", "key", "values"):
-        if not getattr(given, name):
-            example = 'STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
-            raise UserError(f"{name.upper()} is not set; for example: make sweep {example}")
-    strategy, key = preflight.only(given.strategy), find_field(given.key)
-    if key in NOT_COMPARED:
-        raise UserError(f"KEY={key} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option")
-    values = [*dict.fromkeys(given.values.split())]
-    if len(values) > MOST_VALUES:
-        raise UserError(f"VALUES holds {len(values)} values, but must be at most {MOST_VALUES}; sweep some of them")
-    own = [value_flags(key, text) for text in values]
-    configs = [(load_config([*given.flags, *flags]), " ".join([given.args, *flags]).strip()) for flags in own]
-    configs = [*{config: text for config, text in reversed(configs)}.items()][::-1]  # 5 and 5.0 are one
-    preflight.check_ranks([config for config, _ in configs], [given.ranks_here])
-    share, first = machine.threads_per_rank(given.ranks_here), preflight.CORE[0]
-    points = [(strategy, config, 0, text, share) for config, text in configs]
-    if strategy != first:
-        plain, once = load_config(given.flags), key in OWN_OPTIONS
-        alone = [(first, plain, 0, given.args, share)] if once else [(first, *each[1:]) for each in points]
-        points += (_others(given, plain, [first, strategy]) if once else []) or alone
-    return _of_points(given, points)
 
 
 def in_rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
@@ -235,12 +212,12 @@ def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[R
 
 def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     """Status of the last row of each run, by Run.key: the one answer to "is it done already?"."""
-    from scripts.sets.recorded_settings import identities  # pandas, as read_table
+    from scripts.sets.recorded_settings import identities_of_runs  # pandas, as read_table
 
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
     asked = dict(zip(settings.settings, settings.asked_hash, strict=True))
     if not rows.settings.isin(asked).all():  # settings.csv is gone or cut; the runs' own files may tell, as in analyses
-        found, _ = identities(results, rows, settings)
+        found, _ = identities_of_runs(results, rows, settings)
         told = zip(rows.settings, found, strict=True)
         asked = {name: settings_hash(each.asked) for name, each in told if name and each.recorded} | asked
     unknown = [row.run_id for row in rows.itertuples() if row.settings not in asked]
