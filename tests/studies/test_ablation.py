@@ -16,6 +16,7 @@ from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
 from scripts.runner import run_plan
 from scripts.sets.result_set import load_set
+from scripts.stats.families import ratios_to_baseline
 from scripts.studies.ablation import chart as report
 from scripts.studies.ablation import plan as ablation_plan
 from scripts.studies.ablation.analysis import (

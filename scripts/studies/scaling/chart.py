@@ -17,6 +17,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from scripts.charts.chart_command import report_nothing, run_command, save_study_chart
 from scripts.charts.figures import (
     COLORS,
+    annotate_point,
     describe_failures,
     describe_rows,
     draw_point,

@@ -18,7 +18,7 @@ from scripts.charts.chart_command import report_nothing, run_command, save_study
 from scripts.charts.figures import COLORS, describe_failures, describe_rows, draw_point, footnote, make_figure
 from scripts.sets.result_set import BASELINE, Group, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.stats.formatting import format_number
+from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
 from scripts.studies.sweep.analysis import parse_number, sweep_points, table, throughput_of, write_sweep_csv
 
