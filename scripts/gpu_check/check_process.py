@@ -55,8 +55,8 @@ class Running:
             )
 
     def has_ended(self) -> bool:
-        """Whether the check has ended. A check that is over its limit gets SIGTERM, and GRACE_S later SIGKILL; this does not
-        wait, so that all running checks get their signals at once."""
+        """Whether the check has ended. A check that is over its limit gets SIGTERM, and GRACE_S later SIGKILL; this
+        function does not wait, so that all running checks get their signals at once."""
         over_s = time.monotonic() - self.began - self.limit_s
         for signum, after_s in ((signal.SIGTERM, 0.0), (signal.SIGKILL, GRACE_S)):
             if self.child.poll() is None and over_s > after_s and signum not in self.sent:
@@ -118,7 +118,7 @@ def begin(check: Check) -> tuple[run_plan.Run, RunFolder, dict[str, str]]:
 
 
 def planned(check: Check) -> run_plan.Run:
-    """The run that the launcher in a check's command would plan. Raises UserError where the launcher would refuse it."""
+    """The run that the launcher in a check's command would plan. Raises UserError where the launcher would refuse."""
     launcher = launcher_of(check)
     assert launcher is not None
     given = read_variables()

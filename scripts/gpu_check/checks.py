@@ -2,8 +2,8 @@
 
     python -m scripts.gpu_check.run --list
 
-Each check is a claim, a command that a person can type, and a function that finds the verdict. What is timed runs alone;
-what is not, several at once.
+Each check is a claim, a command that a person can type, and a function that finds the verdict. Timed checks run alone;
+the others several at once.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
     ]
     module = (python(), "-m")
     images: tuple[str, ...] = (*module, "scripts.setup.make_dataset")
-    find_verdict = verdicts.dataset_made
+    find_verdict: verdicts.FindVerdict = verdicts.dataset_made
     if scale.data:
         images = (*module, "scripts.setup.check_data", "--data", scale.data)
         find_verdict = verdicts.printed(r".* train images, .*")

@@ -307,7 +307,7 @@ def test_a_driver_too_old_is_said_before_anything_starts(tmp_path, monkeypatch, 
     assert not (tmp_path / "x").exists()
 
 
-# --- verdicts -----------------------------------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------------------------
 
 ROW = {"run_id": "r", "status": "ok", "device": "cuda", "precision": "bf16", "world_size": 1, "images_per_s": 9.0}
 
