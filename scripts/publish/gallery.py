@@ -18,13 +18,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 import jinja2
+import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
-from scripts.charts.chart_command import command
+from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import describe, troubles
 from scripts.pages.provenance import commands
 from scripts.pages.report_content import scaled, table_rows
@@ -241,4 +242,4 @@ def render(told: list[dict], left_out: dict[str, list[str]], price: str) -> str:
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
 
 NVIDIA_SMI_TIMEOUT_S = 20
 DEVICES = Path("/dev")
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ import dataclasses
 from pathlib import Path
 
 import numpy
+import tyro
 from matplotlib.figure import Figure
 
+from benchmarks.common.system.programs import run_program
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
-from scripts.charts.chart_command import command, nothing, save_study
+from scripts.charts.chart_command import nothing, save_study
 from scripts.charts.figures import describe_rows, footnote
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
@@ -88,4 +90,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

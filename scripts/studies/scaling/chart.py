@@ -12,11 +12,13 @@ import dataclasses
 from pathlib import Path
 
 import pandas
+import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from scripts.charts.chart_command import command, nothing, save_study
+from benchmarks.common.system.programs import run_program
+from scripts.charts.chart_command import nothing, save_study
 from scripts.charts.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles, write
 from scripts.sets.result_set import BASELINE, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
@@ -119,4 +121,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))
