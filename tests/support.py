@@ -21,7 +21,7 @@ from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
-from scripts.sets.recorded_settings import MET_COLUMNS
+from scripts.sets.recorded_settings import RESOLVED_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 40, 23  # 23 is prime: no number of ranks and no batch divides it
@@ -167,7 +167,7 @@ def recorded(results: Path, row: dict, **asked) -> dict:
     fields = {name: row[name] for name in FIELDS if name in row} | asked
     own = {name: fields.pop(name) for name in fields.keys() - FIELDS.keys()}
     place = [row.get(name) for name in ("strategy", "world_size", "nodes", "threads_per_rank")]
-    met = {name: row[name] for name in MET_COLUMNS if name in row} if row.get("status") == "ok" else None
+    met = {name: row[name] for name in RESOLVED_COLUMNS if name in row} if row.get("status") == "ok" else None
     half = requested_settings(Config(**fields), *place, "2-40-23-abc") | own
     return row | {"settings": add_settings(results, half, met)}
 

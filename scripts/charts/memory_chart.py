@@ -9,27 +9,29 @@ from scripts.charts.figures import (
     MARKERS,
     draw_legend,
     footnote,
-    label_in,
+    label_with_set,
     legend_shape,
     make_figure,
 )
-from scripts.charts.throughput import by_work
+from scripts.charts.throughput import groups_by_model
 from scripts.sets.result_set import Group, ResultSet
-from scripts.stats.formatting import count
+from scripts.stats.formatting import plural
 from scripts.stats.intervals import Estimate
 
 
 def memory_chart(sets: list[ResultSet]) -> Figure | None:
     """Images/s over the peak memory of the rank that used most; a panel for each model and size of image."""
     works = {
-        work: [pair for pair in found if pair[1].ok.peak_memory_mb.gt(0).any()] for work, found in by_work(sets).items()
+        work: [pair for pair in found if pair[1].ok.peak_memory_mb.gt(0).any()]
+        for work, found in groups_by_model(sets).items()
     }
     works = {work: found for work, found in works.items() if found}
     if not works:
         return None
     every = [pair for found in works.values() for pair in found]
     words = [
-        f"{label_in(group, sets[number], sets)} (n = {count(len(group.samples), 'run')})" for number, group in every
+        f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.samples), 'run')})"
+        for number, group in every
     ]
     num_columns, num_rows = legend_shape(words)
     figure, panels, legend = make_figure("Throughput and memory", sets, [2.6] * len(works), num_rows)
@@ -40,7 +42,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
     for axes, (work, found) in zip(panels, works.items(), strict=True):
         handles += [_draw_memory(axes, group, **styles[len(handles) + n]) for n, (_, group) in enumerate(found)]
         axes.margins(x=0.08)
-        axes.set_ylim(bounds([group.throughput for _, group in found]))
+        axes.set_ylim(axis_limits([group.throughput for _, group in found]))
         axes.grid(alpha=0.3)
         axes.set_title(work if len(works) > 1 else "")
         axes.set_ylabel("images/s")
@@ -58,7 +60,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
     return figure
 
 
-def bounds(estimates: list[Estimate]) -> tuple[float, float]:
+def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
     """Of the axis: an interval that is wide for want of runs must not squeeze the points."""
     largest = max(each.value for each in estimates)
     top = max([largest, *(min(each.high, 1.6 * largest) for each in estimates if each.high is not None)])

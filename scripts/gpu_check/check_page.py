@@ -16,7 +16,7 @@ from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import State
 from scripts.pages.markdown import escape_markdown
 from scripts.runner import source_version
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
 TEMPLATES = Path(__file__).parent
 HEADINGS = {  # the order of the page
@@ -42,7 +42,7 @@ def write_page(
             {
                 "name": check.name,
                 "claim": check.claim,
-                "words": clean(found.get("words") or left.get(check.name, "not reached")),
+                "words": printable(found.get("words") or left.get(check.name, "not reached")),
                 "seconds": f"{found['seconds']:.0f}" if "seconds" in found else "",
                 "command": check.command,
                 "log": os.path.relpath(log, results) if log else "",

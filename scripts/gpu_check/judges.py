@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.common.store.results import read_table
 from scripts.sets.result_set import BASELINE
-from scripts.stats.formatting import count, digits
+from scripts.stats.formatting import format_number, plural
 
 # What a run, or CUDA, says of a GPU that is gone: after it, nothing on it can pass.
 LOST = re.compile(
@@ -79,7 +79,7 @@ def ran(ended: Ended) -> Verdict:
         return Verdict("failed", "ran on the CPU in place of the GPU")
     if ended.precision not in ("", row["precision"]):
         return Verdict("failed", f"asked for {ended.precision}, and ran in {row['precision']}")
-    return Verdict("passed", f"{count(int(row['world_size']), 'rank')} on {row['device_name'] or row['device']}")
+    return Verdict("passed", f"{plural(int(row['world_size']), 'rank')} on {row['device_name'] or row['device']}")
 
 
 def timed(ended: Ended) -> Verdict:
@@ -91,7 +91,7 @@ def timed(ended: Ended) -> Verdict:
         return Verdict("failed", "no window was timed")
     crowd = row["other_gpu_processes"]
     others = f"; {crowd:.0f} processes of others used the GPU meanwhile, so that it may be slow" if crowd > 0 else ""
-    return Verdict("passed", f"{digits(row['images_per_s'])} images/s; {found.words}{others}")
+    return Verdict("passed", f"{format_number(row['images_per_s'])} images/s; {found.words}{others}")
 
 
 def replayed(ended: Ended) -> Verdict:
@@ -108,7 +108,7 @@ def energy(ended: Ended) -> Verdict:
     if found.status != "passed":
         return found
     if row["energy_j_per_image"] > 0:
-        return Verdict("passed", f"{digits(row['energy_j_per_image'])} J an image; {found.words}")
+        return Verdict("passed", f"{format_number(row['energy_j_per_image'])} J an image; {found.words}")
     if ended.on_gpu:
         return Verdict("failed", "no energy: NVML did not tell the GPU's power in the timed windows")
     return Verdict("skipped", "no energy counter can be read here: RAPL is missing, or for root only")
@@ -156,7 +156,7 @@ def proved(ended: Ended) -> Verdict:
     divided = "yes" in set(runs[runs.run_id == row.run_id].parallel)
     if not divided and row.strategy != BASELINE:
         return Verdict("left", f"{bits} after {row.steps:.0f} steps on one device: no exchange was tested")
-    return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {count(int(row.world_size), 'rank')}")
+    return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {plural(int(row.world_size), 'rank')}")
 
 
 def said(pattern: str) -> Judge:

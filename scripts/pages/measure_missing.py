@@ -16,7 +16,7 @@ from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
-from scripts.sets.safe_names import WORD, file_inside, read_text
+from scripts.sets.safe_names import SAFE_NAME, file_inside, read_text
 
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
 OVERRIDDEN = {
@@ -68,7 +68,7 @@ def settings_of(results: Path) -> dict[str, str]:
     nothing where none is. ARGS override what a set may not choose. DATA is the user's, else the set's, and only read.
     """
     runs = read_table(results, "runs")
-    ids = [run_id for run_id in runs[runs.status == "ok"].run_id if WORD.fullmatch(run_id)]
+    ids = [run_id for run_id in runs[runs.status == "ok"].run_id if SAFE_NAME.fullmatch(run_id)]
     folders = (RunFolder(results / "logs" / run_id) for run_id in ids)
     files = [folder.config for folder in folders if file_inside(results, str(folder.config.relative_to(results)))]
     texts = {path: read_text(path) for path in files}

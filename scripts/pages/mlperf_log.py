@@ -31,7 +31,7 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.sets.identity import Identity
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
 STARTUP_ENDS = ("warm-up", "training outside windows", "timed windows")  # parts of wall.csv from the first step on
 AFTER_TRAINING = ("summary", "step account", "shutdown")
@@ -208,7 +208,7 @@ def main(options: Options) -> int:
         write_text_atomically(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
-    print(f"{clean(row.run_id)} is in {path}; check it with:")
+    print(f"{printable(row.run_id)} is in {path}; check it with:")
     print(f"  {sys.executable} -m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0 {path}")
     return 0
 

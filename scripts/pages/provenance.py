@@ -1,6 +1,6 @@
 """Where a result set is from: commands that make it again, facts of the machine.
 
-    from scripts.pages.provenance import commands, facts
+    from scripts.pages.provenance import reproduction_commands, environment_facts
 
 Needs no torch.
 """
@@ -8,14 +8,14 @@ Needs no torch.
 import shlex
 
 from scripts.pages.study_sections import load_sections
-from scripts.sets.device_use import use_of
-from scripts.sets.recorded_settings import read_halves
+from scripts.sets.device_use import device_use
+from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import COMMIT, file_inside
-from scripts.stats.formatting import assigned, clean, show
+from scripts.stats.formatting import format_setting, make_assignment, printable
 
 
-def commands(results: ResultSet) -> list[str]:
+def reproduction_commands(results: ResultSet) -> list[str]:
     """What makes a set like this one again, on a machine like this one."""
     variables = results.environment.get("variables", {})
     names = (
@@ -58,7 +58,7 @@ def _checkout(commit: str) -> str:
 
 
 def _command(target: str, given: dict[str, object], **variables: str) -> str:
-    words = {name: assigned(name, value) for name, value in (variables | given).items()}
+    words = {name: make_assignment(name, value) for name, value in (variables | given).items()}
     left_out = [name for name, word in words.items() if not word]
     line = " ".join([f"make {target}", *filter(None, words.values())])
     return line + (f"  # without {', '.join(left_out)}, which make cannot carry" if left_out else "")
@@ -75,15 +75,15 @@ def launch_lines(results: ResultSet) -> list[tuple[str, str]]:
             if path := file_inside(results.path, log_path):
                 with open(path, encoding="utf-8", errors="replace") as file:
                     words = file.readline(4096).removeprefix("$ ").split()
-                found.append((group.label, clean(shlex.join(words))))
+                found.append((group.label, printable(shlex.join(words))))
     return found
 
 
-def facts(results: ResultSet) -> list[tuple[str, str]]:
+def environment_facts(results: ResultSet) -> list[tuple[str, str]]:
     """The environment as pairs of text for a table; the long text of collect_env is not among them."""
 
     def values(column: str) -> str:
-        texts = dict.fromkeys(map(show, results.ok[column]))
+        texts = dict.fromkeys(map(format_setting, results.ok[column]))
         return ", ".join(text for text in texts if text != "unknown")
 
     environment = results.environment
@@ -104,11 +104,13 @@ def facts(results: ResultSet) -> list[tuple[str, str]]:
         "options",
     )
     pairs = [(name, values(name)) for name in names]
-    settings, _ = read_halves(results.table("settings"))
-    changes = {show(identity.met.get("local_changes")) for identity in settings.values()} - {"unknown"}
+    settings, _ = identities_by_hash(results.table("settings"))
+    changes = {format_setting(identity.met.get("local_changes")) for identity in settings.values()} - {"unknown"}
     pairs += [("local changes", ", ".join(sorted(changes)))]
-    pairs += [(name, show(environment.get(name, ""))) for name in ("platform", "python", "num_cores", "memory_gb")]
+    pairs += [
+        (name, format_setting(environment.get(name, ""))) for name in ("platform", "python", "num_cores", "memory_gb")
+    ]
     pairs += [("packages", ", ".join(f"{name} {version}" for name, version in packages.items() if version))]
-    uses = [use.peak_from for group in results.groups if (use := use_of(group, environment))]
+    uses = [use.peak_from for group in results.groups if (use := device_use(group, environment))]
     pairs += [("peak for MFU", "; ".join(dict.fromkeys(uses)))]
     return [(name, text) for name, text in pairs if text not in ("", "unknown")]

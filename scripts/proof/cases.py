@@ -18,7 +18,7 @@ from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.allowed_settings import shown, why_not
 from scripts.runner.run_plan import Given, Run, make_run
-from scripts.sets.safe_names import WORD
+from scripts.sets.safe_names import SAFE_NAME
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
 FEW_STEPS = 6  # where each is compared by itself, and keeps its state
@@ -91,7 +91,7 @@ def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
 def _settings_of(results: Path, run_id: str) -> dict:
     """settings.json of a run. Raises UserError where there is none, or where its values may not start a run: the set
     may come from somebody else."""
-    if not WORD.fullmatch(run_id):
+    if not SAFE_NAME.fullmatch(run_id):
         raise UserError(f"{results} has a run_id {shown(run_id)}, which is no name of a folder")
     settings = RunFolder(results / "logs" / run_id).settings()
     asked, met = settings["asked"], settings.get("met") or {}

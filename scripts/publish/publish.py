@@ -27,17 +27,17 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import save_chart
-from scripts.pages.page import column_figures, texts_of
+from scripts.pages.page import paper_figures, report_files
 from scripts.publish import readme
-from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, names_of_here, not_allowed
+from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, local_names, not_allowed
 from scripts.sets.manifest import write_manifest
-from scripts.sets.publishable import RULE, missing_files, problems
-from scripts.sets.recorded_settings import read_halves
+from scripts.sets.publishable import RULE, find_problems, missing_files
+from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import file_inside, refuse_links
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
-INSIDE = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
+NESTED_SETS = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
 KEPT = (*(f"{name}.csv" for name in TABLES), "sweep.csv", "scaling.csv", "environment.json")
 KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
 EXAMPLE = "NAME=<hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
@@ -58,28 +58,28 @@ class Options:
 
 
 def main(options: Options) -> int:
-    place = _place(options)
+    place = _target_folder(options)
     _check_folder(options)
     lines = missing_files(options.results)
     results = None if lines else load_set(options.results)
-    lines = lines or problems(results)
+    lines = lines or find_problems(results)
     if lines:
         return _refuse(options, lines)
     with tempfile.TemporaryDirectory(prefix=".publishing-", dir=readme.PUBLISHED) as scratch:
         new = Path(scratch) / options.name
-        names = names_of_here() | _hosts(results)
-        copy(options.results, new, _private(results, options.name), names)
+        names = local_names() | _hosts(results)
+        copy_set(options.results, new, _private(results, options.name), names)
         if lines := not_allowed(new, names):  # before minutes of drawing
             return _refuse(options, [*lines, TAKE_OUT])
         write_report(new, results)
         if lines := not_allowed(new, names):
             return _refuse(options, [*lines, TAKE_OUT])
-        shown = readme.shown(readme.PUBLISHED)
+        shown = readme.shown_sets(readme.PUBLISHED)
         kind = "cpu" if (results.ok.device == "cpu").all() else "gpu"
         texts = _readmes(options, shown, kind, new)
         if isinstance(texts, str):
             return _refuse(options, [texts])
-        put(new, place, Path(scratch) / "before")
+        replace_set(new, place, Path(scratch) / "before")
     write_json(readme.PUBLISHED / readme.SHOWN, shown | {kind: options.name})
     for path, text in texts.items():
         if text != path.read_text():
@@ -89,7 +89,7 @@ def main(options: Options) -> int:
     return 0
 
 
-def _place(options: Options) -> Path:
+def _target_folder(options: Options) -> Path:
     """Where the set goes. Raises UserError for a name that is none, or that is taken."""
     if not options.name:  # the Makefile ignores a NAME of the environment, such as WSL's
         raise UserError(f"NAME is not set on make's command line; make publish {EXAMPLE}")
@@ -112,12 +112,12 @@ def _check_folder(options: Options) -> None:
 
 
 def _refuse(options: Options, lines: list[str]) -> int:
-    told = (f"  {clean(line)}" for line in lines)
+    told = (f"  {printable(line)}" for line in lines)
     print(f"error: {options.results} cannot be published:", *told, sep="\n", file=sys.stderr)
     return 1
 
 
-def copy(source: Path, target: Path, private: dict[str, str], names: set[str]) -> None:
+def copy_set(source: Path, target: Path, private: dict[str, str], names: set[str]) -> None:
     """What is kept of the set in `source`, and of the sets inside it, without private paths and variables."""
     target.mkdir()
     for name in KEPT:
@@ -126,9 +126,9 @@ def copy(source: Path, target: Path, private: dict[str, str], names: set[str]) -
             if name == "environment.json":
                 text = _allowed(path, text, names)
             write_text_atomically(target / name, text)
-    for name in INSIDE:
+    for name in NESTED_SETS:
         if (source / name / "runs.csv").is_file():
-            copy(source / name, target / name, private, names)
+            copy_set(source / name, target / name, private, names)
 
 
 def _allowed(path: Path, text: str, names: set[str]) -> str:
@@ -152,7 +152,7 @@ def _hosts(results: ResultSet) -> set[str]:
 def _private(results: ResultSet, name: str) -> dict[str, str]:
     """Paths that this machine or these runs chose, and what stands for each: the longest first."""
     variables = results.environment.get("variables", {})
-    given = [variables, *_asked(results)]
+    given = [variables, *_requested_settings(results)]
     paths = {text for half in given for text in half.values() if isinstance(text, str) and text.startswith("/")}
     images = {half.get(name) for half in given for name in ("CONTAINER", "container")}
     paths |= {text for text in images if isinstance(text, str) and "/" in text}
@@ -166,8 +166,8 @@ def _private(results: ResultSet, name: str) -> dict[str, str]:
     return dict(sorted(stands.items(), key=lambda pair: -len(pair[0])))
 
 
-def _asked(results: ResultSet) -> list[dict]:
-    known, _ = read_halves(results.table("settings"))
+def _requested_settings(results: ResultSet) -> list[dict]:
+    known, _ = identities_by_hash(results.table("settings"))
     return [identity.asked for identity in known.values()]
 
 
@@ -196,11 +196,11 @@ def write_report(new: Path, source: ResultSet) -> None:
     """Report and charts of the copy in `new`; the logs of `source` are there only while it is written."""
     copy_commands(new, source)
     copied = load_set(new)
-    texts, drawn = texts_of(copied)
+    texts, drawn = report_files(copied)
     shutil.rmtree(new / "logs", ignore_errors=True)
     for name, text in texts.items():
         write_text_atomically(new / name, text.replace(str(new), f"results/published/{new.name}"))
-    for name, figure in [*drawn.items(), *column_figures(copied).items()]:
+    for name, figure in [*drawn.items(), *paper_figures(copied).items()]:
         save_chart(figure, new / "charts", name)
     write_json(new / "published.json", {"rule": RULE, "at": f"{datetime.date.today():%Y-%m-%d}"})
     write_manifest(new, copied)
@@ -216,7 +216,7 @@ def _readmes(options: Options, shown: dict[str, str], kind: str, new: Path) -> d
             text = path.read_text()
             if before and before != options.name:
                 text = re.sub(rf"(results/published/){re.escape(before)}(?![\w.+-])", rf"\g<1>{options.name}", text)
-            texts[path] = readme.fill(text, made)
+            texts[path] = readme.fill_marks(text, made)
             for target in re.findall(rf"results/published/{re.escape(options.name)}/([\w./+-]+)", texts[path]):
                 if not (new / target).exists():
                     return f"{path.name} links to its {target}, which it lacks; {_remedy(options.results, target)}"
@@ -234,7 +234,7 @@ def _sweep(results: Path, strategy: str = "...", key: str = "...") -> str:
     return f'make sweep STRATEGY={strategy} KEY={key} VALUES="..." RESULTS={results}/sweeps'
 
 
-def put(new: Path, place: Path, aside: Path) -> None:
+def replace_set(new: Path, place: Path, aside: Path) -> None:
     """Move the set in `new` to `place`; what was there goes aside, and back where that fails."""
     if not place.exists():
         os.replace(new, place)

@@ -1,15 +1,15 @@
 """The figures of the READMEs that belong to no result set: from the CSV files in results/published/measured/.
 
-from scripts.publish.readme_measured import of_measured
+from scripts.publish.readme_measured import measured_figures
 """
 
 from pathlib import Path
 
 import pandas
 
-from scripts.pages.markdown import markdown_table, origin, read_cells
-from scripts.publish.readme_predicted import of_predictions
-from scripts.stats.formatting import digits
+from scripts.pages.markdown import describe_origin, markdown_table, read_cells
+from scripts.publish.readme_predicted import prediction_figures
+from scripts.stats.formatting import format_number
 
 TIMES = ("times_plain", "times_low", "times_high")
 TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
@@ -18,7 +18,7 @@ LOADERS = ("cores", "loader", "n", "images_per_s", "low", "high", *TIMES, *TIMES
 OURS = {"ours, nvimgcodec": "JPEGs", "ours, packed full": "packed pixels"}
 
 
-def of_measured(measured: Path) -> dict[str, str]:
+def measured_figures(measured: Path) -> dict[str, str]:
     """What belongs to no result set. What has not been measured yet names the command that does it."""
     overhead = read_cells(measured / "overhead.csv", ("what", "quantity", "ratio", "ci_low", "ci_high"))
     by_the_wall = overhead[~overhead.quantity.str.contains("CPU")]
@@ -39,12 +39,14 @@ def of_measured(measured: Path) -> dict[str, str]:
             ("#", "fault", "ends with", "seconds"),
             [(row.number, row.fault, row.ended, row.seconds) for row in faults.itertuples()],
         ),
-        "planted.origin": origin(planted),
-        "faults.origin": origin(faults),
+        "planted.origin": describe_origin(planted),
+        "faults.origin": describe_origin(faults),
         "loaders": _loaders(loaders),
         "loaders.fast": _fast(loaders),
-        "loaders.about": "".join(f"{row.image_size} px, {origin(loaders[:1])}" for row in loaders[:1].itertuples()),
-        **of_predictions(measured),
+        "loaders.about": "".join(
+            f"{row.image_size} px, {describe_origin(loaders[:1])}" for row in loaders[:1].itertuples()
+        ),
+        **prediction_figures(measured),
     }
     commands = {
         "overhead": ".venv/bin/python -m scripts.studies.peers.overhead",
@@ -85,4 +87,6 @@ def _fast(rows: pandas.DataFrame) -> str:
 def _bounded(value: str, low: str, high: str) -> str:
     if not value:
         return ""
-    return digits(float(value)) + (f" [{digits(float(low))}, {digits(float(high))}]" if low else "")
+    return format_number(float(value)) + (
+        f" [{format_number(float(low))}, {format_number(float(high))}]" if low else ""
+    )

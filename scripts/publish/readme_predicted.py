@@ -1,13 +1,13 @@
 """The READMEs' figures of `make predict-check` and `make bench-allreduce`, and the prediction beside what is published.
 
-from scripts.publish.readme_predicted import of_predictions
+from scripts.publish.readme_predicted import prediction_figures
 """
 
 from pathlib import Path
 
 import pandas
 
-from scripts.pages.markdown import markdown_table, origin, read_cells
+from scripts.pages.markdown import describe_origin, markdown_table, read_cells
 from scripts.studies.predict.prediction_error import CASE_COLUMNS, verdict
 from scripts.studies.predict.published_figures import published_rows
 
@@ -25,7 +25,7 @@ RATIOS = tuple(f"over_bare_{name}{end}" for name in ("all", "from_1_mb") for end
 LINK = ("latency_s", "bytes_per_s", "busy")
 
 
-def of_predictions(measured: Path) -> dict[str, str]:
+def prediction_figures(measured: Path) -> dict[str, str]:
     """By name; '' for what has not been measured yet."""
     predictions = read_cells(
         measured / "predictions.csv", ("network", *CASE_COLUMNS, *NUMBERS, "commit", "date", "machine")
@@ -35,12 +35,12 @@ def of_predictions(measured: Path) -> dict[str, str]:
     return {
         "predictions": _cases(predictions),
         "predictions.said": _said(predictions),
-        "predictions.origin": origin(predictions),
+        "predictions.origin": describe_origin(predictions),
         "allreduce": markdown_table(
             ("path", "latency, us", "GB/s", "core busy, %", "n", "x a bare loop [95%]", "from 1 MB on [95%]"),
             map(_path, paths.itertuples()),
         ),
-        "allreduce.origin": origin(paths),
+        "allreduce.origin": describe_origin(paths),
         "published": _published(measured / "gradients.csv"),
     }
 

@@ -31,13 +31,13 @@ from benchmarks.common.system.programs import run_program
 from scripts.runner import allowed_settings, bench, preflight, rounds, run_plan, schedule, worktrees
 from scripts.runner.make_variables import Given, read_variables
 from scripts.sets import compare
-from scripts.sets.manifest import NAME, faults, read_manifest
+from scripts.sets.manifest import NAME, find_faults, read_manifest
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import COMMIT
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
-OWN = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
-ELSEWHERE = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
+SET_VARIABLES = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
+CLUSTER_VARIABLES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
 
 
 def main() -> int:
@@ -45,17 +45,17 @@ def main() -> int:
     if given.results and (given.results / NAME).exists():
         raise UserError(f"RESULTS={given.results} is a published set; leave it out for a new one")
     told = read_manifest(published)
-    if lines := faults(published, told):
+    if lines := find_faults(published, told):
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
     options = read_options(published, given.results)
     preflight.check_rendezvous()
-    commit, chosen = find_commit(told, published), choose(told["runs"], given.strategies, published)
+    commit, chosen = find_commit(told, published), choose_runs(told["runs"], given.strategies, published)
     for run in chosen:
-        check(run, commit, published)
+        check_startable(run, commit, published)
         if not options.anyway:
             check_device(run, published)
     given = dataclasses.replace(given, repeats=given.repeats if os.environ.get("REPEATS") else _rounds(chosen))
-    of_round = planner(chosen, given, published)
+    of_round = plan_rounds(chosen, given, published)
     runs = [run for number in range(1, rounds.least(given, of_round) + 1) for run in of_round(number)]
     rounds.check(runs, given)
     left = run_plan.left_to_do(runs, given.results)
@@ -65,10 +65,10 @@ def main() -> int:
         return 0
     before, results = load_set(published), preflight.open_set(given.results, "reproduce-")
     args = allowed_settings.one_line(before.environment.get("variables", {}).get("ARGS"))
-    code = start(rounds.rounds(left, of_round, given, results), results, commit, len(left), args) if left else 0
+    code = start_rounds(rounds.rounds(left, of_round, given, results), results, commit, len(left), args) if left else 0
     if code > 1 or not (results / "runs.csv").exists():  # of two machines, the first one's rows are all
         return code
-    return max(code, compare_them(before, results, options))
+    return max(code, compare_with_published(before, results, options))
 
 
 def find_set() -> Path:
@@ -78,7 +78,7 @@ def find_set() -> Path:
         raise UserError("SET is not set; for example: make reproduce SET=results/published/x")
     if not Path(text).is_dir():
         raise UserError(f"SET={text} is no folder; published sets are in results/published")
-    if given := [name for name in OWN if os.environ.get(name)]:
+    if given := [name for name in SET_VARIABLES if os.environ.get(name)]:
         raise UserError(f"{given[0]} is the set's own in make reproduce; leave it out")
     return Path(text)
 
@@ -90,13 +90,13 @@ def find_commit(told: dict, published: Path) -> str:
     commit = worktrees.find_commit(told["commit"]) if COMMIT.fullmatch(told["commit"]) else ""
     if not commit.startswith(told["commit"]) or not commit:  # nor is a branch of that name
         raise UserError(
-            f"commit {clean(told['commit'])} of {published} is not in this repository, or this is no git checkout; a "
+            f"commit {printable(told['commit'])} of {published} is not in this repository, or this is no git checkout; a "
             "clone that is not shallow has it: git fetch --unshallow"
         )
     return commit
 
 
-def choose(runs: list[dict], strategies: str, published: Path) -> list[dict]:
+def choose_runs(runs: list[dict], strategies: str, published: Path) -> list[dict]:
     """The runs of STRATEGIES, all without any. Raises UserError for one that the set has not."""
     known = dict.fromkeys(run["strategy"] for run in runs)
     if unknown := [name for name in strategies.split() if name not in known]:
@@ -104,9 +104,9 @@ def choose(runs: list[dict], strategies: str, published: Path) -> list[dict]:
     return [run for run in runs if not strategies or run["strategy"] in strategies.split()]
 
 
-def check(run: dict, commit: str, published: Path) -> None:
+def check_startable(run: dict, commit: str, published: Path) -> None:
     """Refuse what cannot be run here. Raises UserError."""
-    asked, met, where = run["asked"], run["met"], f"{published}, {clean(run['label'])}"
+    asked, met, where = run["asked"], run["met"], f"{published}, {printable(run['label'])}"
     if why := allowed_settings.why_not(asked, met):
         raise UserError(f"{where}: {why}; a set may not choose that")
     if name := next(
@@ -133,7 +133,7 @@ def check_device(run: dict, published: Path) -> None:
     """Refuse other hardware, as make compare would after hours of runs. Raises UserError. Of other machines than this
     one, and of a set that does not say, nothing is known."""
     device, name = run["met"].get("device"), run["met"].get("device_name")
-    if not (device and name) or any(os.environ.get(each) for each in ELSEWHERE):
+    if not (device and name) or any(os.environ.get(each) for each in CLUSTER_VARIABLES):
         return
     import torch  # a start takes seconds, which only this question is worth
 
@@ -142,12 +142,12 @@ def check_device(run: dict, published: Path) -> None:
     here = device_name(torch.device(device), run["met"].get("world_size", 1) // run["asked"]["nodes"])
     if here != name:
         raise UserError(
-            f"{published}, {clean(run['label'])} ran on {clean(name)}, and this is {here}, whose runs make compare "
+            f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs make compare "
             "refuses beside them; ARGS=--anyway runs and compares all the same"
         )
 
 
-def planner(chosen: Sequence[dict], given: Given, published: Path) -> Callable[[int], list[run_plan.Run]]:
+def plan_rounds(chosen: Sequence[dict], given: Given, published: Path) -> Callable[[int], list[run_plan.Run]]:
     """All runs of a round, in its order, by its number."""
     data = {run["label"]: _data(run["asked"], published) for run in chosen}
 
@@ -194,7 +194,7 @@ def _device(chosen: Sequence[dict]) -> str:
     return "/".join(dict.fromkeys(str(run["met"].get("device_name") or "unknown hardware") for run in chosen))
 
 
-def start(batches, results: Path, commit: str, total: int, args: str) -> int:
+def start_rounds(batches, results: Path, commit: str, total: int, args: str) -> int:
     """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
 
     args: ARGS of the published set, which the new one's environment.json tells, as our own are of make compare.
@@ -221,22 +221,22 @@ def read_options(published: Path, results: Path | None) -> compare.Options:
     Raises UserError for a wrong value."""
     words = ["--a", str(published), "--b", str(results or published), *shlex.split(os.environ.get("ARGS", ""))]
     options = tyro.cli(compare.Options, args=words)
-    compare.settle(options)
+    compare.read_gate(options)
     return options
 
 
-def compare_them(before: ResultSet, results: Path, options: compare.Options) -> int:
+def compare_with_published(before: ResultSet, results: Path, options: compare.Options) -> int:
     """Compare the runs in `results` with the published set; returns make compare's exit code."""
-    limit, day = compare.settle(options)
+    limit, day = compare.read_gate(options)
     again = load_set(results)
     print()
     try:
-        return compare.compare_two(before, as_labelled(again, before), options, limit, day)
+        return compare.compare_two(before, with_labels_of(again, before), options, limit, day)
     except UserError as error:
         raise UserError(f"the runs are in {results}; they cannot be compared: {error}") from None
 
 
-def as_labelled(again: ResultSet, published: ResultSet) -> ResultSet:
+def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
     """The set with the labels of the published one, which names each group by what it differs in from all others.
 
     Raises UserError where two groups would have one label: asked the same, they met other versions or machines.

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from benchmarks.common.config.config import FIELD_TYPES
-from scripts.sets.safe_names import WORD
+from scripts.sets.safe_names import SAFE_NAME
 
 CHOSEN_BY_USER = ("CONTAINER", "PARTITION")  # where runs happen
 CLUSTER_COUNTS = ("gpus_per_node", "cpus_per_task")  # bash computes with them
@@ -39,7 +39,7 @@ def _of_asked(asked: dict) -> Iterator[str]:
     if asked.get("rendezvous", "file") != "file":
         yield f"rendezvous is {shown(asked['rendezvous'])}, by which it would listen on every network"
     for name, value in asked.items():
-        if not WORD.fullmatch(name):
+        if not SAFE_NAME.fullmatch(name):
             yield f"{shown(name)} is no name of a setting"
         elif name == "config" or name in [each.lower() for each in CHOSEN_BY_USER]:
             if not isinstance(value, str) or value != one_line(value):
@@ -63,7 +63,7 @@ def _is_value(name: str, value: object) -> bool:
 
     The set's commit checks which words a field takes.
     """
-    if isinstance(value, str) and value and not WORD.fullmatch(value):
+    if isinstance(value, str) and value and not SAFE_NAME.fullmatch(value):
         return False
     kinds = _types(FIELD_TYPES[name]) if name in FIELD_TYPES else {str, int, float, bool, type(None)}
     return type(value) in kinds

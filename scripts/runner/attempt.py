@@ -224,9 +224,9 @@ def follow(child: subprocess.Popen, folder: RunFolder, options: Options, ended: 
                 child.wait(POLL_S)
             if folder.queued.exists():
                 limit_from = time.monotonic()
-            if ended.stopped is None and (notes := folder.notes()):
+            if ended.stopped is None and (causes := folder.causes()):
                 ended.stopped = processes.wake_stopped(folder.path)
-                if timed_out(notes[0]["reason"]):
+                if timed_out(causes[0]["reason"]):
                     processes.write_stacks(folder.path, log)
             if not bar.disable and (progress := folder.progress()):
                 done, bar.total = progress

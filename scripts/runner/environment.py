@@ -13,7 +13,7 @@ import psutil
 import tyro
 
 from benchmarks.common.store.results import SCHEMA, write_json
-from scripts.sets.device_use import measured_peak
+from scripts.sets.device_use import measure_peak
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
 VARIABLES = (
@@ -63,7 +63,7 @@ def environment() -> dict:
         "memory_gb": psutil.virtual_memory().total / 1e9,
         "packages": installed,
         "variables": {name: os.environ.get(name, "") for name in VARIABLES},
-        "measured_peak": measured_peak(),
+        "measured_peak": measure_peak(),
         "collect_env": get_pretty_env_info(),
     }
 

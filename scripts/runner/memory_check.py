@@ -78,8 +78,8 @@ def loader_bytes(config: Config, split: Split) -> int:
     if config.loader == "synthetic":
         return 0
     as_ranks = split.num_shards if split.whole_batch else 1  # one process gets the workers that ranks would have
-    resolve_num_workers = machine.resolve_num_workers(config.workers, on_gpu=True) * as_ranks
-    num_batches = LOADERS * (resolve_num_workers * PREFETCHED + IN_USE) + 1 + max(1, config.prefetch)
+    num_workers = machine.resolve_num_workers(config.workers, on_gpu=True) * as_ranks
+    num_batches = LOADERS * (num_workers * PREFETCHED + IN_USE) + 1 + max(1, config.prefetch)
     return num_batches * config.global_batch * 3 * config.image_size**2
 
 

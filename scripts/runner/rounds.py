@@ -20,7 +20,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Given, Run, last_statuses
-from scripts.sets.power import enough, half_width
+from scripts.sets.power import precise_enough, widest_half_width
 from scripts.sets.result_set import load_set
 from scripts.stats.families import Sample
 
@@ -129,12 +129,12 @@ def _ended(runs: Sequence[Run], given: Given, results: Path, began: float, round
     """Whether the round of these runs is not added, which is said then."""
     done, until = runs[0].round - 1, f"UNTIL={percent(given.until or 0)}"
     samples, baselines = samples_of(runs, results)
-    width = half_width(samples, baselines) if len(samples) > 1 else None
+    width = widest_half_width(samples, baselines) if len(samples) > 1 else None
     known = "no half-width is known" if width is None else f"the family-wise half-width is {percent(width)}"
     known += f" after {done} rounds"
     left_s = math.inf if given.budget_s is None else given.budget_s - (time.monotonic() - began)
     why = ""
-    if given.until is not None and len(samples) > 1 and enough(samples, baselines, given.until):
+    if given.until is not None and len(samples) > 1 and precise_enough(samples, baselines, given.until):
         print(f"{until} is reached: {known}")
         return True
     if not any(done in each.rounds for each in samples.values()):

@@ -213,12 +213,12 @@ def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[R
 
 def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     """Status of the last row of each run, by Run.key: the one answer to "is it done already?"."""
-    from scripts.sets.recorded_settings import identities  # pandas, as read_table
+    from scripts.sets.recorded_settings import identities_of_runs  # pandas, as read_table
 
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
     asked = dict(zip(settings.settings, settings.asked_hash, strict=True))
     if not rows.settings.isin(asked).all():  # settings.csv is gone or cut; the runs' own files may tell, as in analyses
-        found, _ = identities(results, rows, settings)
+        found, _ = identities_of_runs(results, rows, settings)
         told = zip(rows.settings, found, strict=True)
         asked = {name: settings_hash(each.asked) for name, each in told if name and each.recorded} | asked
     unknown = [row.run_id for row in rows.itertuples() if row.settings not in asked]

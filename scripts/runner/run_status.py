@@ -85,14 +85,14 @@ def judge(ended: Ended, folder: RunFolder, sampler: Sampler) -> dict:
         return measured | {"status": "ok"}
     log = folder.log.read_bytes().decode(errors="replace")
     stopped = ended.stopped or []
-    status, reason = first_cause(folder.notes(), log, ended.exit_code, stopped, ended.num_ranks, ended.is_rank)
+    status, reason = first_cause(folder.causes(), log, ended.exit_code, stopped, ended.num_ranks, ended.is_rank)
     return {"status": status, "reason": reason}
 
 
 def why_interrupted(ended: Ended, folder: RunFolder) -> str:
     """Which signal ended the run and, in a run with checkpoints, whether one was written."""
     asked = f"{signal.Signals(ended.signum).name} to the launcher"
-    saved = [note["reason"] for note in folder.notes() if note["status"] == "interrupted"]
+    saved = [cause["reason"] for cause in folder.causes() if cause["status"] == "interrupted"]
     if saved:
         return f"{asked}; {saved[0].partition('; ')[2]}"
     if not ended.grace_s:

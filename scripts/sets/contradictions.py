@@ -18,11 +18,13 @@ from scripts.sets.identity import Identity
 TOLERANCE = 0.01
 MOST_LINES = 5  # that a sentence names
 PHASES = ["data_ms", "forward_ms", "backward_ms"]  # of steps that were taken apart, after the windows
-Known = list[tuple[Identity, pandas.DataFrame]]
+GroupRows = list[tuple[Identity, pandas.DataFrame]]
 """Each group's identity, and its rows of runs.csv."""
 
 
-def contradictions(path: Path, tables: dict[str, tuple[pandas.DataFrame, list[int]]], groups: Known) -> list[str]:
+def find_contradictions(
+    path: Path, tables: dict[str, tuple[pandas.DataFrame, list[int]]], groups: GroupRows
+) -> list[str]:
     """The contradictions in runs.csv, windows.csv and steps.csv of the set in `path`; [] where there are none.
 
     tables: these three as read, each with the line numbers of its rows.
@@ -54,7 +56,7 @@ def _twice(runs: pandas.DataFrame, windows: pandas.DataFrame, steps: pandas.Data
             yield f"{name}, {lines(again.line)}: {what}"
 
 
-def _rounds(runs: pandas.DataFrame, groups: Known) -> Iterator[str]:
+def _rounds(runs: pandas.DataFrame, groups: GroupRows) -> Iterator[str]:
     for _, rows in groups:
         ok = rows[(rows.status == "ok") & rows["repeat"].notna()]
         again = ok[ok.duplicated(["repeat"]) & ~ok.duplicated(["run_id"])]  # _twice reports the same row

@@ -17,10 +17,10 @@ from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table, write_json
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
-from scripts.sets.recorded_settings import read_halves
+from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import file_inside
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
 NAME, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26
 MADE_LATER = "report.pdf"  # by make report where there is a LaTeX; git does not keep it
@@ -87,14 +87,14 @@ def read_manifest(folder: Path) -> dict:
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"{path} cannot be read ({clean(str(error))}); take it from git again: git checkout {path}"
+            f"{path} cannot be read ({printable(str(error))}); take it from git again: git checkout {path}"
         ) from None
     if schema != SCHEMA or not whole:
         raise UserError(f"{path} is of schema {ascii(schema)[:60]}, or is not whole; this suite reads schema {SCHEMA}")
     return found
 
 
-def faults(folder: Path, told: dict) -> list[str]:
+def find_faults(folder: Path, told: dict) -> list[str]:
     """A line for each file that is missing, added, or not what was published; else for each thing that the manifest
     says and the set's tables do not. told: the manifest."""
     return [*_of_files(folder, told["files"])] or [*_of_tables(folder, told)]
@@ -103,10 +103,10 @@ def faults(folder: Path, told: dict) -> list[str]:
 def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            name = clean(path.relative_to(folder).as_posix())
+            name = printable(path.relative_to(folder).as_posix())
             yield f"{name} is a link or no regular file, and no set is published with one"
     for name, wanted in files.items():
-        path, shown = file_inside(folder, name), clean(name)[:100]
+        path, shown = file_inside(folder, name), printable(name)[:100]
         if path is None and _leads_out(name):
             yield f"{NAME} names {shown}, which is not in the set"
         elif path is None:
@@ -124,7 +124,7 @@ def _leads_out(name: str) -> bool:
 
 def _of_tables(folder: Path, told: dict) -> Iterator[str]:
     """What runs of another commit, or of other settings, would be started by."""
-    runs, (known, _) = read_table(folder, "runs"), read_halves(read_table(folder, "settings"))
+    runs, (known, _) = read_table(folder, "runs"), identities_by_hash(read_table(folder, "settings"))
     commits = sorted(set(runs[runs.status == "ok"].commit))
     if commits != [told["commit"]]:
         yield f"{NAME} says commit {told['commit']}, and runs.csv {', '.join(commits) or 'none'}"

@@ -21,11 +21,11 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_program
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats import critical_values
-from scripts.stats.families import MIN_BLOCK_DF, Sample, all_pairs, find_spread, over_own
+from scripts.stats.families import MIN_BLOCK_DF, Sample, find_spread, ratios_of_all_pairs, ratios_to_own_baselines
 from scripts.stats.intervals import POWER
 
 DIFFERENCES = (0.02, 0.05, 0.10)
-MOST_ROUNDS = 1000
+ROUNDS_LIMIT = 1000
 FIRST_LOOK_ROUNDS, FIRST_LOOK_DF = 3, 12
 
 
@@ -42,11 +42,11 @@ def needed_errors(num_strategies: int, rounds: int) -> float:
     """How many standard deviations of a run a difference has to be to be found, baseline among the strategies."""
     block_df = (num_strategies - 1) * (rounds - 1)
     df = block_df if block_df >= MIN_BLOCK_DF else num_strategies * (rounds - 1)
-    limit = critical_values.dunnett(rounds, (rounds,) * (num_strategies - 1), df)
+    limit = critical_values.dunnett_critical_value(rounds, (rounds,) * (num_strategies - 1), df)
     return float(nctdtrinc(df, 1 - POWER, limit)) * math.sqrt(2 / rounds)
 
 
-def detectable(sd: float, num_strategies: int, rounds: int) -> float:
+def smallest_difference(sd: float, num_strategies: int, rounds: int) -> float:
     """The difference, as a fraction, that so many rounds find with 80 % power; sd: of log throughput of runs."""
     return math.expm1(sd * needed_errors(num_strategies, rounds))
 
@@ -54,10 +54,10 @@ def detectable(sd: float, num_strategies: int, rounds: int) -> float:
 def rounds_needed(difference: float, sd: float, num_strategies: int) -> int | None:
     """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond MOST_ROUNDS."""
     wanted = math.log1p(difference) / sd if sd else math.inf
-    if needed_errors(num_strategies, MOST_ROUNDS) > wanted:
+    if needed_errors(num_strategies, ROUNDS_LIMIT) > wanted:
         return None
     # with the critical value of so many rounds, which is the smallest: too few, and then step by step never too many
-    rounds = max(2, math.ceil(MOST_ROUNDS * (needed_errors(num_strategies, MOST_ROUNDS) / wanted) ** 2))
+    rounds = max(2, math.ceil(ROUNDS_LIMIT * (needed_errors(num_strategies, ROUNDS_LIMIT) / wanted) ** 2))
     while (needed := needed_errors(num_strategies, rounds)) > wanted:
         rounds = math.ceil(rounds * (needed / wanted) ** 2)
     return rounds
@@ -78,17 +78,17 @@ def run_spread(samples: Mapping[str, Sample]) -> tuple[float, float, int]:
     return math.sqrt(variance), math.sqrt(variance * df / chdtri(df, 0.9)), df
 
 
-def half_width(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> float | None:
+def widest_half_width(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> float | None:
     """The widest of the family's intervals, from the ratio up, as a fraction: each over its own baseline.
 
     Where there is none, those of all pairs. None where an interval is missing.
     """
-    family = over_own(samples, baselines) if baselines else all_pairs(samples)
+    family = ratios_to_own_baselines(samples, baselines) if baselines else ratios_of_all_pairs(samples)
     widths = [each.half_width for each in family.values()]
     return None if not widths or None in widths else max(widths)
 
 
-def enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
+def precise_enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
     """The rule of UNTIL: whether the family's intervals are as narrow as that, and were a round before.
 
     A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree:
@@ -110,11 +110,11 @@ def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: 
     counts = [len(each.logs) for each in samples.values()]
     if min(counts, default=0) < FIRST_LOOK_ROUNDS or sum(counts) - len(counts) < FIRST_LOOK_DF:
         return False
-    found = half_width(samples, baselines)
+    found = widest_half_width(samples, baselines)
     return found is not None and found <= width
 
 
-def report(results: ResultSet) -> list[str]:
+def report_lines(results: ResultSet) -> list[str]:
     """Lines of text, of the family that the report shows: those with a baseline; of all without one. Raises UserError
     for a set without two strategies, without a spread, or that contradicts itself."""
     results.refuse_contradictions()
@@ -132,10 +132,10 @@ def report(results: ResultSet) -> list[str]:
         f" (may be {_percent(high)}; {df} degrees of freedom)"
     ]
     if have > 1:
-        lines.append(f"its {have} rounds find a difference of {_percent(detectable(sd, len(samples), have))}")
+        lines.append(f"its {have} rounds find a difference of {_percent(smallest_difference(sd, len(samples), have))}")
     for difference in tqdm(DIFFERENCES, desc="differences", disable=None, leave=False):
         wanted = [rounds_needed(difference, each, len(samples)) for each in (sd, high)]
-        told = [f"more than {MOST_ROUNDS}" if each is None else str(each) for each in wanted]
+        told = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in wanted]
         takes = "" if None in (wanted[0], round_s) else f", about {_duration(wanted[0] * round_s)}"
         lines.append(f"to find {100 * difference:3.0f} %: REPEATS={told[0]} (if unlucky {told[1]}){takes}")
     return [
@@ -154,7 +154,7 @@ def _duration(seconds: float) -> str:
 
 def command(args: list[str] | None = None) -> int:
     """The exit code of these words of a command line, or of this program's own."""
-    return exit_code(lambda: print("\n".join(report(load_set(tyro.cli(Options, args=args).results)))))
+    return exit_code(lambda: print("\n".join(report_lines(load_set(tyro.cli(Options, args=args).results)))))
 
 
 if __name__ == "__main__":

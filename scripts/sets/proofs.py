@@ -1,6 +1,6 @@
 """What the proof of a strategy says of the runs that it is shown beside: the report's column `same update?`.
 
-    from scripts.sets.proofs import proved
+    from scripts.sets.proofs import proof_text
 
 A proof says yes of the settings that it ran with, and of nothing else.
 """
@@ -11,7 +11,7 @@ import json
 import numpy
 import pandas
 
-from scripts.sets.identity import FOLLOWS, MET, Identity, differing
+from scripts.sets.identity import DERIVED_FIELDS, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity
 from scripts.sets.result_set import Group
 
@@ -22,12 +22,12 @@ MAY_DIFFER = {
     "threads_per_rank": "threads",
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }
-BUT = "; but for "  # what did differ and may follows
+EXCEPTIONS = "; but for "  # what did differ and may follows
 NOT_YET = "not proved yet: make verify"
 UNKNOWN = "not proved: settings unknown"
 
 
-def proved(group: Group, equivalence: pandas.DataFrame) -> str:
+def proof_text(group: Group, equivalence: pandas.DataFrame) -> str:
     """What equivalence.csv says of a group's own settings; the last proof that covers them counts, of each seed.
 
     "yes: ..." names what did differ and may; "not proved: ..." names what differs and may not.
@@ -51,9 +51,9 @@ def _said(group: Group, runs: Identity, known: list) -> str:
     if not covering:
         return f"not proved: {', '.join(_others(gaps[-1][1]))}"
     row, names = covering[-1]
-    words = [MAY_DIFFER[name.removesuffix(MET)] for name in names] + _other_source(row, group)
+    words = [MAY_DIFFER[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(row, group)
     but = ", ".join(dict.fromkeys(words))
-    return verdict(row) + (f"{BUT}{but}" if but and row.verdict == "ok" else "")
+    return proof_verdict(row) + (f"{EXCEPTIONS}{but}" if but and row.verdict == "ok" else "")
 
 
 def _of_each_seed(identity: Identity) -> list[Identity]:
@@ -77,16 +77,16 @@ def _identity(row) -> Identity | None:
 
 def _differing(proof: Identity, group: Identity) -> list[str]:
     """The fields in which a proof differs from a group; of a proof that met nothing, those that were asked."""
-    return differing([proof, group if proof.met_something else Identity(group.asked, {})])
+    return differing_fields([proof, group if proof.met_something else Identity(group.asked, {})])
 
 
 def _others(names: list[str]) -> list[str]:
     """The fields that may not differ; what only follows from others is named where no others are."""
-    names = [name for name in names if name.removesuffix(MET) not in MAY_DIFFER]
-    return [name for name in names if name not in FOLLOWS and not name.endswith(MET)] or names
+    names = [name for name in names if name.removesuffix(RESOLVED_SUFFIX) not in MAY_DIFFER]
+    return [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)] or names
 
 
-def verdict(row) -> str:
+def proof_verdict(row) -> str:
     """A row of equivalence.csv in words."""
     if row.verdict == "ok" and row.bit_identical == "yes":
         return "yes: bit-identical"

@@ -19,17 +19,25 @@ from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import STATUSES, TABLES, WARM_UP, read_numbered_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
-from scripts.sets.contradictions import contradictions
-from scripts.sets.identity import Identity, asked_the_same, computes_in, labels, same_asked, same_share, same_work
-from scripts.sets.recorded_settings import halves, identities, read_halves
-from scripts.sets.sessions import sittings
-from scripts.stats.families import Sample, over_own, sample
-from scripts.stats.formatting import clean
+from scripts.sets.contradictions import find_contradictions
+from scripts.sets.identity import (
+    Identity,
+    belongs_to,
+    compute_precision,
+    group_labels,
+    same_request,
+    same_share_of_machine,
+    same_work,
+)
+from scripts.sets.recorded_settings import counted_settings, identities_by_hash, identities_of_runs
+from scripts.sets.sessions import session_numbers
+from scripts.stats.families import Sample, make_sample, ratios_to_own_baselines
+from scripts.stats.formatting import printable
 from scripts.stats.intervals import Estimate, RatioEstimate, Windows, strategy_throughput
 
 BASELINE = "single"  # what speed-ups are over
 LIMIT_BYTES = 2**26  # of environment.json
-PLAUSIBLE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
+PLAUSIBLE_RANGE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,7 +68,7 @@ class Group:
     @functools.cached_property
     def sample(self) -> Sample:
         """Its timed runs, for comparisons with other groups."""
-        return sample(self.samples, self.rounds, self.sittings)
+        return make_sample(self.samples, self.rounds, self.sittings)
 
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
@@ -138,17 +146,17 @@ class ResultSet:
         None for these themselves, and where there are none, or several.
         """
         bases = self.timed(BASELINE)
-        if computes_in(group.identity) == "fp16":
+        if compute_precision(group.identity) == "fp16":
             bases = [other for other in self.groups if other.samples and other.identity.asked.get("ranks") == 1]
         found = [
             other
             for other in bases
-            if same_work(other.identity, group.identity) and same_share(other.identity, group.identity)
+            if same_work(other.identity, group.identity) and same_share_of_machine(other.identity, group.identity)
         ]
         if group in found:
             return None
         same, elsewhere = (
-            [other for other in found if asked_the_same(other.identity, group.identity, but)]
+            [other for other in found if same_request(other.identity, group.identity, but)]
             for but in ((), ("ranks", "nodes"))
         )
         return next((some[0] for some in (same, elsewhere, found) if len(some) == 1), None)
@@ -158,7 +166,7 @@ class ResultSet:
         """The timed groups that may be called faster or slower than each other: those that compute in the precision
         that most compute in. What another arithmetic gains is not the strategy's."""
         timed = [group for group in self.groups if group.samples]
-        kinds = [computes_in(group.identity) for group in timed]
+        kinds = [compute_precision(group.identity) for group in timed]
         return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
 
     @functools.cached_property
@@ -179,7 +187,7 @@ class ResultSet:
 
         Every table, chart and sentence takes it from here, so that a pair has one interval.
         """
-        return over_own({group.label: group.sample for group in self.compared}, self.baselines)
+        return ratios_to_own_baselines({group.label: group.sample for group in self.compared}, self.baselines)
 
 
 def load_set(path: Path) -> ResultSet:
@@ -193,53 +201,53 @@ def load_set(path: Path) -> ResultSet:
         raise UserError(f"{path} is not a folder of results; `make bench-all` makes one, results/latest is the newest")
     read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "steps")}
     tables = {name: table for name, (table, _) in read.items()}
-    tables["runs"] = _counted(tables["runs"])
+    tables["runs"] = _without_warm_up(tables["runs"])
     windows = _plausible(tables["windows"], ["images", "seconds"], path / "windows.csv")
     timed = {run_id: rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
     runs = tables["runs"]
-    found, remarks = identities(path, runs, tables["settings"])
+    found, remarks = identities_of_runs(path, runs, tables["settings"])
     for remark in remarks:
-        print(f"warning: {clean(remark)}", file=sys.stderr)
+        print(f"warning: {printable(remark)}", file=sys.stderr)
     groups = []
     for strategy, rows in runs.groupby("strategy", sort=False):
         parts = _parts(rows, [found[place] for place in rows.index])
         others = [found[place] for place in runs.index.difference(rows.index)]
         num_cores = _read_environment(path / "environment.json").get("num_cores") if len(parts) > 1 else None
-        names = labels(str(strategy), [identity for identity, _ in parts], others, num_cores)
+        names = group_labels(str(strategy), [identity for identity, _ in parts], others, num_cores)
         for name, (identity, part) in zip(names, parts, strict=True):
             samples = {index: _samples(row, timed) for index, row in part[part.status == "ok"].iterrows()}
             kept = [index for index, sample in samples.items() if sample is not None]
             rounds = [float(value) for value in part.loc[kept, "repeat"]]
             own = [samples[index] for index in kept], rounds, part.loc[kept, "sitting"].tolist()
-            groups.append(Group(clean(name), str(strategy), identity, part, *own))
+            groups.append(Group(printable(name), str(strategy), identity, part, *own))
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
-    found = contradictions(path, read, [(group.identity, group.rows) for group in groups])
+    found = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
     for sentence in found:
-        print(f"warning: {clean(sentence)}", file=sys.stderr)
+        print(f"warning: {printable(sentence)}", file=sys.stderr)
     return ResultSet(path.resolve().name, path, groups, [*remarks, *found], tables, found)
 
 
 def read_runs(path: Path) -> pandas.DataFrame:
     """runs.csv of a set with a column `asked_hash`: what each run was asked, '' where that was not recorded."""
-    runs = _counted(_table(path, "runs"))
-    found, _ = identities(path, runs, _table(path, "settings"))
+    runs = _without_warm_up(_table(path, "runs"))
+    found, _ = identities_of_runs(path, runs, _table(path, "settings"))
     return runs.assign(asked_hash=[settings_hash(each.asked) if each.recorded else "" for each in found])
 
 
 def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:
     """A sentence for each two sets in which one hash means different settings. Groups go by the settings."""
-    tables = [(results.path, read_halves(results.table("settings"))[0]) for results in sets]
+    tables = [(results.path, identities_by_hash(results.table("settings"))[0]) for results in sets]
     return [
         f"{a} and {b} have different settings under one hash, {name}; what is said of their runs goes by the settings"
         for (a, in_a), (b, in_b) in itertools.combinations(tables, 2)
         for name in in_a.keys() & in_b.keys()
-        if halves(in_a[name]) != halves(in_b[name])
+        if counted_settings(in_a[name]) != counted_settings(in_b[name])
     ]
 
 
-def _counted(runs: pandas.DataFrame) -> pandas.DataFrame:
+def _without_warm_up(runs: pandas.DataFrame) -> pandas.DataFrame:
     """runs.csv without what only warmed the machine, and a column `sitting`."""
-    runs = runs.assign(sitting=sittings(runs))
+    runs = runs.assign(sitting=session_numbers(runs))
     return runs[(runs.status != WARM_UP) & (runs["repeat"] != 0)].reset_index(drop=True)
 
 
@@ -265,12 +273,12 @@ def _read_environment(path: Path) -> dict:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, RecursionError) as error:
-        print(f"warning: {path} cannot be read: {clean(str(error))}", file=sys.stderr)
+        print(f"warning: {path} cannot be read: {printable(str(error))}", file=sys.stderr)
     return {}
 
 
 def _plausible(rows: pandas.DataFrame, columns: list[str], path: Path) -> pandas.DataFrame:
-    good = rows[columns].apply(lambda column: column.between(*PLAUSIBLE)).all(axis=1)
+    good = rows[columns].apply(lambda column: column.between(*PLAUSIBLE_RANGE)).all(axis=1)
     if not good.all():
         print(f"warning: {path}: {(~good).sum()} rows without {' or '.join(columns)} are skipped", file=sys.stderr)
     return rows[good]
@@ -280,7 +288,7 @@ def _samples(row: pandas.Series, timed: dict[str, Windows]) -> Windows | None:
     """Windows of an ok run; its images_per_s as the only one where a set has no windows.csv."""
     if row.run_id in timed:
         return timed[row.run_id]
-    lowest, highest = PLAUSIBLE
+    lowest, highest = PLAUSIBLE_RANGE
     return numpy.array([[row.images_per_s, 1.0]]) if lowest < row.images_per_s < highest else None
 
 
@@ -294,7 +302,7 @@ def _parts(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity
         else:
             waiting.append((place, identity))
     for place, identity in waiting:
-        of_its_kind = (places for other, places in parts.values() if same_asked(identity, other))
+        of_its_kind = (places for other, places in parts.values() if belongs_to(identity, other))
         places = next(of_its_kind, None)
         if places is None:
             places = parts.setdefault(identity.key, (identity, []))[1]

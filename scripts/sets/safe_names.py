@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 
-WORD = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)  # a name of one run, strategy or value; no path, and no flag
+SAFE_NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)  # a name of one run, strategy or value; no path, and no flag
 
 COMMIT = re.compile(r"[0-9a-f]{3,64}")
 LIMIT_BYTES = 2**28  # of a small file

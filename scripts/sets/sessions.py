@@ -1,6 +1,6 @@
 """Which sitting a run was of: the runs of a set that follow one another, up to an hour without any.
 
-    from scripts.sets.sessions import apart, sittings
+    from scripts.sets.sessions import measured_in_other_sessions, session_numbers
 
 Two sittings are two days: what the machine did in between is in the ratio of runs of one to runs of the other, and no
 repeat shows it. Needs no torch.
@@ -14,7 +14,7 @@ import pandas
 PAUSE_S = 3600
 
 
-def sittings(runs: pandas.DataFrame) -> pandas.Series:
+def session_numbers(runs: pandas.DataFrame) -> pandas.Series:
     """The number of each row's sitting, int [num_rows], from 0 on. runs: rows of runs.csv, of all statuses.
 
     A sitting ends PAUSE_S after the end of its last run. A row without a time is of the first.
@@ -25,7 +25,7 @@ def sittings(runs: pandas.DataFrame) -> pandas.Series:
     return (began_s - ended_s.shift() > PAUSE_S).cumsum().reindex(runs.index, fill_value=0).astype(int)
 
 
-def apart(runs: Mapping[str, Sequence[tuple[float, int]]]) -> list[str]:
+def measured_in_other_sessions(runs: Mapping[str, Sequence[tuple[float, int]]]) -> list[str]:
     """The strategies that were measured at another time than most. runs: by strategy, (round, sitting) of each run.
 
     Rounds that all ran in one sitting, and further ones that all ran in the next, set nobody apart.

@@ -1,6 +1,6 @@
 """Several strategies at once: every one against a baseline, or all pairs, with intervals that hold together.
 
-    from scripts.stats.families import sample, against, over_fastest
+    from scripts.stats.families import make_sample, ratios_to_baseline, ratios_to_fastest
 
 Nine comparisons of equal things, each with a false alarm in 1 of 20, cry wolf in up to 1 of 3 sets. Here it is 1 of 20
 sets: the 95 % is that of all intervals of a family together. Against a baseline they are Dunnett's, and of all pairs,
@@ -27,17 +27,17 @@ from scipy.special import chdtrc
 from scripts.stats import critical_values
 from scripts.stats.intervals import (
     CONFIDENCE,
-    CONSTANT,
     NO_REPEAT,
+    SMALLEST_SD,
     RatioEstimate,
     Windows,
-    judged,
     log_throughput,
-    welch,
+    ratio_with_verdict,
+    welch_error,
 )
 
 MIN_BLOCK_DF = 6
-SUSPICION = 0.05  # Bartlett's p below which variances are not pooled
+BARTLETT_LEVEL = 0.05  # Bartlett's p below which variances are not pooled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,17 +66,17 @@ class Spread:
         return "one spread for all strategies" + (", without what rounds have in common" if self.blocked else "")
 
 
-def sample(runs: Sequence[Windows], rounds: Sequence[float], sittings: Sequence[int] = ()) -> Sample:
+def make_sample(runs: Sequence[Windows], rounds: Sequence[float], sittings: Sequence[int] = ()) -> Sample:
     """Windows of each run, the round of each, and its sitting."""
     return Sample(log_throughput(runs), rounds, sittings)
 
 
-def against(baseline: str, samples: Mapping[str, Sample]) -> dict[str, RatioEstimate]:
+def ratios_to_baseline(baseline: str, samples: Mapping[str, Sample]) -> dict[str, RatioEstimate]:
     """Each other strategy's throughput over the baseline's, their intervals right together. Raises KeyError."""
-    return over_own(samples, {of: baseline for of in samples if of != baseline})
+    return ratios_to_own_baselines(samples, {of: baseline for of in samples if of != baseline})
 
 
-def over_own(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> dict[str, RatioEstimate]:
+def ratios_to_own_baselines(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> dict[str, RatioEstimate]:
     """Each strategy's throughput over that of its own baseline; all intervals right together. Raises KeyError.
 
     baselines: strategy -> baseline. Of several, each has its share of the 5 %, by the number of its strategies.
@@ -84,16 +84,16 @@ def over_own(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> dic
     return {of: estimate for (of, _), estimate in _family(samples, [*baselines.items()], _dunnett_limits)}
 
 
-def all_pairs(samples: Mapping[str, Sample]) -> dict[tuple[str, str], RatioEstimate]:
+def ratios_of_all_pairs(samples: Mapping[str, Sample]) -> dict[tuple[str, str], RatioEstimate]:
     """Throughput of the faster of each pair over the slower's, the fastest of all first; intervals right together."""
     by_speed = sorted(samples, key=lambda name: -samples[name].logs.mean())
     return dict(_family(samples, [*itertools.combinations(by_speed, 2)], _tukey_limits))
 
 
-def over_fastest(samples: Mapping[str, Sample]) -> tuple[str, dict[str, RatioEstimate]]:
+def ratios_to_fastest(samples: Mapping[str, Sample]) -> tuple[str, dict[str, RatioEstimate]]:
     """The fastest, picked after looking, and each other's throughput over its own, of all pairs' intervals."""
     best = max(samples, key=lambda name: samples[name].logs.mean())
-    return best, {slower: found.inverse() for (of, slower), found in all_pairs(samples).items() if of == best}
+    return best, {slower: found.inverse() for (of, slower), found in ratios_of_all_pairs(samples).items() if of == best}
 
 
 def find_spread(samples: Sequence[Sample]) -> Spread:
@@ -125,19 +125,19 @@ def _family(
         first, second = samples[of].logs, samples[to].logs
         difference = first.mean() - second.mean()
         if (of, to) not in usable:
-            estimate = judged(difference, 0.0, 1.0, 0.0, why=NO_REPEAT)
+            estimate = ratio_with_verdict(difference, 0.0, 1.0, 0.0, why=NO_REPEAT)
         elif limits is None:
-            error, df = welch(first, second)
-            estimate = judged(difference, error, df, critical_values.sidak(len(usable), df))
+            error, df = welch_error(first, second)
+            estimate = ratio_with_verdict(difference, error, df, critical_values.sidak_critical_value(len(usable), df))
         else:
             error = numpy.sqrt(spread.variance * (1 / len(first) + 1 / len(second)))
-            estimate = judged(difference, error, spread.df, limits[to], spread.blocked)
+            estimate = ratio_with_verdict(difference, error, spread.df, limits[to], spread.blocked)
         found.append(((of, to), estimate))
     return found
 
 
 def _tukey_limits(samples: Mapping[str, Sample], pairs: list[tuple[str, str]], df: int) -> dict[str, float]:
-    return dict.fromkeys((to for _, to in pairs), critical_values.tukey(len(samples), df))
+    return dict.fromkeys((to for _, to in pairs), critical_values.tukey_critical_value(len(samples), df))
 
 
 def _dunnett_limits(samples: Mapping[str, Sample], pairs: list[tuple[str, str]], df: int) -> dict[str, float]:
@@ -147,7 +147,7 @@ def _dunnett_limits(samples: Mapping[str, Sample], pairs: list[tuple[str, str]],
     for baseline in dict.fromkeys(to for _, to in pairs):
         runs = tuple(len(samples[of].logs) for of, to in pairs if to == baseline)
         level = CONFIDENCE ** (len(runs) / len(pairs))
-        found[baseline] = critical_values.dunnett(len(samples[baseline].logs), runs, df, level)
+        found[baseline] = critical_values.dunnett_critical_value(len(samples[baseline].logs), runs, df, level)
     return found
 
 
@@ -164,13 +164,13 @@ def _differ(residuals: Sequence[numpy.ndarray]) -> bool:
         return False
     sums = numpy.array([(each**2).sum() for each in residuals])
     df = numpy.array([len(each) - 1 for each in residuals])
-    constant = sums < df * CONSTANT**2
+    constant = sums < df * SMALLEST_SD**2
     if constant.any():
         return not constant.all()
-    return bartlett(sums / df, df) < SUSPICION
+    return bartlett_p_value(sums / df, df) < BARTLETT_LEVEL
 
 
-def bartlett(variances: numpy.ndarray, df: numpy.ndarray) -> float:
+def bartlett_p_value(variances: numpy.ndarray, df: numpy.ndarray) -> float:
     """Bartlett's p-value (1937) of equal variances: what scipy's takes 3 ms for, which simulations do not have."""
     total = df.sum()
     statistic = total * numpy.log((df * variances).sum() / total) - (df * numpy.log(variances)).sum()

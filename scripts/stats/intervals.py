@@ -1,6 +1,6 @@
 """How sure a throughput is: its interval over runs, and the ratio of two strategies, each comparison by itself.
 
-    from scripts.stats.intervals import strategy_throughput, ratio
+    from scripts.stats.intervals import strategy_throughput, throughput_ratio
 
 A run is one process that timed several windows; a strategy in a set has several runs. A run's throughput is its total
 images over its total seconds, and a strategy's the geometric mean of its runs'. The windows' noise is in the runs'
@@ -18,7 +18,7 @@ from scipy.special import nctdtrinc, stdtrit
 CONFIDENCE = 0.95
 POWER = 0.8
 MIN_PAIRED_ROUNDS = 5  # below, pairing loses more degrees of freedom than it removes noise
-CONSTANT = 1e-9  # a standard deviation of log throughput below this is rounding, not a measured spread
+SMALLEST_SD = 1e-9  # a standard deviation of log throughput below this is rounding, not a measured spread
 
 NO_REPEAT = "one run says nothing of the spread between runs"
 NO_SPREAD = "every run has the same throughput, so that nothing says how far another would be off"
@@ -100,7 +100,7 @@ def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:
     return numpy.log(totals[:, 0] / totals[:, 1])
 
 
-def ratio(of: Sequence[Windows], to: Sequence[Windows], paired: bool = False) -> RatioEstimate:
+def throughput_ratio(of: Sequence[Windows], to: Sequence[Windows], paired: bool = False) -> RatioEstimate:
     """Throughput of `of` over that of `to`, one comparison by itself: 2.0 is twice as fast.
 
     paired: the n-th run of both ran in the same round, one after the other; used from 5 rounds on.
@@ -109,15 +109,15 @@ def ratio(of: Sequence[Windows], to: Sequence[Windows], paired: bool = False) ->
     paired = paired and len(first) == len(second) >= MIN_PAIRED_ROUNDS
     difference = first.mean() - second.mean()
     if min(len(first), len(second)) < 2:
-        return judged(difference, 0.0, 1.0, 0.0, False, NO_REPEAT)
+        return ratio_with_verdict(difference, 0.0, 1.0, 0.0, False, NO_REPEAT)
     if paired:
         error, df = (first - second).std(ddof=1) / numpy.sqrt(len(first)), len(first) - 1.0
     else:
-        error, df = welch(first, second)
-    return judged(difference, error, df, stdtrit(df, (1 + CONFIDENCE) / 2), paired)
+        error, df = welch_error(first, second)
+    return ratio_with_verdict(difference, error, df, stdtrit(df, (1 + CONFIDENCE) / 2), paired)
 
 
-def welch(first: numpy.ndarray, second: numpy.ndarray) -> tuple[float, float]:
+def welch_error(first: numpy.ndarray, second: numpy.ndarray) -> tuple[float, float]:
     """Standard error of the difference of two means, and its degrees of freedom (Welch 1947, Satterthwaite 1946)."""
     parts = numpy.array([first.var(ddof=1) / len(first), second.var(ddof=1) / len(second)])
     weights = numpy.array([len(first) - 1, len(second) - 1])
@@ -125,7 +125,7 @@ def welch(first: numpy.ndarray, second: numpy.ndarray) -> tuple[float, float]:
     return float(numpy.sqrt(parts.sum())), float(df)
 
 
-def judged(
+def ratio_with_verdict(
     difference: float, error: float, df: float, critical: float, paired: bool = False, why: str = ""
 ) -> RatioEstimate:
     """The ratio exp(difference), its interval of `critical` standard errors of the log, and the verdict.
@@ -133,7 +133,7 @@ def judged(
     why: what forbids a verdict, if anything does. A standard error of zero forbids one too.
     """
     value = float(numpy.exp(difference))
-    why = why or (NO_SPREAD if error < CONSTANT else "")
+    why = why or (NO_SPREAD if error < SMALLEST_SD else "")
     if why:
         return RatioEstimate(value, None, None, "no verdict", None, paired, why)
     with numpy.errstate(over="ignore"):
@@ -146,7 +146,7 @@ def judged(
 
 def _t_interval(centre: float, logs: numpy.ndarray) -> tuple[float | None, float | None]:
     """Student's interval around exp(centre) from the spread of `logs`, if they have one."""
-    if len(logs) < 2 or (error := logs.std(ddof=1) / numpy.sqrt(len(logs))) < CONSTANT:
+    if len(logs) < 2 or (error := logs.std(ddof=1) / numpy.sqrt(len(logs))) < SMALLEST_SD:
         return None, None
     with numpy.errstate(over="ignore"):
         half = stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2) * error

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support import ROOT
 
 from benchmarks.common.config.config import (
-    AT_LEAST,
     FIELD_TYPES,
     FIELDS,
+    RANGES,
     Config,
     load_config,
     read_yaml,
@@ -162,14 +162,14 @@ def test_a_mistake_in_a_flag_is_named(flags, words, capsys):
 def test_every_number_has_a_least_value_and_is_held_to_it():
     """Protects against a new field that takes a negative number of anything, or infinity."""
     numeric = {name for name, kind in FIELD_TYPES.items() if {int, float} & {kind, *typing.get_args(kind)}}
-    assert set(AT_LEAST) == numeric
+    assert set(RANGES) == numeric
     for name in numeric:
         flag = "--" + name.replace("_", "-")
-        wrong = [str(AT_LEAST[name] - 1)] + (["nan", "inf"] if FIELD_TYPES[name] is float else [])
+        wrong = [str(RANGES[name].minimum - 1)] + (["nan", "inf"] if FIELD_TYPES[name] is float else [])
         for value in wrong:
             with pytest.raises(UserError, match=f"{name} is .* must be at least"):
                 load_config([flag, value])
-        assert getattr(load_config([flag, str(AT_LEAST[name])]), name) == AT_LEAST[name]
+        assert getattr(load_config([flag, str(RANGES[name].minimum)]), name) == RANGES[name].minimum
         with pytest.raises(UserError, match=f"{name} is .* must be at most"):
             load_config([flag, "9" * 40])
 

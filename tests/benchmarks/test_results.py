@@ -254,9 +254,9 @@ def test_a_whole_last_row_without_a_line_end_is_kept_and_a_mark_of_byte_order_is
 def test_rows_that_replace_others_leave_the_others_where_they_fail(tmp_path):
     append_rows(tmp_path, "windows", [{"run_id": "a"}])
     with pytest.raises(KeyError):
-        append_rows(tmp_path, "windows", [{"run": "b"}], anew=True)
+        append_rows(tmp_path, "windows", [{"run": "b"}], replace=True)
     assert list(read_table(tmp_path, "windows").run_id) == ["a"]
-    append_rows(tmp_path, "windows", [{"run_id": "b"}], anew=True)
+    append_rows(tmp_path, "windows", [{"run_id": "b"}], replace=True)
     assert list(read_table(tmp_path, "windows").run_id) == ["b"]
 
 

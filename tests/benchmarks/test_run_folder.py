@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.config.config import AT_LEAST, AT_MOST, FIELD_TYPES, Config, load_config
+from benchmarks.common.config.config import FIELD_TYPES, RANGES, Config, Range, load_config
 from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
@@ -23,18 +23,18 @@ TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="
 
 def values_of(name: str):
     """Values that the configuration takes for a field."""
-    return of_kind(FIELD_TYPES[name], AT_LEAST.get(name, 0), AT_MOST.get(name, 10**12))
+    return of_kind(FIELD_TYPES[name], RANGES.get(name, Range(0)))
 
 
-def of_kind(kind, least: int, most: int):
+def of_kind(kind, allowed: Range):
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return st.one_of(*(of_kind(each, least, most) for each in typing.get_args(kind)))
+        return st.one_of(*(of_kind(each, allowed) for each in typing.get_args(kind)))
     if typing.get_origin(kind) is typing.Literal:
         return st.sampled_from(typing.get_args(kind))
     plain = {
         bool: st.booleans(),
-        int: st.integers(least, min(most, 10**9)),
-        float: st.floats(least, min(most, 1e12), allow_nan=False),
+        int: st.integers(allowed.minimum, min(allowed.maximum, 10**9)),
+        float: st.floats(allowed.minimum, min(allowed.maximum, 1e12), allow_nan=False),
         str: TEXT,
     }
     return plain[kind]
@@ -71,10 +71,10 @@ def test_what_was_asked_stays_when_what_was_met_is_added(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "is missing or spoilt"),
-        ("{", "is missing or spoilt"),
-        ("[]", "is missing or spoilt"),
-        ('{"schema": 1}', "is missing or spoilt"),
+        (None, "is missing or damaged"),
+        ("{", "is missing or damaged"),
+        ("[]", "is missing or damaged"),
+        ('{"schema": 1}', "is missing or damaged"),
         (json.dumps({"schema": 2, "asked": {}}), "is of schema 2"),
     ],
 )
@@ -93,7 +93,7 @@ def test_notes_come_in_the_order_of_their_moments(tmp_path, monkeypatch, capsys)
     for pid, at in ((7, 2.0), (8, 1.0)):
         (folder.path / f"cause-{pid}.json").write_text(json.dumps({"at": at, "rank": pid}))
     (folder.path / "cause-9.json").write_text("{")
-    assert [note["rank"] for note in folder.notes()] == [8, 7]
+    assert [cause["rank"] for cause in folder.causes()] == [8, 7]
     assert "cause-9.json cannot be read" in capsys.readouterr().out
 
 

@@ -161,7 +161,7 @@ def test_the_grace_is_as_long_as_the_steps_and_the_row_says_what_became_of_it(tm
     assert why_interrupted(ended, folder).endswith("; ended after 0.3 s, before a checkpoint was written")
     ended.grace_s = 0.0
     assert why_interrupted(ended, folder) == asked_by
-    folder.note("interrupted", "SIGTERM stopped the run; a checkpoint of step 3 of epoch 0 was saved", 0)
+    folder.write_cause("interrupted", "SIGTERM stopped the run; a checkpoint of step 3 of epoch 0 was saved", 0)
     assert why_interrupted(ended, folder) == f"{asked_by}; a checkpoint of step 3 of epoch 0 was saved"
 
 

@@ -408,7 +408,7 @@ def test_a_run_whose_settings_are_lost_is_named(tiny_data, tmp_path, monkeypatch
     recorded_set(tmp_path / "a set", tiny_data, monkeypatch)
     next(tmp_path.glob("a set/logs/*/settings.json")).unlink()
     assert cases.of_set(run_plan.read_variables(), tmp_path / "a set", 20) == []
-    assert "settings.json is missing or spoilt" in capsys.readouterr().err
+    assert "settings.json is missing or damaged" in capsys.readouterr().err
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(checkout, tiny_data, tmp_path):

@@ -19,7 +19,7 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.charts import plot
 from scripts.pages import measure_missing, page
-from scripts.pages.markdown import code, escape_markdown, read_cells
+from scripts.pages.markdown import code_span, escape_markdown, read_cells
 from scripts.publish import publish, readme
 from scripts.runner import preflight
 from scripts.runner.allowed_settings import why_not
@@ -149,17 +149,17 @@ def test_texts_of_a_set_are_text_in_the_readme(tmp_path):
     """Protects README's readers and its marks from markup in a set. Mutants: fill without escaping; a figure as it
     stands."""
     theirs = shutil.copytree(SET, tmp_path / "theirs")
-    plain = readme.of_runs(load_set(theirs))
+    plain = readme.run_figures(load_set(theirs))
     edit(theirs / "runs.csv", device_name=MARKUP, backend=MARKUP, torch=MARKUP)
     (theirs / "ablation").mkdir()
     columns = "option,num_runs,images_per_s,ratio,ratio_low,ratio_high,why_not,about\n"
     text = MARKUP.replace(",", "")
     (theirs / "ablation/ablate.csv").write_text(f"{columns}{text},{text},,,,,{text},{text}\n")
-    made = readme.of_runs(load_set(theirs)) | readme.of_ablation(theirs / "ablation/ablate.csv")
+    made = readme.run_figures(load_set(theirs)) | readme.ablation_figures(theirs / "ablation/ablate.csv")
     assert "evil.example" in made["hardware"] and "evil.example" in made["ablation"]
     before = "".join(f"<!--{name}-->x<!--/-->\n" for name in made if " " not in name)
-    after = readme.fill(before, made)
-    assert readme.fill(after, made) == after, "no mark is closed or opened by a text"
+    after = readme.fill_marks(before, made)
+    assert readme.fill_marks(after, made) == after, "no mark is closed or opened by a text"
     inside = readme.FIGURE.sub(lambda found: found[0].split("-->", 1)[1].removesuffix("<!--/-->"), after)
     assert "<" not in inside and "](" not in inside.replace("\\](", "")
     assert made["strategies"] == plain["strategies"]
@@ -169,4 +169,4 @@ def test_a_text_in_markdown_is_itself():
     """Mutants: a link's bracket, a definition's, or the end of a span of code left as it is."""
     assert escape_markdown("[a](b) [a, b]: c") == "[a\\](b) [a, b]: c"
     assert escape_markdown(" [a]: //evil") == "\\[a]: //evil"
-    assert code("a`b") == "`a'b`"
+    assert code_span("a`b") == "`a'b`"

@@ -20,7 +20,7 @@ from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.publish import reproduce
 from scripts.runner import source_version, worktrees
-from scripts.sets.manifest import NAME, checksums, faults, write_manifest
+from scripts.sets.manifest import NAME, checksums, find_faults, write_manifest
 from scripts.sets.result_set import load_set
 
 OTHER = "a folder of other images"
@@ -225,7 +225,7 @@ def test_a_set_with_links_or_pipes_is_refused(kept, harm, tmp_path):
         path.symlink_to(tmp_path if "folder" in harm else "/etc/passwd")
     try:
         told = json.loads((kept.set / NAME).read_text())
-        assert any("evil is a link or no regular file" in line for line in faults(kept.set, told))
+        assert any("evil is a link or no regular file" in line for line in find_faults(kept.set, told))
     finally:
         path.unlink()
 
@@ -252,10 +252,10 @@ def test_runs_of_two_machines_are_not_taken_for_one(tmp_path):
     (tmp_path / "before").mkdir()
     (tmp_path / "again").mkdir()
     before = timed(tmp_path / "before", "one CPU")
-    once = reproduce.as_labelled(timed(tmp_path / "again", "one CPU"), before)
+    once = reproduce.with_labels_of(timed(tmp_path / "again", "one CPU"), before)
     assert [group.label for group in once.groups] == ["single"]
     with pytest.raises(UserError, match="has single of several versions or machines"):
-        reproduce.as_labelled(timed(tmp_path / "again", "another CPU"), before)
+        reproduce.with_labels_of(timed(tmp_path / "again", "another CPU"), before)
 
 
 @pytest.mark.slow

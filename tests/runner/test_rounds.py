@@ -18,7 +18,7 @@ from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner import rounds, run_plan
 from scripts.runner.round_order import places, timed_part
-from scripts.sets.accuracy import top1
+from scripts.sets.accuracy import top1_accuracy
 from scripts.sets.result_set import load_set
 
 # --- the order ----------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(given, tmp_path):
             [run], results, acc1=50.0 + run.config.seed, val_samples=100, images_per_s=1.0, train_loss=run.config.seed
         )
     (group,) = load_set(results).groups
-    assert (len(group.samples), top1(group).num_seeds) == (4, 3)
+    assert (len(group.samples), top1_accuracy(group).num_seeds) == (4, 3)
     for seed in (5, 6):
         one = run_plan.bench(given(STRATEGIES="ddp", REPEATS=1, ARGS=f"--seed {seed}"))
         assert run_plan.left_to_do(one, results) == one

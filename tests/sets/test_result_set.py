@@ -12,7 +12,7 @@ import pytest
 from benchmarks.common.config.config import FIELD_TYPES, FIELDS, Config
 from benchmarks.common.config.settings import NOT_COMPARED, SOURCE_FIELDS, requested_settings, settings_hash
 from benchmarks.common.store.results import add_settings, append_rows
-from scripts.sets.recorded_settings import flags_in
+from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set, read_runs, same_hash_other_settings
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
@@ -288,7 +288,7 @@ def test_an_old_set_that_is_continued_keeps_old_and_new_runs_apart(tmp_path):
 )
 def test_the_flags_of_old_rows_are_read_as_a_command_line_is(options, field, value):
     # The last one wins, - and _ are the same.
-    assert flags_in(options).get(field) == value
+    assert parse_flags(options).get(field) == value
 
 
 def test_the_set_owns_its_tables_and_reads_each_once(tmp_path, monkeypatch):

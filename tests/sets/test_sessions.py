@@ -6,7 +6,7 @@
 import pandas
 import pytest
 
-from scripts.sets.sessions import apart, sittings
+from scripts.sets.sessions import measured_in_other_sessions, session_numbers
 
 
 def rows(*runs):
@@ -30,7 +30,7 @@ def rows(*runs):
     ],
 )
 def test_an_hour_without_runs_ends_a_sitting(runs, numbers):
-    found = sittings(rows(*runs))
+    found = session_numbers(rows(*runs))
     assert found.tolist() == numbers and [*found.index] == [*range(10, 10 + len(runs))]
 
 
@@ -51,4 +51,4 @@ def of(*sittings):
     ],
 )
 def test_who_ran_in_another_sitting_is_named(runs, names):
-    assert apart(runs) == names
+    assert measured_in_other_sessions(runs) == names

@@ -264,18 +264,18 @@ def test_a_commit_that_does_not_run_is_named_with_its_log(clone):
 def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     """Protects the numbers below the verdict: ratios of two runs have twice the variance of one."""
     sitting = ab.Sitting(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0, 92.0, 90.0, 92.0]}, list("ABBA"))
-    step = ab.next_step(sitting.log_ratios, 4)
+    step = ab.look_at_rounds(sitting.log_ratios, 4)
     assert sitting.sd == pytest.approx(0.0219790 / 2 / 3**0.5 * 2 / 2**0.5, rel=1e-4)
     assert [ab.verdict(step, sitting, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
     close = ab.Sitting(0, time.monotonic(), {"A": [100.0] * 4, "B": [94.0, 96.0, 94.0, 96.0]}, list("ABBA"))
-    assert ab.verdict(ab.next_step(close.log_ratios, 4, 0.05), close, tmp_path, 0.05) == 2
+    assert ab.verdict(ab.look_at_rounds(close.log_ratios, 4, 0.05), close, tmp_path, 0.05) == 2
     constant = ab.Sitting(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0] * 4}, list("ABBA"))
-    assert ab.verdict(ab.next_step(constant.log_ratios, 4), constant, tmp_path, 0.05) == 2
+    assert ab.verdict(ab.look_at_rounds(constant.log_ratios, 4), constant, tmp_path, 0.05) == 2
     said = capsys.readouterr()
     assert "biased" not in said.out and "one look after 4 rounds, had that been set beforehand, finds" in said.out
     assert "B is slower; B/A 0.910 [" in said.out and "no verdict: every run has the same throughput" in said.out
     assert said.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
-    ab.verdict(ab.next_step(sitting.log_ratios, 20), sitting, tmp_path, None)
+    ab.verdict(ab.look_at_rounds(sitting.log_ratios, 20), sitting, tmp_path, None)
     assert "it stopped early, where the answer was clear: the interval holds, the ratio is" in capsys.readouterr().out
 
 

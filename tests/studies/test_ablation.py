@@ -16,7 +16,7 @@ from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
 from scripts.runner import run_plan
 from scripts.sets.result_set import load_set
-from scripts.stats.families import against
+from scripts.stats.families import ratios_to_baseline
 from scripts.studies.ablation import chart as report
 from scripts.studies.ablation import plan as ablation_plan
 from scripts.studies.ablation.analysis import BASELINE, OPTIONS, SHARE, TOGETHER, fields_of, name_of, points_of
@@ -115,7 +115,7 @@ def test_ratios_are_the_familys(measured):
     points = {point.name: point for point in points_of(results, "ddp")}
     samples = {name: point.group.sample for name, point in points.items() if point.group}
     assert [*points] == [BASELINE, *(option.name for option in OPTIONS), TOGETHER]
-    assert points["bf16"].worth == against(BASELINE, samples)["bf16"]
+    assert points["bf16"].worth == ratios_to_baseline(BASELINE, samples)["bf16"]
     assert points["bf16"].worth.verdict == "faster" and points["bf16"].worth.low > 1.4
     assert points["fused optimizer"].worth.verdict == "no difference seen"
     assert points["torch.compile"].why_not == "no compiler" and points["torch.compile"].worth is None

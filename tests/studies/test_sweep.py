@@ -18,7 +18,7 @@ from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner import options, run_plan
-from scripts.sets.recorded_settings import flags_in
+from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import strategy_throughput
 from scripts.studies.scaling import chart as plot_scaling
@@ -275,7 +275,7 @@ def test_sigterm_ends_a_sweep_with_its_row_and_no_process(checkout, tmp_path, ti
 )
 def test_the_swept_value_is_read_from_the_flags(options, value):
     # As a command line is read: the last one wins, - and _ are the same.
-    assert flags_in(options).get("split_size") == value
+    assert parse_flags(options).get("split_size") == value
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_the_swept_value_is_read_from_the_flags(options, value):
 )
 def test_a_swept_boolean_is_read_from_its_flags(options, value):
     # make sweep KEY=augment VALUES="yes no" makes --augment and --no-augment.
-    assert flags_in(options).get("augment") == value
+    assert parse_flags(options).get("augment") == value
 
 
 def test_sweep_numbers_are_those_of_the_statistics(tmp_path):

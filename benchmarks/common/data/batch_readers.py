@@ -127,7 +127,7 @@ class HostLoader:
         self.device, self.num_prefetched = context.device, config.prefetch
 
     def __iter__(self) -> Iterator[Batch]:
-        batches = map(self.pool.batch, self.start_reading())
+        batches: Iterator[Batch] = map(self.pool.batch, self.start_reading())
         try:
             if self.device.type == "cuda":
                 batches = prefetch_to_gpu(batches, self.device, self.num_prefetched)

@@ -1,4 +1,4 @@
-"""What a folder of images is, whatever it is called and whenever it was copied: part of what a run is.
+"""A name for the images of a folder, wherever the folder is and whenever it was copied. It is part of a run's settings.
 
     >>> cached_fingerprint(Path("data/imagenet-mini"))
     '12-480-132-99ab6a71545deb75'
@@ -37,7 +37,8 @@ def fingerprint(train: ImageListing, val: ImageListing) -> str:
 
 def _fingerprint_and_stats(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
     """The fingerprint, and the files whose sizes are in it."""
-    digest, all_stats = hashlib.sha256(), {}
+    digest = hashlib.sha256()
+    all_stats: Stats = {}
     for images in (train, val):
         classes = tqdm(images.classes, f"fingerprint of {images.folder.name}", delay=2, disable=None, leave=False)
         root = os.path.realpath(images.folder)  # cached_fingerprint may be called in another working folder next time

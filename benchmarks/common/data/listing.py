@@ -43,7 +43,7 @@ class ImageListing:
         # number of the first image of each of them, and of the one after the last
         self._first = [*arrays["first"].tolist(), len(arrays["ends"])]
         self._class = arrays["class"].tolist()
-        self._ends, self._names = memoryview(arrays["ends"]), memoryview(arrays["names"])
+        self._ends, self._names = arrays["ends"].data, arrays["names"].data
         self.times = metadata["times"]  # as text: equal for equal listings
 
     def __len__(self) -> int:

@@ -218,11 +218,11 @@ def build_loaders(
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_shards} ranks; change one of them")
     if config.loader == "synthetic":
         return _synthetic_loaders(config, context, shard, num_shards)
-    resolve_num_workers = machine.resolve_num_workers(config.workers, context.device.type == "cuda")
+    num_workers = machine.resolve_num_workers(config.workers, context.device.type == "cuda")
     decoder = decode.resolve_decoder(config)
     resolved: dict[str, str | int] = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
-    resolved |= {"workers": resolve_num_workers} if config.workers == "auto" else {}
-    config = dataclasses.replace(config, workers=resolve_num_workers * num_devices)
+    resolved |= {"workers": num_workers} if config.workers == "auto" else {}
+    config = dataclasses.replace(config, workers=num_workers * num_devices)
     train_set, val_set = open_datasets(config)
     train_batches, val_batches = _samplers(config, len(train_set), len(val_set), shard, num_shards)
     train, val = (

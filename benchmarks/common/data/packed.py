@@ -1,9 +1,9 @@
 """One file with all images of train/ or val/, mapped into memory: what `make pack` writes and `loader: packed` reads.
 
-It is a safetensors file (see arrays.py): `images`, all images' bytes one after the other, and tables with each one's
-end, shape, class and checksum. Images have the order of the folder, so batches are those of `loader: folder`. Arrow
-would hold the same bytes, but brings 40 MB of library to map them, and a .npy file holds one array only. Needs no
-torch.
+It is a safetensors file (see mapped_arrays.py). `images` holds the bytes of all images, one after the other. Tables
+hold the end, the shape, the class and the checksum of each image. Images have the order of the folder, so that batches
+are the same as with `loader: folder`. Arrow would need 40 MB of library to map the same bytes, and a .npy file holds
+one array only. Needs no torch.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class PackedSource:
         self.classes: list[str] = check_metadata(self.metadata)
         self._pixels = self.metadata["kind"] != "jpeg256"
         check_tables(arrays, len(images), len(self.classes), self._pixels)
-        self._images, self._ends, self._shapes = images, memoryview(arrays["ends"]), arrays["shapes"]
+        self._images, self._ends, self._shapes = images, arrays["ends"].data, arrays["shapes"]
         self._targets, self._checksums = arrays["targets"], arrays["checksums"]
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class PackedSource:
             raise ValueError("it was not readable when it was packed")
         if self._pixels:
             return stored.reshape(*self._shapes[index], 3)
-        if zlib.crc32(stored) != self._checksums[index]:
+        if zlib.crc32(stored.data) != self._checksums[index]:
             raise ValueError("it does not have its checksum")
         return stored.tobytes()
 
@@ -86,7 +86,7 @@ class PackedSource:
 
         def damaged(start: int) -> list[int]:
             some = range(start, min(start + IMAGES_PER_CHECK, len(self)))
-            return [index for index in some if zlib.crc32(self._stored(index)) != self._checksums[index]]
+            return [index for index in some if zlib.crc32(self._stored(index).data) != self._checksums[index]]
 
         starts = range(0, len(self), IMAGES_PER_CHECK)
         with ThreadPoolExecutor() as pool:
@@ -140,12 +140,12 @@ def pack_path(config: Config, part: str) -> Path:
 
 
 def has_files(data: str) -> bool:
-    """Whether train/ and val/ are here, or their packed files at most."""
+    """Whether the folder has train/ and val/. Without them there can be packed files only."""
     return all((Path(data) / part).is_dir() for part in ("train", "val"))
 
 
 def open_packs(config: Config) -> list[PackedSource]:
-    """The packed train and val of a run, of its folder's images; where that is not here, of the same folder.
+    """The packed train and val of a run, both of one folder: config.data, where that exists.
 
     Raises UserError.
     """
@@ -158,13 +158,13 @@ def open_packs(config: Config) -> list[PackedSource]:
 
 
 def open_pack(config: Config, part: str, expected: str = "") -> PackedSource:
-    """The packed train or val of a run. Raises UserError where it is not there, not whole, or of other images.
+    """The packed train or val of a run. Raises UserError where the file is missing, damaged, or of other images.
 
-    expected: the fingerprint that it must have; empty: any.
+    expected: the fingerprint that the file must have; empty: any.
 
-    JPEGs are checked whenever they are read, which costs 2 %. Pixels, of which that takes about as long as cropping,
-    are checked once after they were written or copied, as the file's time, size and inode tell: what rots later is
-    not found.
+    A JPEG is checked each time it is read, which costs 2 %. To check pixels takes about as long as to crop them. So
+    pixels are checked once after they were written or copied, by the file's time, size and inode. Damage that comes
+    later is not found.
     """
     path = pack_path(config, part)
     again = f"make pack PACK={config.pack} DATA={config.data} writes it"
@@ -184,7 +184,10 @@ def open_pack(config: Config, part: str, expected: str = "") -> PackedSource:
 
 
 def check_once(pack: PackedSource) -> None:
-    """Check all images unless that was noted. One rank of a machine does, the others wait for it. Raises Damaged."""
+    """Check all images, unless a note says that they were checked. One rank of a machine checks, the others wait.
+
+    Raises DamagedFile.
+    """
     with open_regular_file(pack.path) as file:
         if not was_checked(pack.path):
             with contextlib.suppress(OSError):  # no locks on this file system, or none in time: then each rank checks
@@ -195,8 +198,7 @@ def check_once(pack: PackedSource) -> None:
 
 
 def note_paths(path: Path) -> list[Path]:
-    """Where it is noted that a file was checked: beside it, so that all who read it know; where that cannot be
-    written, in the user's cache."""
+    """Paths of the note that a file was checked: beside the file, for all users; else in the user's cache."""
     return [path.with_suffix(".checked"), cache_path(path, "checked")]
 
 

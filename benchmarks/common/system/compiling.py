@@ -59,7 +59,8 @@ def private_cache() -> Path:
     torch takes /tmp/torchinductor_<user>, even if somebody else made it, and unpickles and runs what lies there. Raises
     UserError where somebody else can write to the folder.
     """
-    cache = os.environ.get("XDG_CACHE_HOME") or (home_folder() and home_folder() / ".cache")
+    user_home = home_folder()
+    cache = os.environ.get("XDG_CACHE_HOME") or (user_home / ".cache" if user_home else None)
     if not cache:
         return Path(tempfile.mkdtemp(prefix="torchinductor-"))
     folder = Path(cache, "imagenet-parallel-benchmarks-compiled")  # beside the indexes' folder, which the umask made

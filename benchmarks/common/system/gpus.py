@@ -15,6 +15,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
@@ -37,7 +38,7 @@ class TorchBuild:
     @property
     def torch(self) -> str:
         """The version of torch in its lock."""
-        return re.search(r"^torch==(\S+)", (ROOT / self.lock).read_text(), re.MULTILINE)[1]
+        return re.findall(r"^torch==(\S+)", (ROOT / self.lock).read_text(), re.MULTILINE)[0]
 
 
 # From 2.11 on PyPI's torch is a CUDA 13 build, which has no Volta: pytorch issues 172352, 177975 and 190385, and the
@@ -50,9 +51,10 @@ BUILDS = (
 
 @dataclass(frozen=True)
 class NvidiaSmiResult:
-    """What nvidia-smi tells. gpus: (name, compute capability) of each; problem: why it told nothing, if so."""
+    """The output of nvidia-smi. gpus: (name, compute capability) of each, () for an unknown one. problem: why there is
+    no output; empty where there is."""
 
-    gpus: tuple[tuple[str, tuple[int, int]], ...] = ()
+    gpus: tuple[tuple[str, tuple[int, ...]], ...] = ()
     driver: str = ""
     problem: str = ""
 
@@ -60,7 +62,8 @@ class NvidiaSmiResult:
 def query_gpus() -> NvidiaSmiResult:
     """The GPUs and the driver of this machine, unless CUDA_VISIBLE_DEVICES hides all. Never raises, and waits at most
     NVIDIA_SMI_TIMEOUT_S seconds for nvidia-smi."""
-    if _visible_devices() is not None and not any(_visible_devices()):
+    visible = _visible_devices()
+    if visible is not None and not any(visible):
         return NvidiaSmiResult(problem=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU")
     if not shutil.which("nvidia-smi"):
         return NvidiaSmiResult(problem="there is no nvidia-smi")
@@ -87,10 +90,10 @@ def _run_nvidia_smi(fields: str) -> NvidiaSmiResult:
         except OSError as error:
             return NvidiaSmiResult(problem=f"nvidia-smi cannot be started ({error.strerror})")
         file.seek(0)
-        said = file.read()
+        output = file.read()
     if code:
-        return NvidiaSmiResult(problem=f"nvidia-smi failed: {' '.join(said.split())[:120]}")
-    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
+        return NvidiaSmiResult(problem=f"nvidia-smi failed: {' '.join(output.split())[:120]}")
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     rows = [row for row in rows if len(row) == fields.count(",") + 1]
     if not rows:
         return NvidiaSmiResult(problem="nvidia-smi lists no GPU")
@@ -139,7 +142,7 @@ def _oldest_gpu(seen: NvidiaSmiResult) -> str:
     return f"{name} ({_sm_name(capability)})"
 
 
-def _sm_name(capability: tuple[int, int]) -> str:
+def _sm_name(capability: tuple[int, ...]) -> str:
     return f"sm_{capability[0]}{capability[1]}"
 
 
@@ -177,7 +180,7 @@ def usable_gpus() -> int:
     return num_gpus
 
 
-def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
+def has_kernels(built_for: list[str], capability: tuple[int, ...]) -> bool:
     """Whether a GPU runs code built for `built_for` (torch.cuda.get_arch_list()): machine code of its own major
     version up to its minor one, or PTX, which is compiled anew for any later GPU."""
     for name in built_for:
@@ -189,7 +192,7 @@ def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
     return False
 
 
-def _why_unusable(torch, seen: NvidiaSmiResult, visible: str | None) -> str:
+def _why_unusable(torch: ModuleType, seen: NvidiaSmiResult, visible: str | None) -> str:
     """Why CUDA does not start although there are GPUs, and what to do."""
     there = _oldest_gpu(seen) if seen.gpus else "an NVIDIA GPU"
     if not torch.version.cuda:

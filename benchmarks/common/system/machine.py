@@ -88,13 +88,13 @@ def threads_per_rank(ranks: int) -> int:
     return number_from_env("THREADS_PER_RANK", "a number of threads") or max(1, num_cores() // ranks)
 
 
-def resolve_num_workers(asked: int | str, on_gpu: bool) -> int:
-    """What a rank's loader workers come to: `auto` leaves one of its cores to the process that feeds the GPU.
+def resolve_num_workers(requested: int | str, on_gpu: bool) -> int:
+    """The loader workers of a rank. `auto` leaves one of the rank's cores to the process that feeds the GPU.
 
     Without a GPU that is 0: each core belongs to a rank, which computes on it.
     """
-    if asked != "auto":
-        return int(asked)
+    if requested != "auto":
+        return int(requested)
     return max(1, threads_per_rank(num_ranks()) - 1) if on_gpu else 0
 
 
@@ -113,8 +113,8 @@ def ranks_and_nodes(ranks_here: int) -> tuple[int, int]:
     Raises UserError where one of these variables holds anything else.
     """
     if text := os.environ.get("HOSTS", ""):
-        hosts = [HOST.fullmatch(host) for host in text.split(",")]
-        if not all(hosts):
+        hosts = [match for host in text.split(",") if (match := HOST.fullmatch(host))]
+        if len(hosts) != text.count(",") + 1:
             raise UserError(f"HOSTS is {text!r}, but must be hosts and their ranks, 1 or more each, such as a:4,b:4")
         return sum(int(host["ranks"]) for host in hosts), len(hosts)
     nodes, tasks = (

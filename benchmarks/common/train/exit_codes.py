@@ -84,4 +84,4 @@ def note(status: str, reason: str, rank: int | None = None) -> None:
             rank = find_rank_info().rank
         except UserError:
             rank = 0
-    folder.note(status, reason, rank)
+    folder.write_cause(status, reason, rank)

@@ -31,10 +31,10 @@ from benchmarks.common.system.forward_signals import SignalForwarder, forward_si
 from benchmarks.common.system.programs import run_program
 from scripts.runner import preflight, run_plan, schedule, source_version
 from scripts.runner.round_order import timed_part
-from scripts.sets.identity import Identity, differing
+from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
-from scripts.stats.formatting import count, digits, interval, parse_percent, show
-from scripts.stats.sequential import MOST_ROUNDS, Step, next_step
+from scripts.stats.formatting import format_interval, format_number, format_setting, parse_percent, plural
+from scripts.stats.sequential import MAX_ROUNDS, SequentialResult, look_at_rounds
 from scripts.studies.ab import variants
 from scripts.studies.ab.variants import Side
 
@@ -69,7 +69,7 @@ class Failed(Exception):
 def main() -> int:
     given = run_plan.read_variables()
     limit = parse_percent(os.environ["FAIL_OVER"], "FAIL_OVER") if os.environ.get("FAIL_OVER") else None
-    most = given.repeats if os.environ.get("REPEATS") else MOST_ROUNDS
+    most = given.repeats if os.environ.get("REPEATS") else MAX_ROUNDS
     if not given.strategy:
         raise UserError("STRATEGY is not set; for example: make ab A=HEAD~1 B=tree: STRATEGY=ddp")
     if machine.number_from_env("NNODES", "a number of nodes") not in (None, 1):
@@ -117,15 +117,17 @@ def in_words(pair: Pair, runs: dict[str, run_plan.Run], most: int) -> list[str]:
     strategy = runs["A"].strategy
     lines = [f"{side.name}: {strategy}, {side.text}: {side.source or 'no git'}, {side.python}" for side in pair]
     a, b = (Identity(runs[side.name].asked, {}) for side in pair)
-    names = differing([a, b])
-    values = (f"{name} ({show(a.fields.get(name))} against {show(b.fields.get(name))})" for name in names)
+    names = differing_fields([a, b])
+    values = (
+        f"{name} ({format_setting(a.fields.get(name))} against {format_setting(b.fields.get(name))})" for name in names
+    )
     if pair[0].what == pair[1].what:
         lines.append("A and B are the same: an A/A run, which finds a difference in 1 of 20")
     elif names:
         lines.append(f"they differ in {', '.join(values)}")
     if all(side.commit for side in pair) and source_version.local_changes():
         lines.append("local changes are not measured: both sides are commits")
-    return [*lines, f"at most {count(most, 'round')}, after a warm-up of each; fewer where the answer is clear"]
+    return [*lines, f"at most {plural(most, 'round')}, after a warm-up of each; fewer where the answer is clear"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,12 +171,12 @@ class Measure:
         return row.images_per_s
 
 
-def sit(measure: Measure, sitting: Sitting, most: int, limit: float, budget_s: float | None) -> Step:
+def sit(measure: Measure, sitting: Sitting, most: int, limit: float, budget_s: float | None) -> SequentialResult:
     """Rounds until the answer is clear, or there are no more, or time is over, or a signal comes."""
     for name in ("A", "B"):
         if not measure.children.signum:
             measure(name, 0, 0, f"{name} {WARM_UP}")
-    step, longest_s = next_step([], most, limit), 0.0
+    step, longest_s = look_at_rounds([], most, limit), 0.0
     while step.more and not measure.children.signum:
         number, began = len(sitting.first) + 1, time.monotonic()
         if budget_s is not None and began - sitting.began + longest_s > budget_s:
@@ -190,19 +192,19 @@ def sit(measure: Measure, sitting: Sitting, most: int, limit: float, budget_s: f
         for name, rate in rates.items():
             sitting.rates[name].append(rate)
         sitting.first.append(order[0])
-        step, longest_s = next_step(sitting.log_ratios, most, limit), max(longest_s, time.monotonic() - began)
+        step, longest_s = look_at_rounds(sitting.log_ratios, most, limit), max(longest_s, time.monotonic() - began)
         record(measure, sitting, step)
         print(f"round {number}: {so_far(step)}", flush=True)
     return step
 
 
-def so_far(step: Step) -> str:
+def so_far(step: SequentialResult) -> str:
     """B's throughput over A's, with its interval where it has been looked at."""
     found = step.estimate
-    return f"B/A {found.value:.3f} {interval(found.low, found.high, '{:.3f}'.format)}".strip()
+    return f"B/A {found.value:.3f} {format_interval(found.low, found.high, '{:.3f}'.format)}".strip()
 
 
-def record(measure: Measure, sitting: Sitting, step: Step) -> None:
+def record(measure: Measure, sitting: Sitting, step: SequentialResult) -> None:
     """ab.json: what is compared, and what was found so far; no round is lost."""
     told = {
         name: {"is": side.text, "source": side.source, "python": side.python} for name, side in measure.sides.items()
@@ -213,19 +215,19 @@ def record(measure: Measure, sitting: Sitting, step: Step) -> None:
     write_json(measure.results / "ab.json", {"strategy": strategy, **told, "rounds": rounds, "b_over_a": found})
 
 
-def verdict(step: Step, sitting: Sitting, results: Path, limit: float | None) -> int:
+def verdict(step: SequentialResult, sitting: Sitting, results: Path, limit: float | None) -> int:
     """Print what was found; returns the exit code, which the last line explains."""
     found, num_rounds = step.estimate, len(sitting.first)
     seconds = time.monotonic() - sitting.began
     rates = ""
     if num_rounds:
         a, b = (math.exp(sum(map(math.log, sitting.rates[name])) / num_rounds) for name in "AB")
-        rates = f"A {digits(a)} images/s, B {digits(b)}; "
-    print(f"\n{rates}{count(num_rounds, 'round')}, {seconds:.0f} s; {results}")
+        rates = f"A {format_number(a)} images/s, B {format_number(b)}; "
+    print(f"\n{rates}{plural(num_rounds, 'round')}, {seconds:.0f} s; {results}")
     if sitting.sd is not None:
         print(f"sd from run to run: {100 * sitting.sd:.1f} %")
     if found.smallest_difference is not None:
-        least, look = f"{100 * found.smallest_difference:.1f} %", count(num_rounds, "round")
+        least, look = f"{100 * found.smallest_difference:.1f} %", plural(num_rounds, "round")
         print(f"one look after {look}, had that been set beforehand, finds a difference of {least} with 80 % power")
     if step.early:
         print("it stopped early, where the answer was clear: the interval holds, the ratio is biased outward")

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.sets.result_set import Group, ResultSet
-from scripts.stats.families import against
+from scripts.stats.families import ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 
 BASELINE, TOGETHER = "baseline", "all together"
@@ -91,7 +91,7 @@ def points_of(results: ResultSet, strategy: str) -> list[Point]:
             f"{results.path} has no timed baseline of {strategy}; make ablate STRATEGY={strategy} makes one"
         )
     timed = {name: group.sample for name, group in found.items() if group.samples}
-    worth = against(BASELINE, timed)
+    worth = ratios_to_baseline(BASELINE, timed)
     names = [BASELINE, *(option.name for option in OPTIONS), TOGETHER]
     return [_point(name, found.get(name), worth.get(name)) for name in names]
 

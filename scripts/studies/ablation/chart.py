@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.system.programs import run_program
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
-from scripts.charts.chart_command import nothing, save_study
+from scripts.charts.chart_command import report_nothing, save_study_chart
 from scripts.charts.figures import describe_rows, footnote
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.stats.families import find_spread
-from scripts.stats.formatting import digits, interval, text_table
+from scripts.stats.formatting import format_interval, format_number, text_table
 from scripts.studies.ablation.analysis import Point, points_of, write_csv
 
 
@@ -40,9 +40,15 @@ def table(points: list[Point]) -> str:
             lines.append((point.name, "", "", "", "", point.why_not))
             continue
         speed, worth = point.group.throughput, point.worth
-        over = (f"{worth.value:.3f}", interval(worth.low, worth.high, "{:.3f}".format)) if worth else ("1", "")
+        over = (f"{worth.value:.3f}", format_interval(worth.low, worth.high, "{:.3f}".format)) if worth else ("1", "")
         lines.append(
-            (point.name, digits(speed.value), str(speed.num_runs), *over, worth.why or worth.verdict if worth else "")
+            (
+                point.name,
+                format_number(speed.value),
+                str(speed.num_runs),
+                *over,
+                worth.why or worth.verdict if worth else "",
+            )
         )
     return text_table(lines, left=(0, 4, 5))
 
@@ -63,7 +69,7 @@ def ablate_chart(results: ResultSet, strategy: str, points: list[Point]) -> Figu
         "baseline's mean."
         if any(bar.low is not None for bar in bars)
         else "no interval: one repeat says nothing about the spread between runs.",
-        f"baseline: {digits(base)} images/s.",
+        f"baseline: {format_number(base)} images/s.",
         *(f"{point.name}: {point.why_not}" for point in points if point.group is None),
     ]
     footnote(figure, notes)
@@ -74,7 +80,7 @@ def _bar(point: Point, base: float) -> Bar:
     sample, worth = numpy.exp(point.group.sample.logs) / base, point.worth
     value = worth.value if worth else 1.0
     low, high = (worth.low, worth.high) if worth else (None, None)
-    cells = (str(len(sample)), f"{value:.2f}", interval(low, high, "{:.2f}".format))
+    cells = (str(len(sample)), f"{value:.2f}", format_interval(low, high, "{:.2f}".format))
     return Bar(point.name, value, low, high, [*map(float, sample)], cells, point.group.parallel, 0)
 
 
@@ -82,11 +88,11 @@ def main(options: Options) -> int:
     refuse_links(options.results)
     results, strategy = load_set(options.results), options.strategy
     if not any(group.samples and group.strategy == strategy for group in results.groups):
-        return nothing(results, f"no ok run of {strategy} in {results.path}")
+        return report_nothing(results, f"no ok run of {strategy} in {results.path}")
     points = points_of(results, strategy)
     print(table(points))
     written = write_csv(results, strategy, points, f"{strategy}, {describe_rows(points[0].group.ok)}")
-    return save_study(results, written, ablate_chart(results, strategy, points), f"ablate_{strategy}")
+    return save_study_chart(results, written, ablate_chart(results, strategy, points), f"ablate_{strategy}")
 
 
 if __name__ == "__main__":

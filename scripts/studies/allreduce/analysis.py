@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy
 import pandas
 
-from scripts.stats.formatting import interval, text_table
+from scripts.stats.formatting import format_interval, text_table
 from scripts.stats.intervals import mean_interval
 from scripts.studies.allreduce.links import LinkFit, bandwidths, fit_link
 
@@ -122,7 +122,7 @@ def table(rows: Sequence[BandwidthRow]) -> str:
                 f"{1e6 * row.seconds:,.0f}",
                 f"{row.algorithm_bytes_per_s / 1e9:.3f}",
                 f"{row.bus_bytes_per_s / 1e9:.3f}",
-                interval(low, high, "{:.3f}".format),
+                format_interval(low, high, "{:.3f}".format),
                 f"x {row.over_bare:.3f}",
                 str(row.wrong),
             )

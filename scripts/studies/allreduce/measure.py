@@ -29,7 +29,7 @@ from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import save_chart
 from scripts.runner.launch_ranks import environment, horovodrun
 from scripts.runner.measured_figures import add_rows
-from scripts.stats.formatting import interval
+from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
     LARGE_BYTES,
     SMALLEST_BYTES,
@@ -122,7 +122,7 @@ def bare_loop_columns(rows: pandas.DataFrame, path: str) -> dict[str, object]:
     for at_least, name, sizes in ((0, "all", "over all sizes"), (LARGE_BYTES, "from_1_mb", "from 1 MB on")):
         ratio, low, high = ratio_to_bare_loop(rows, path, min(at_least, int(rows.bytes.max())))
         columns |= {f"over_bare_{name}": ratio, f"over_bare_{name}_low": low, f"over_bare_{name}_high": high}
-        bounds = interval(low, high, "{:.3f}".format)
+        bounds = format_interval(low, high, "{:.3f}".format)
         print(f"{path}: busbw / a bare loop's {ratio:.3f} {bounds} {sizes} (95 %, n = {num_rounds} rounds, paired)")
     return columns
 

@@ -20,7 +20,7 @@ from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import COLORS, footnote, save_chart
 from scripts.sets.safe_names import LIMIT_BYTES, refuse_links
-from scripts.stats.formatting import digits
+from scripts.stats.formatting import format_number
 
 KINDS = {"ours": (COLORS[0], ""), "bare": ("white", ""), "": (COLORS[1], "///")}  # by a name's first word
 CAUSE_HATCHES = ("", "///", "...", "xxx", "---")
@@ -69,7 +69,7 @@ def _draw_rates(axes: Axes, rates: pandas.DataFrame) -> None:
             end = max(end, row.high)
         times = f", {row.times_plain:.2f}x" if pandas.notna(row.times_plain) else ""
         of_bare = f", {row.times_bare:.2f} of its bare loop" if pandas.notna(row.times_bare) else ""
-        text = f"{digits(row.images_per_s)}{times}{of_bare}  (n = {row.n})"
+        text = f"{format_number(row.images_per_s)}{times}{of_bare}  (n = {row.n})"
         axes.annotate(
             text,
             (end, place),

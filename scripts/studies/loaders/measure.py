@@ -33,8 +33,8 @@ from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import save_chart
 from scripts.runner.measured_figures import origin
 from scripts.runner.preflight import check_data
-from scripts.stats.formatting import count
-from scripts.stats.intervals import ratio, run_interval
+from scripts.stats.formatting import plural
+from scripts.stats.intervals import run_interval, throughput_ratio
 from scripts.studies.loaders import cpu_costs
 from scripts.studies.loaders import loader_variants as ways
 from scripts.studies.loaders.chart import loaders_chart
@@ -120,7 +120,7 @@ def machine_here() -> str:
     """The machine that a rate is of: its processor, the cores that this process may use, its system."""
     import torch
 
-    return f"{device_name(torch.device('cpu'))}, {count(num_cores(), 'core')}, {platform.platform()}"
+    return f"{device_name(torch.device('cpu'))}, {plural(num_cores(), 'core')}, {platform.platform()}"
 
 
 def window(batches: Callable, config: Config, cores: list[int], seconds: float) -> tuple[int, float]:
@@ -182,7 +182,9 @@ def times(name: str, prefix: str, windows: list, others: list | None) -> dict[st
     """The ratio of images a second and its interval, as columns; none without the others."""
     if others is None:
         return {}
-    found = ratio([numpy.array([one]) for one in windows], [numpy.array([one]) for one in others], paired=True)
+    found = throughput_ratio(
+        [numpy.array([one]) for one in windows], [numpy.array([one]) for one in others], paired=True
+    )
     return {name: found.value, f"{prefix}_low": found.low, f"{prefix}_high": found.high}
 
 

@@ -8,7 +8,7 @@ import numpy
 from benchmarks.common.store.results import read_table
 from scripts.pages.study_sections import Measurement, ReportTable, StudySection
 from scripts.sets.result_set import ResultSet
-from scripts.stats.formatting import digits, interval
+from scripts.stats.formatting import format_interval, format_number
 from scripts.studies.loaders.verdict import rates, verdict
 
 
@@ -20,9 +20,9 @@ def tables(results: ResultSet) -> list[ReportTable]:
     cells = []
     for what, rate in rates(windows).items():
         own = windows[windows.what == what]
-        speed = f"{digits(rate.value)} {interval(rate.low, rate.high, digits)}".rstrip()
+        speed = f"{format_number(rate.value)} {format_interval(rate.low, rate.high, format_number)}".rstrip()
         per_core = own.images_per_s_per_core.mean()
-        per_core_text = digits(per_core) if numpy.isfinite(per_core) else ""
+        per_core_text = format_number(per_core) if numpy.isfinite(per_core) else ""
         cells.append([what, speed, per_core_text, f"{own.num_windows.sum():.0f}"])
     header = ("one rank", "images/s", "images/s a core", "n windows")
     return [ReportTable("Is the loader the limit?", f"{verdict(windows)}.", header, cells)]

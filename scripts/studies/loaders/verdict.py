@@ -13,7 +13,7 @@ import numpy
 import pandas
 from scipy.special import stdtrit
 
-from scripts.stats.intervals import CONFIDENCE, CONSTANT
+from scripts.stats.intervals import CONFIDENCE, SMALLEST_SD
 
 ALONE, TRAINING, BOTH = WHATS = "loader alone", "training alone", "both together"
 WORTH = 0.05  # what the loader may cost of training's throughput before it is called a limit
@@ -73,7 +73,7 @@ def _logs(rows: pandas.DataFrame, what: str) -> numpy.ndarray:
 
 def _rate(logs: numpy.ndarray) -> Rate:
     value, num_windows = float(numpy.exp(logs.mean())), len(logs)
-    if num_windows < 2 or (error := logs.std(ddof=1) / numpy.sqrt(num_windows)) < CONSTANT:
+    if num_windows < 2 or (error := logs.std(ddof=1) / numpy.sqrt(num_windows)) < SMALLEST_SD:
         return Rate(value, None, None, num_windows)
     factor = float(numpy.exp(stdtrit(num_windows - 1, (1 + CONFIDENCE) / 2) * error))
     return Rate(value, value / factor, value * factor, num_windows)

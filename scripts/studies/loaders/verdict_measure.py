@@ -24,7 +24,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.runner import preflight, run_plan
-from scripts.stats.formatting import interval, show
+from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, WHATS, rates, verdict
 
 ROUNDS, WINDOW_S = 8, 0.8  # windows of each kind, and how long one should last
@@ -48,12 +48,12 @@ def main(config: Config, results: Path | None) -> None:
     for what, rate in rates(table).items():
         of_a_core = table[table.what == what].images_per_s_per_core.mean()
         print(
-            f"{what:<15} {rate.value:9.1f} images/s {interval(rate.low, rate.high, '{:.1f}'.format)}  "
+            f"{what:<15} {rate.value:9.1f} images/s {format_interval(rate.low, rate.high, '{:.1f}'.format)}  "
             f"{of_a_core:9.1f} images/s a core  (n = {rate.num_windows} windows)"
         )
     print(verdict(table))
     if results:
-        append_rows(results, "loader", rows, anew=True)
+        append_rows(results, "loader", rows, replace=True)
 
 
 def check_alike(config: Config, results: Path) -> None:
@@ -63,7 +63,7 @@ def check_alike(config: Config, results: Path) -> None:
         found = set(runs[runs.status == "ok"][name])
         if found and getattr(config, name) not in found:
             raise UserError(
-                f"{results} has {name} {', '.join(map(show, found))}, and this would time {getattr(config, name)}; "
+                f"{results} has {name} {', '.join(map(format_setting, found))}, and this would time {getattr(config, name)}; "
                 "give the CONFIG, DATA and ARGS that made the set"
             )
 

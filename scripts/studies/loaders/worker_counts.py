@@ -29,7 +29,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.runner import run_plan
 from scripts.setup import pack
-from scripts.stats.formatting import count, digits
+from scripts.stats.formatting import format_number, plural
 from scripts.stats.intervals import Estimate, run_interval
 from scripts.studies.loaders.loader_variants import ours
 from scripts.studies.loaders.measure import machine_here, window
@@ -79,14 +79,14 @@ def advice(config: Config, images_per_s: float) -> list[str]:
                     bar.update()
     curve = {number: run_interval(taken["", number]) for number in numbers}
     lines = [f"loading on {machine_here()}, load average {os.getloadavg()[0]:.1f}:"]
-    lines += [f"{count(number, 'core')}: {_rate(estimate)}" for number, estimate in curve.items()]
+    lines += [f"{plural(number, 'core')}: {_rate(estimate)}" for number, estimate in curve.items()]
     lines.append(need(curve, images_per_s))
     one_core = curve[1].value
     for name in others:
         estimate = run_interval(taken[name, 1])
         cores_needed = math.ceil(cores_for(curve, images_per_s * one_core / estimate.value))
         times = estimate.value / one_core
-        lines.append(f"{name}: {_rate(estimate)} a core, {times:.2f} times as fast: {count(cores_needed, 'core')}")
+        lines.append(f"{name}: {_rate(estimate)} a core, {times:.2f} times as fast: {plural(cores_needed, 'core')}")
     return lines
 
 
@@ -131,12 +131,13 @@ def need(curve: Curve, images_per_s: float) -> str:
     """One sentence: how many cores a device at images_per_s needs, and whether so many were measured."""
     cores, most = math.ceil(cores_for(curve, images_per_s)), max(curve)
     beyond = f"; beyond the {most} measured here, in proportion" if cores > most else ""
-    return f"a device that trains {digits(images_per_s)} images/s needs {count(cores, 'core')} to load for it{beyond}"
+    needed = plural(cores, "core")
+    return f"a device that trains {format_number(images_per_s)} images/s needs {needed} to load for it{beyond}"
 
 
 def _rate(estimate: Estimate) -> str:
-    within = f" [{digits(estimate.low)}, {digits(estimate.high)}]" if estimate.low is not None else ""
-    return f"{digits(estimate.value)}{within} images/s (n = {count(estimate.num_windows, 'window')})"
+    within = f" [{format_number(estimate.low)}, {format_number(estimate.high)}]" if estimate.low is not None else ""
+    return f"{format_number(estimate.value)}{within} images/s (n = {plural(estimate.num_windows, 'window')})"
 
 
 def command() -> None:

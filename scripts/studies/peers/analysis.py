@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy
 
 from benchmarks.common.store.results import format_cell
-from scripts.sets.power import enough
-from scripts.stats.families import Sample, against
+from scripts.sets.power import precise_enough
+from scripts.stats.families import Sample, ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 
 SUITE, SYNTHETIC = "the suite", "the suite, synthetic images"
@@ -44,13 +44,13 @@ def pairs(peer: str, suite: str, launches: Iterable[Launch]) -> dict[str, Sample
 def estimate(peer: str, suite: str, launches: Iterable[Launch]) -> RatioEstimate | None:
     """Throughput of the suite over the peer's; None without a pair."""
     samples = pairs(peer, suite, launches)
-    return against(peer, samples)[suite] if len(samples[peer].logs) else None
+    return ratios_to_baseline(peer, samples)[suite] if len(samples[peer].logs) else None
 
 
 def known(peer: str, suite: str, launches: Iterable[Launch], width: float) -> bool:
     """Whether the interval is as narrow as that, and was a round before (power.enough says why)."""
     samples = pairs(peer, suite, launches)
-    return bool(len(samples[peer].logs)) and enough(samples, {suite: peer}, width)
+    return bool(len(samples[peer].logs)) and precise_enough(samples, {suite: peer}, width)
 
 
 def ratio_rows(

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from scripts.charts.bars import Bar, draw_bars
 from scripts.charts.figures import footnote, make_figure
 from scripts.sets.safe_names import read_rows
-from scripts.stats.formatting import interval
+from scripts.stats.formatting import format_interval
 from scripts.studies.peers.analysis import Launch, ratio_rows
 
 
@@ -33,7 +33,7 @@ def cells(row: Mapping) -> list[str]:
     """A row for the report: what, n, images/s of both, the ratio with its interval, and what is said of it."""
     if row["ratio"] is None:
         return [row["what"], "", "", "", "", row["why_not"]]
-    bounds = interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format)
+    bounds = format_interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format)
     speeds = (f"{row[name]:,.1f}" for name in ("suite_images_per_s", "peer_images_per_s"))
     return [row["what"], str(row["num_pairs"]), *speeds, f"{row['ratio']:.3f} {bounds}".rstrip(), row["verdict"]]
 
@@ -51,7 +51,7 @@ def peers_chart(rows: Sequence[Mapping], about: str) -> Figure:
             (
                 str(row["num_pairs"]),
                 f"{row['ratio']:.3f}",
-                interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format),
+                format_interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format),
             ),
             True,
             0,

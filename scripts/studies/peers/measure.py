@@ -37,7 +37,7 @@ from scripts.charts.figures import save_chart
 from scripts.runner.launch_ranks import environment, horovodrun, torchrun
 from scripts.runner.make_variables import Given, read_variables
 from scripts.runner.preflight import check_data, check_ranks, open_set
-from scripts.stats.formatting import interval, text_table
+from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
 from scripts.studies.peers.chart import peers_chart
 from scripts.studies.peers.repeated_images import long_enough
@@ -128,7 +128,7 @@ def cells(row: dict) -> tuple[str, ...]:
     """A row of peers.csv on the terminal."""
     if row["ratio"] is None:
         return row["peer"], "", "", "", "", row["why_not"]
-    bounds, width = interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format), row["half_width"]
+    bounds, width = format_interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format), row["half_width"]
     shown = "" if width is None else f"{100 * width:.1f} %"
     return row["peer"], str(row["num_pairs"]), f"{row['ratio']:.3f}", bounds, shown, row["verdict"] or row["why_not"]
 
@@ -173,7 +173,7 @@ def sit(
             for peer in left:
                 found = estimate(peer.name, peer.suite, launches)
                 if found is not None:
-                    bounds = interval(found.low, found.high, "{:.3f}".format)
+                    bounds = format_interval(found.low, found.high, "{:.3f}".format)
                     tqdm.write(f"round {number}: suite / {peer.name} {found.value:.3f} {bounds}".rstrip())
     return launches
 

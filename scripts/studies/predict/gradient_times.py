@@ -79,7 +79,7 @@ def main(options: Options, config: Config) -> None:
         "backward_s": measured.backward_s,
     }
     rows = [shared | dataclasses.asdict(gradient) for gradient in measured.gradients]
-    add_rows(out, rows, anew=True)
+    add_rows(out, rows, replace=True)
     print(f"written: {out} ({len(rows)} gradients, backward {1000 * measured.backward_s:.1f} ms)")
 
 

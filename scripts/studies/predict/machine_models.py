@@ -20,7 +20,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from scripts.sets.result_set import BASELINE, Group, ResultSet
 from scripts.sets.safe_names import LIMIT_BYTES
-from scripts.sets.step_breakdown import mean_of, step_parts
+from scripts.sets.step_breakdown import mean_over_steps, step_parts
 from scripts.studies.allreduce.links import Link, LinkFit
 from scripts.studies.allreduce.uncertain_value import UncertainValue, approximate, exact
 from scripts.studies.predict.step_model import Cluster, HalfPrecision, StepTimes
@@ -282,7 +282,7 @@ def baseline_of(results: ResultSet) -> Group | None:
 def mean_s(parts: pandas.DataFrame, column: str) -> UncertainValue:
     """The mean of a phase in seconds. parts: as step_parts, in milliseconds. The interval is Student's, over steps or
     over runs (see mean_of)."""
-    mean = mean_of([values.to_numpy(float) for _, values in parts.groupby("run_id")[column]])
+    mean = mean_over_steps([values.to_numpy(float) for _, values in parts.groupby("run_id")[column]])
     assert mean is not None
     if mean.low is None or mean.high is None:
         return exact(mean.value / 1000)

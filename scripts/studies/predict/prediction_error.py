@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 
 from benchmarks.common.system.errors import UserError
 from scripts.sets.safe_names import read_text
-from scripts.stats.formatting import interval, text_table
+from scripts.stats.formatting import format_interval, text_table
 from scripts.stats.intervals import mean_interval
 from scripts.studies.allreduce.links import Link, estimate_link
 from scripts.studies.allreduce.uncertain_value import PERCENTILES, SIGMAS, UncertainValue
@@ -246,7 +246,8 @@ def table(compared: pandas.DataFrame) -> str:
     lines = [(*head, "n", "error", "of the mean")]
     for row in compared.to_dict("records"):
         predicted, measured = (
-            interval(row[f"{name}_low"], row[f"{name}_high"], "{:.0f}".format) for name in ("predicted", "measured")
+            format_interval(row[f"{name}_low"], row[f"{name}_high"], "{:.0f}".format)
+            for name in ("predicted", "measured")
         )
         lines.append(
             (

@@ -38,7 +38,7 @@ from scripts.charts.figures import (
 )
 from scripts.sets.result_set import load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.stats.formatting import interval, text_table
+from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.links import read_links
 from scripts.studies.allreduce.uncertain_value import UncertainValue
 from scripts.studies.predict.machine_models import (
@@ -165,8 +165,8 @@ def table(rows: Sequence[Row]) -> str:
         if row["why_not"]:
             lines.append((*cells, "", "", "", "", "", "", row["why_not"]))
             continue
-        step_bounds = interval(row["step_ms_low"], row["step_ms_high"], "{:.1f}".format)
-        efficiency_bounds = interval(row["efficiency_low"], row["efficiency_high"], "{:.2f}".format)
+        step_bounds = format_interval(row["step_ms_low"], row["step_ms_high"], "{:.1f}".format)
+        efficiency_bounds = format_interval(row["efficiency_low"], row["efficiency_high"], "{:.2f}".format)
         exposed_ms = f"{row['exposed_ms']:.2f}" if "exposed_ms" in row else ""
         times = (f"{row['step_ms']:.1f}", step_bounds, exposed_ms, f"{row['waits_ms']:.2f}")
         lines.append((*cells, *times, f"{row['efficiency']:.2f}", efficiency_bounds, ""))

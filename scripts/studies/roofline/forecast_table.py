@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.common.system.repository import ROOT
 from scripts.sets.result_set import Group, ResultSet
-from scripts.stats.formatting import digits, interval
+from scripts.stats.formatting import format_interval, format_number
 from scripts.studies.roofline.analysis import GPUS
 
 FORECAST = ROOT / "results/published/measured/forecast.csv"
@@ -38,11 +38,11 @@ def forecast_table(results: ResultSet, path: Path = FORECAST) -> tuple[str, list
     for row in forecast:
         measured = measured_of(row, results)
         num_measured += bool(measured)
-        roofs = [digits(float(row[name])) for name in ROOFS]
+        roofs = [format_number(float(row[name])) for name in ROOFS]
         low, high = row["forecast_low"], row["forecast_high"]
-        ends = dict.fromkeys(digits(float(end)) for end in (low, high) if end)
+        ends = dict.fromkeys(format_number(float(end)) for end in (low, high) if end)
         band = " to ".join(ends) if len(ends) != 1 else f"about {next(iter(ends))}"
-        published = digits(float(row["published"])) if row["published"] else ""
+        published = format_number(float(row["published"])) if row["published"] else ""
         rows.append([row["gpu"], row["precision"], *roofs, band, published, measured or "forecast only"])
     of = f"{forecast[0]['arch']}, {forecast[0]['image_size']} px, {forecast[0]['batch']} images a GPU"
     state = f"{num_measured} of {len(rows)} rows are measured in this set"
@@ -58,7 +58,9 @@ def measured_of(row: dict, results: ResultSet) -> str:
     best = max(alike, key=per_device)
     scale, found = per_device(best) / best.throughput.value, best.throughput
     bounds = [None if bound is None else bound * scale for bound in (found.low, found.high)]
-    words = " ".join(filter(None, [digits(per_device(best)), interval(*bounds, digits), f"({best.label})"]))
+    words = " ".join(
+        filter(None, [format_number(per_device(best)), format_interval(*bounds, format_number), f"({best.label})"])
+    )
     if not row["forecast_low"]:
         return words
     below, above = per_device(best) < float(row["forecast_low"]), per_device(best) > float(row["forecast_high"])

@@ -14,10 +14,10 @@ import io
 from pathlib import Path
 
 from benchmarks.common.store.results import format_cell, write_text_atomically
-from scripts.sets.identity import without_what_follows
+from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import BASELINE, Group, ResultSet
-from scripts.stats.families import against
-from scripts.stats.formatting import count, interval, text_table
+from scripts.stats.families import ratios_to_baseline
+from scripts.stats.formatting import format_interval, plural, text_table
 from scripts.stats.intervals import RatioEstimate
 from scripts.studies.sweep.analysis import add_point, several_settings
 
@@ -56,7 +56,7 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[Point]]:
     for group in results.timed(strategy):
         num_ranks, global_batch = group.ok.world_size.iloc[0], group.ok.global_batch.iloc[0]
         if num_ranks > 0 and global_batch > 0:
-            alike = without_what_follows(group.identity, "ranks", "nodes", "global_batch")
+            alike = key_without_derived(group.identity, "ranks", "nodes", "global_batch")
             add_point(results, families.setdefault(alike, {}), (int(num_ranks), int(global_batch)), group)
     found = [family for family in families.values() if len({ranks for ranks, _ in family}) > 1]
     if not found:
@@ -91,14 +91,16 @@ def _with_baseline(results: ResultSet, points: list[Point], batch: float) -> lis
     ]
     if len(alike) != 1 or alike[0].strategy == points[0].group.strategy:
         return points
-    over = against(alike[0].label, {group.label: group.sample for group in (*alike, *(p.group for p in points))})
+    over = ratios_to_baseline(
+        alike[0].label, {group.label: group.sample for group in (*alike, *(p.group for p in points))}
+    )
     return [dataclasses.replace(point, over_single=over[point.group.label]) for point in points]
 
 
 def _points(timed: dict[tuple[int, int], Group]) -> list[Point]:
     """The points of a mode, by ranks; the intervals of their efficiencies hold together."""
     base_shape, base = next(iter(timed.items()))
-    over_base = against(base.label, {group.label: group.sample for group in timed.values()})
+    over_base = ratios_to_baseline(base.label, {group.label: group.sample for group in timed.values()})
     return [_point(shape, group, base_shape, over_base.get(group.label)) for shape, group in timed.items()]
 
 
@@ -152,8 +154,8 @@ def table(rows: list[dict]) -> str:
     lines = [("mode", "ranks", "batch", "images/s", "95 % interval", "efficiency", "95 % interval")]
     lines[0] += ("over single", "95 % interval", "n", "")
     for row in rows:
-        speed = interval(row["ci_low"], row["ci_high"], "{:,.1f}".format)
-        efficiency = interval(row["efficiency_ci_low"], row["efficiency_ci_high"], "{:,.2f}".format)
+        speed = format_interval(row["ci_low"], row["ci_high"], "{:,.1f}".format)
+        efficiency = format_interval(row["efficiency_ci_low"], row["efficiency_ci_high"], "{:,.2f}".format)
         lines.append(
             (
                 row["mode"],
@@ -164,8 +166,8 @@ def table(rows: list[dict]) -> str:
                 f"{row['efficiency']:.2f}",
                 efficiency,
                 "" if row["over_single"] is None else f"{row['over_single']:.2f}",
-                interval(row["over_single_ci_low"], row["over_single_ci_high"], "{:,.2f}".format),
-                count(row["num_runs"], "run"),
+                format_interval(row["over_single_ci_low"], row["over_single_ci_high"], "{:,.2f}".format),
+                plural(row["num_runs"], "run"),
                 "oversubscribed" if row["oversubscribed"] else "",
             )
         )

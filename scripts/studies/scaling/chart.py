@@ -18,11 +18,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.common.system.programs import run_program
-from scripts.charts.chart_command import nothing, save_study
-from scripts.charts.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles, write
+from scripts.charts.chart_command import report_nothing, save_study_chart
+from scripts.charts.figures import (
+    COLORS,
+    annotate_point,
+    describe_failures,
+    describe_rows,
+    draw_point,
+    footnote,
+    make_figure,
+)
 from scripts.sets.result_set import BASELINE, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.stats.formatting import count, show
+from scripts.stats.formatting import format_setting, plural
 from scripts.studies.scaling.analysis import Point, rows_of, scaling_points, table, write_scaling_csv
 
 LOG_FROM = 8  # most ranks over fewest from which axes are logarithmic
@@ -57,18 +65,18 @@ def scaling_chart(results: ResultSet, strategy: str, modes: dict[str, list[Point
             axes.grid(alpha=0.3)
         _draw_speed(speed, points, mode, wide)
         _draw_efficiency(efficiency, points, mode)
-        efficiency.set_ylabel(f"efficiency, % of {count(base.num_ranks, 'rank')}")
+        efficiency.set_ylabel(f"efficiency, % of {plural(base.num_ranks, 'rank')}")
         if mode == "strong":
             speed.set_title(f"strong: global batch {base.global_batch} on every number of ranks")
         else:
             speed.set_title(f"weak: {base.global_batch / base.num_ranks:g} images a rank")
-    threads = sorted({show(value) for point in every for value in point.group.ok.threads_per_rank})
+    threads = sorted({format_setting(value) for point in every for value in point.group.ok.threads_per_rank})
     notes.append(f"threads a rank: {'/'.join(threads)}, at every number of ranks.")
     if any(point.oversubscribed for point in every):
         notes.append("hollow: oversubscribed, more ranks than cores; says nothing about how the strategy scales.")
     if any(point.group.throughput.low is None for point in every):
         notes.append("no interval: one repeat says nothing about the spread between runs.")
-    footnote(figure, notes + [text for text in troubles(results) if text.startswith(strategy)])
+    footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(strategy)])
     return figure
 
 
@@ -104,7 +112,7 @@ def _draw_efficiency(axes: Axes, points: list[Point], mode: str) -> None:
         over = point.over_single
         words = "" if over is None else f"\n({100 * over.value / point.num_ranks:.0f} % of {BASELINE})"
         if point is not points[0] or words:
-            write(axes, point.num_ranks, value, f"{value:.0f} %{words}", above=True)
+            annotate_point(axes, point.num_ranks, value, f"{value:.0f} %{words}", above=True)
     axes.set_ylim(0, 1.25 * max(100, *values))
 
 
@@ -113,11 +121,11 @@ def main(options: Options) -> int:
     results, strategy = load_set(options.results), options.strategy
     modes = scaling_points(results, strategy)
     if not modes:
-        return nothing(results, f"{results.path} has no ok rows of {strategy} on two numbers of ranks or more")
+        return report_nothing(results, f"{results.path} has no ok rows of {strategy} on two numbers of ranks or more")
     rows = rows_of(strategy, modes)
     print(table(rows))
     written = write_scaling_csv(results, rows)
-    return save_study(results, written, scaling_chart(results, strategy, modes), f"scaling_{strategy}")
+    return save_study_chart(results, written, scaling_chart(results, strategy, modes), f"scaling_{strategy}")
 
 
 if __name__ == "__main__":

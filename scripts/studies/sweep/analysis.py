@@ -11,11 +11,11 @@ from pathlib import Path
 
 from benchmarks.common.store.results import format_cell, lock_tables, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from scripts.sets.identity import without_what_follows
+from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import Group, ResultSet
 from scripts.sets.safe_names import read_rows
-from scripts.stats.families import against
-from scripts.stats.formatting import count, interval, show, text_table
+from scripts.stats.families import ratios_to_baseline
+from scripts.stats.formatting import format_interval, format_setting, plural, text_table
 
 COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
 
@@ -26,8 +26,8 @@ def sweep_points(results: ResultSet, strategy: str, key: str) -> dict[str, Group
     families: dict[str, dict[str, Group]] = {}
     for group in results.timed(strategy):
         if key in group.settings:
-            family = families.setdefault(without_what_follows(group.identity, key), {})
-            add_point(results, family, show(group.settings[key]), group)
+            family = families.setdefault(key_without_derived(group.identity, key), {})
+            add_point(results, family, format_setting(group.settings[key]), group)
     points = max(families.values(), key=len, default={})
     rivals = [family for family in families.values() if len(family) == len(points)]
     if len(rivals) > 1:
@@ -80,12 +80,15 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: dict[st
 def table(key: str, points: dict[str, Group]) -> str:
     """The points as text, each over the first; the intervals of these ratios hold together."""
     first_value = next(iter(points))
-    over_first = against(first_value, {value: group.sample for value, group in points.items()})
+    over_first = ratios_to_baseline(first_value, {value: group.sample for value, group in points.items()})
     lines = [(key, "images/s", "95 % interval", "n", f"over {key} {first_value}", "")]
     for value, group in points.items():
         estimate, over = group.throughput, ("", "")
         if times := over_first.get(value):
-            over = (f"{times.value:.2f} {interval(times.low, times.high, '{:.2f}'.format)}".rstrip(), times.verdict)
-        bounds = interval(estimate.low, estimate.high, "{:,.1f}".format)
-        lines.append((value, f"{estimate.value:,.1f}", bounds, count(estimate.num_runs, "run"), *over))
+            over = (
+                f"{times.value:.2f} {format_interval(times.low, times.high, '{:.2f}'.format)}".rstrip(),
+                times.verdict,
+            )
+        bounds = format_interval(estimate.low, estimate.high, "{:,.1f}".format)
+        lines.append((value, f"{estimate.value:,.1f}", bounds, plural(estimate.num_runs, "run"), *over))
     return text_table(lines, left=())

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.config.config import FIELDS, find_field
 from benchmarks.common.system.programs import run_program
-from scripts.charts.chart_command import nothing, save_study
-from scripts.charts.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles
+from scripts.charts.chart_command import report_nothing, save_study_chart
+from scripts.charts.figures import COLORS, describe_failures, describe_rows, draw_point, footnote, make_figure
 from scripts.sets.result_set import BASELINE, Group, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.stats.formatting import digits, show
+from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
 from scripts.studies.sweep.analysis import number, sweep_points, table, write_sweep_csv
 
@@ -57,7 +57,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
             axes.minorticks_off()
     for place, group in zip(places, points.values(), strict=True):
         draw_point(axes, place, group, "s")
-    default = show(FIELDS[key].default) if key in FIELDS else ""
+    default = format_setting(FIELDS[key].default) if key in FIELDS else ""
     axes.set_xticks(places, [f"{value}\n(default)" if value == default else value for value in points])
     axes.margins(x=0.12)
     single, about_single = _draw_baseline(axes, results, points)
@@ -77,7 +77,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     if any(group.throughput.low is None for group in points.values()):
         notes.append("no interval: one repeat says nothing about the spread between runs.")
     own = [group.label for group in results.groups if group.strategy == strategy]
-    footnote(figure, notes + [text for text in troubles(results) if text.startswith(tuple(own))])
+    footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(tuple(own))])
     return figure
 
 
@@ -100,7 +100,7 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> 
         return 0.0, f"without {BASELINE}: there are no runs of it in the same settings."
     estimate = found.throughput
     axes.axhline(estimate.value, color="black", linestyle="--", linewidth=0.9, zorder=1)
-    words = f"dashed: {name}: {digits(estimate.value)} images/s, n = {estimate.num_runs}"
+    words = f"dashed: {name}: {format_number(estimate.value)} images/s, n = {estimate.num_runs}"
     if estimate.low is not None:
         axes.axhspan(estimate.low, estimate.high, color="black", alpha=0.08, linewidth=0, zorder=0)
         words += "; band: its 95 % interval"
@@ -138,10 +138,10 @@ def main(options: Options) -> int:
     results, key, strategy = load_set(options.results), find_field(options.key), options.strategy
     points = sweep_points(results, strategy, key)
     if not points:
-        return nothing(results, f"no ok run of {strategy} in {results.path} has {key} in its settings")
+        return report_nothing(results, f"no ok run of {strategy} in {results.path} has {key} in its settings")
     print(table(key, points))
     written = write_sweep_csv(results, strategy, key, points)
-    return save_study(results, written, sweep_chart(results, strategy, key, points), f"sweep_{strategy}_{key}")
+    return save_study_chart(results, written, sweep_chart(results, strategy, key, points), f"sweep_{strategy}_{key}")
 
 
 if __name__ == "__main__":

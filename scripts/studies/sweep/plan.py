@@ -11,7 +11,7 @@ from scripts.runner import preflight
 from scripts.runner.make_variables import Given
 from scripts.runner.options import value_flags
 from scripts.runner.run_plan import MOST_VALUES, Run, baselines_in_other_precisions, runs_of_points
-from scripts.sets.identity import OWN_OPTIONS
+from scripts.sets.identity import STRATEGY_OPTIONS
 
 
 def plan_runs(given: Given) -> list[Run]:
@@ -34,7 +34,7 @@ def plan_runs(given: Given) -> list[Run]:
     share, first = machine.threads_per_rank(given.ranks_here), preflight.CORE[0]
     points = [(strategy, config, 0, text, share) for config, text in configs]
     if strategy != first:
-        plain, once = load_config(given.flags), key in OWN_OPTIONS
+        plain, once = load_config(given.flags), key in STRATEGY_OPTIONS
         alone = [(first, plain, 0, given.args, share)] if once else [(first, *each[1:]) for each in points]
         points += (baselines_in_other_precisions(given, plain, [first, strategy]) if once else []) or alone
     return runs_of_points(given, points)
