@@ -90,8 +90,8 @@ def find_commit(told: dict, published: Path) -> str:
     commit = worktrees.find_commit(told["commit"]) if COMMIT.fullmatch(told["commit"]) else ""
     if not commit.startswith(told["commit"]) or not commit:  # nor is a branch of that name
         raise UserError(
-            f"commit {printable(told['commit'])} of {published} is not in this repository, or this is no git checkout; a "
-            "clone that is not shallow has it: git fetch --unshallow"
+            f"commit {printable(told['commit'])} of {published} is not in this repository, or this is no git checkout; "
+            "a clone that is not shallow has it: git fetch --unshallow"
         )
     return commit
 
@@ -142,8 +142,8 @@ def check_device(run: dict, published: Path) -> None:
     here = device_name(torch.device(device), run["met"].get("world_size", 1) // run["asked"]["nodes"])
     if here != name:
         raise UserError(
-            f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs make compare "
-            "refuses beside them; ARGS=--anyway runs and compares all the same"
+            f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs "
+            "make compare refuses beside them; ARGS=--anyway runs and compares all the same"
         )
 
 

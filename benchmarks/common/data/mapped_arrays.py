@@ -69,15 +69,13 @@ def checksum(metadata: dict[str, str], arrays: Arrays) -> str:
 
 def write_arrays(path: Path, metadata: dict[str, str], arrays: Arrays) -> None:
     """A new file, in place of an old one, whole or not at all. Raises OSError, also for metadata that are too long."""
-    file_header = file_header(metadata, {name: (array.dtype, array.shape) for name, array in arrays.items()})
-    if len(file_header) > LARGEST_HEADER_BYTES:
-        raise OSError(
-            errno.EFBIG, f"a header of {len(file_header)} bytes is more than {LARGEST_HEADER_BYTES}", str(path)
-        )
+    header = file_header(metadata, {name: (array.dtype, array.shape) for name, array in arrays.items()})
+    if len(header) > LARGEST_HEADER_BYTES:
+        raise OSError(errno.EFBIG, f"a header of {len(header)} bytes is more than {LARGEST_HEADER_BYTES}", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(file: BinaryIO) -> None:
-        file.write(file_header)
+        file.write(header)
         for array in arrays.values():
             file.write(numpy.ascontiguousarray(array).data)
 

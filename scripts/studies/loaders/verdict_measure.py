@@ -63,8 +63,8 @@ def check_alike(config: Config, results: Path) -> None:
         found = set(runs[runs.status == "ok"][name])
         if found and getattr(config, name) not in found:
             raise UserError(
-                f"{results} has {name} {', '.join(map(format_setting, found))}, and this would time {getattr(config, name)}; "
-                "give the CONFIG, DATA and ARGS that made the set"
+                f"{results} has {name} {', '.join(map(format_setting, found))}, "
+                f"and this would time {getattr(config, name)}; give the CONFIG, DATA and ARGS that made the set"
             )
 
 
