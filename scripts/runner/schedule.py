@@ -28,12 +28,12 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, read_regular_file
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwarder, forward_signals
+from benchmarks.common.system.repository import ROOT
 from scripts.runner import processes
 from scripts.runner.attempt_row import as_warm_up, known_before
 from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run, begin, python
 
-ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 5.0
 HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
 
