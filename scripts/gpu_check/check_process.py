@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.forward_signals import die_with_parent
+from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.verdicts import Ended, Verdict
@@ -22,7 +23,6 @@ from scripts.runner.make_variables import read_variables
 
 GRACE_S, KILLED_S = 12.0, 5.0
 OVERTIME_S = 20.0  # after the deadline, for what began before it
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Running:

@@ -31,7 +31,7 @@ from benchmarks.common.store.results import append_rows, json_cell, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import run_program
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
 from scripts.runner.make_variables import Given, read_variables
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from scripts.proof.trained_states import Training
 
 EVALUATED = ("images", "loss", "acc1", "acc5")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 WHAT = "difference: of weights, momentum and BatchNorm statistics of the run, evaluated and resumed; the worst tensor's"
@@ -207,13 +206,13 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
+def command() -> int:
+    """`main` with the command line; 130 after Ctrl-C."""
+    with contextlib.suppress(KeyboardInterrupt):
+        return main(tyro.cli(Options, description=__doc__))
+    return 130
+
+
 if __name__ == "__main__":
-    ignore_output_errors()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            sys.exit(main(tyro.cli(Options, description=__doc__)))
-        sys.exit(130)
-    except (UserError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command, errors=(UserError, ValueError, OSError))

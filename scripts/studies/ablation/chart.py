@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
+import tyro
 from matplotlib.figure import Figure
 
+from benchmarks.common.system.programs import run_program
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
-from scripts.charts.chart_command import report_nothing, run_command, save_study_chart
+from scripts.charts.chart_command import report_nothing, save_study_chart
 from scripts.charts.figures import describe_rows, footnote
 from scripts.sets.result_set import Group, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
@@ -92,4 +94,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    run_command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -10,11 +10,13 @@ import dataclasses
 from pathlib import Path
 
 import pandas
+import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from scripts.charts.chart_command import report_nothing, run_command, save_study_chart
+from benchmarks.common.system.programs import run_program
+from scripts.charts.chart_command import report_nothing, save_study_chart
 from scripts.charts.figures import (
     COLORS,
     annotate_point,
@@ -129,4 +131,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    run_command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))
