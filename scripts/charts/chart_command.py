@@ -1,19 +1,15 @@
 """How programs that draw one study of a set end: its chart and file are written and named, or why there are none.
 
-    from scripts.charts.chart_command import run_command, report_nothing, save_study_chart
+    from scripts.charts.chart_command import report_nothing, save_study_chart
 
 Needs no torch.
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import tyro
 from matplotlib.figure import Figure
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.output import ignore_output_errors
 from scripts.charts.figures import describe_failures, save_chart
 from scripts.sets.result_set import ResultSet
 
@@ -30,13 +26,3 @@ def report_nothing(results: ResultSet, what: str) -> int:
     has = f"it has {', '.join(dict.fromkeys(results.ok.strategy)) or 'no runs'}"
     print(f"error: {what}; {'; '.join(describe_failures(results)) or has}", file=sys.stderr)
     return 1
-
-
-def run_command(main: Callable[..., int], options: type) -> None:
-    """Exit as `main` does with the flags of the command line; a user's mistake is a line on stderr, and exit code 2."""
-    ignore_output_errors()
-    try:
-        sys.exit(main(tyro.cli(options)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import exit_code, run_program
 from scripts.charts import detail_charts as report_charts
 from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
@@ -128,14 +127,9 @@ def main(options: Options) -> int:
 
 
 def command(args: list[str] | None = None) -> int:
-    """The command line's exit code; a user's mistake is a line on stderr."""
-    try:
-        return main(tyro.cli(Options, args=args))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    """The exit code of these words of a command line, or of this program's own."""
+    return exit_code(lambda: main(tyro.cli(Options, args=args)))
 
 
 if __name__ == "__main__":
-    ignore_output_errors()
-    sys.exit(command())
+    run_program(command)

@@ -12,7 +12,6 @@ import dataclasses
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +25,7 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import run_program
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_process import ROOT
@@ -176,7 +175,7 @@ def make_report(results: Path, limit_s: float) -> bool:
     """The report of the set of what was timed, as far as anything was; returns whether it was written."""
     if not (results / "runs.csv").exists():
         return False
-    command = [python(), "-m", "scripts.pages.page", "--results", results]
+    command = [python(), "-m", "scripts.pages.page", "--results", str(results)]
     try:
         return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=limit_s).returncode == 0
     except subprocess.TimeoutExpired:
@@ -205,11 +204,6 @@ def end_words(listed: list[Check], state: State, left: dict[str, str], results: 
 
 
 if __name__ == "__main__":
-    ignore_output_errors()
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except (UserError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"error: {error.filename or 'gpu-check'}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
-    sys.exit(2)
+    run_program(
+        lambda: main(tyro.cli(Options, description=__doc__)), errors=(UserError, ValueError), writes="gpu-check"
+    )

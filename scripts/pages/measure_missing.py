@@ -13,11 +13,11 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
+from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
 from scripts.sets.safe_names import SAFE_NAME, file_inside, read_text
 
-ROOT = Path(__file__).resolve().parents[2]
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
 OVERRIDDEN = {
     "checkpoint_dir": "--checkpoint-dir=",

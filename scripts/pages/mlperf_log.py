@@ -27,6 +27,8 @@ import tyro
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.sets.identity import Identity
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable
@@ -98,7 +100,7 @@ def log_text(
         raise UserError("mlperf_logging is not installed; run: pip install mlperf-logging") from None
     lines, logger = _Lines(), logging.Logger("mlperf")
     logger.addHandler(lines)
-    log = MLLogger(logger=logger, root_dir=str(Path(__file__).parents[2]))
+    log = MLLogger(logger=logger, root_dir=str(ROOT))
     now = began = moment_s(row)
     train_images, val_images = (epochs[epochs.phase == phase].images.max() for phase in ("train", "val"))
 
@@ -216,8 +218,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options)))

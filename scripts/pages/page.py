@@ -16,13 +16,14 @@ import warnings
 from pathlib import Path
 
 import jinja2
+import tyro
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from scripts.charts.chart_command import run_command
+from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import describe, describe_failures, fit_to_paper_column, paper_column, save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
@@ -185,4 +186,4 @@ def _print_pdf(source: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

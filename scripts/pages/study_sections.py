@@ -17,9 +17,10 @@ from typing import TypeVar
 from matplotlib.figure import Figure
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
 from scripts.sets.result_set import ResultSet, load_set
 
-STUDIES = Path(__file__).resolve().parents[1] / "studies"
+STUDIES = ROOT / "scripts" / "studies"
 Points = TypeVar("Points")
 
 

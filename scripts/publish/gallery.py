@@ -18,13 +18,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 import jinja2
+import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
-from scripts.charts.chart_command import run_command
+from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import describe, describe_failures
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
@@ -242,4 +243,4 @@ def render_gallery(told: list[dict], left_out: dict[str, list[str]], price: str)
 
 
 if __name__ == "__main__":
-    run_command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -20,10 +20,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import tyro
+
 from benchmarks.common.store.results import TABLES, write_json, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
-from scripts.charts.chart_command import run_command
+from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import save_chart
 from scripts.pages.page import paper_figures, report_files
 from scripts.publish import readme
@@ -246,4 +248,4 @@ def replace_set(new: Path, place: Path, aside: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -9,7 +9,6 @@ an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pandas
@@ -17,6 +16,8 @@ import tyro
 
 from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import describe
 from scripts.pages.markdown import code_span, escape_markdown, markdown_table, read_cells
 from scripts.publish.readme_measured import measured_figures
@@ -28,7 +29,6 @@ from scripts.stats.formatting import format_number, plural_of_several
 from scripts.stats.intervals import RatioEstimate
 from scripts.studies.sweep.analysis import sweep_points
 
-ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "results/published"
 SHOWN = "shown.json"  # which published set the READMEs show: of CPUs, and of GPUs
 MEASURED = PUBLISHED / "measured"
@@ -203,8 +203,4 @@ def _last_proofs(path: Path) -> pandas.DataFrame:
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main, description=__doc__)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: tyro.cli(main, description=__doc__))

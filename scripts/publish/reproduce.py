@@ -17,7 +17,6 @@ Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129
 import dataclasses
 import os
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from benchmarks.common.config.settings import seed_of_round, settings_hash
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import run_program
 from scripts.runner import allowed_settings, bench, preflight, rounds, run_plan, schedule, worktrees
 from scripts.runner.make_variables import Given, read_variables
 from scripts.sets import compare
@@ -254,11 +253,4 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
 
 
 if __name__ == "__main__":
-    ignore_output_errors()
-    try:
-        sys.exit(tyro.cli(main, description=__doc__))
-    except (UserError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:  # such as a full disk
-        print(f"error: {error.filename or NAME}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
-    sys.exit(2)
+    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes=NAME)

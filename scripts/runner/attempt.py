@@ -25,16 +25,17 @@ from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes, source_version
 from scripts.runner.attempt_row import as_warm_up, known_before
 from scripts.runner.co_tenants import Cores
+from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_status import Ended, judge
 from scripts.runner.telemetry import Sampler
 
 POLL_S, GRACE_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 5.0, 1.0, 12
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,22 +55,13 @@ def main(options: Options, command: list[str]) -> int:
     folder.path.mkdir(parents=True, exist_ok=True)
     if options.skip:
         return skip(options, folder)
-    try:
-        with locked(folder.unrecorded) as unrecorded:
+    with locked(folder.unrecorded) as unrecorded:
+        try:
             code = run(options, command, folder, unrecorded)
-            folder.unrecorded.unlink()
-            return code
-    finally:
-        remove_rendezvous()
-
-
-def remove_rendezvous() -> None:
-    """Remove the files of torchrun's and the ranks' stores, and their folder: launchers/lib.sh made it for this run."""
-    if path := os.environ.get("RENDEZVOUS_DIR"):
-        with contextlib.suppress(OSError):
-            for name in ("ranks", "torchrun"):
-                Path(path, name).unlink(missing_ok=True)
-            os.rmdir(path)
+        finally:
+            remove_rendezvous(options.run_id)
+        folder.unrecorded.unlink()
+        return code
 
 
 def skip(options: Options, folder: RunFolder) -> int:
@@ -269,18 +261,17 @@ def print_tail(log: Path) -> None:
     print(f"        last lines of {log}:", *(f"        | {line[:160]}" for line in lines), sep="\n", file=sys.stderr)
 
 
-if __name__ == "__main__":
-    ignore_output_errors()
-    arguments = sys.argv[1:]
-    split = arguments.index("--") if "--" in arguments else len(arguments)
+def command() -> int:
+    """`main` with the command line, where the words after -- are the run's own."""
+    words = sys.argv[1:]
+    split = words.index("--") if "--" in words else len(words)
     try:
-        sys.exit(main(tyro.cli(Options, args=arguments[:split]), arguments[split + 1 :]))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return main(tyro.cli(Options, args=words[:split]), words[split + 1 :])
     except OSError as error:  # such as a full disk under the log
-        print(
-            f"error: {error.filename or 'the run'}: {error.strerror}; free space, or choose another RESULTS=",
-            file=sys.stderr,
-        )
-        sys.exit(1)
+        remedy = "free space, or choose another RESULTS="
+        print(f"error: {error.filename or 'the run'}: {error.strerror}; {remedy}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    run_program(command)

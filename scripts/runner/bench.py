@@ -15,17 +15,16 @@ every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first 
 import dataclasses
 import importlib
 import os
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import tyro
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.runner import preflight, rounds, run_plan, schedule
 
-STUDIES = Path(__file__).resolve().parents[1] / "studies"
+STUDIES = ROOT / "scripts" / "studies"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,11 +92,4 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], given:
 
 
 if __name__ == "__main__":
-    ignore_output_errors()
-    try:
-        sys.exit(tyro.cli(main, description=__doc__))
-    except (UserError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:  # such as a full disk
-        print(f"error: {error.filename or 'the suite'}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
-    sys.exit(2)
+    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes="the suite")

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
+from benchmarks.common.system.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("published", "README.md")
 LOCKS = (".suite", "logs/*/unrecorded")  # schedule.claimed holds the one, and the attempt of a run the other
 MOST_NAMED = 10

@@ -13,9 +13,9 @@ from pathlib import Path
 from benchmarks.common.store.results import append_csv
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
+from benchmarks.common.system.repository import ROOT
 from scripts.runner import source_version
 
-ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "results" / "measured"
 
 

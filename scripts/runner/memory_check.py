@@ -23,6 +23,7 @@ from benchmarks.common.dist.layout import Split
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner import preflight
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
@@ -194,11 +195,13 @@ def main(options: Options, config: Config) -> int:
     return int(misfits > 0)
 
 
+def command() -> int:
+    """`main` with the command line, where the words after -- are the flags of the configuration."""
+    words = sys.argv[1:]
+    split_at = words.index("--") if "--" in words else len(words)
+    options = tyro.cli(Options, args=words[:split_at], description=__doc__)
+    return main(options, load_config(words[split_at + 1 :]))
+
+
 if __name__ == "__main__":
-    split_at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    try:
-        options = tyro.cli(Options, args=sys.argv[1:split_at], description=__doc__)
-        sys.exit(main(options, load_config(sys.argv[split_at + 1 :])))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command)

@@ -16,10 +16,10 @@ from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
+from benchmarks.common.system.repository import ROOT
 from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
 
-ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
 # What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.

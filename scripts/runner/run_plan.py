@@ -25,6 +25,7 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner import memory_check, preflight
 from scripts.runner.make_variables import Given, read_variables
 from scripts.runner.round_order import places
@@ -282,8 +283,4 @@ def main(strategy: str = "", /) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main, description=__doc__)
-    except (UserError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError, OSError))

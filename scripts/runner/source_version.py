@@ -6,7 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.common.system.repository import ROOT
+
 DIGITS = 12
 READ_WHOLE = 10**7  # bytes; a larger new file, such as a data set that git was not told of, counts by size and time
 

@@ -21,9 +21,9 @@ import yaml
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
 from scripts.runner import source_version
 
-ROOT = Path(__file__).resolve().parents[2]
 # Where Config is defined: today, and before benchmarks/common had folders.
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
 PREFIX = ".worktrees-"  # of the folder in results/, which all nodes of a job see; then the process that made it

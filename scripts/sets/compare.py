@@ -23,6 +23,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import exit_code, run_program
 from scripts.sets.pairs import Comparison, between_sets, find_day_spread, timed_groups, within_set
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.stats.formatting import format_interval, parse_percent, text_table
@@ -172,13 +173,9 @@ def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> in
 
 
 def command(args: list[str] | None = None) -> int:
-    """The command line's exit code; a user's mistake is a line on stderr."""
-    try:
-        return main(tyro.cli(Options, args=args))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    """The exit code of these words of a command line, or of this program's own."""
+    return exit_code(lambda: main(tyro.cli(Options, args=args)))
 
 
 if __name__ == "__main__":
-    sys.exit(command())
+    run_program(command)

@@ -24,6 +24,7 @@ import tyro
 
 from benchmarks.common.store.results import write_json
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.sets.result_set import Group, load_set
 
 # Dense TFLOP/s of one device, without sparsity, from NVIDIA's data sheets; tensor cores accumulate in fp32. In the
@@ -228,8 +229,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options)))

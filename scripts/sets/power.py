@@ -9,7 +9,6 @@ spread of few runs is itself uncertain: the numbers are a guide. Also the rule o
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from scipy.special import chdtri, nctdtrinc
 from tqdm import tqdm
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import exit_code, run_program
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats import critical_values
 from scripts.stats.families import MIN_BLOCK_DF, Sample, find_spread, ratios_of_all_pairs, ratios_to_own_baselines
@@ -153,14 +153,9 @@ def _duration(seconds: float) -> str:
 
 
 def command(args: list[str] | None = None) -> int:
-    """The command line's exit code; a user's mistake is a line on stderr."""
-    try:
-        print("\n".join(report_lines(load_set(tyro.cli(Options, args=args).results))))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """The exit code of these words of a command line, or of this program's own."""
+    return exit_code(lambda: print("\n".join(report_lines(load_set(tyro.cli(Options, args=args).results)))))
 
 
 if __name__ == "__main__":
-    sys.exit(command())
+    run_program(command)

@@ -20,8 +20,8 @@ from pathlib import Path
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 from benchmarks.common.system.gpus import BUILDS, choose_build, query_gpus
+from benchmarks.common.system.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 RECORD = "installed-from"  # in the environment: the words that say what was installed
 UV_WORDS = {
     "index-url": "--default-index",

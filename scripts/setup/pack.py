@@ -13,7 +13,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from benchmarks.common.data.packed import FILE_KIND, VERSION, PackedSource, note
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_no_follow, sync_folder
+from benchmarks.common.system.programs import run_program
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
 
@@ -252,8 +252,4 @@ def flush(file) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Options, description=__doc__))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree
-from pathlib import Path
 
 import numpy
 import pandas
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from support import recorded
+from support import ROOT, recorded
 
 from benchmarks.common.store.results import TABLES, append_rows
 from scripts.charts import bars, throughput
@@ -23,7 +22,6 @@ from scripts.charts.plot import Options, command, draw, main, summary_table
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import Estimate
 
-ROOT = Path(__file__).parents[2]
 COMMON = {
     "schema": 1,
     "arch": "resnet18",

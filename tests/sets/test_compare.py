@@ -3,17 +3,15 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
 import pytest
-from support import recorded, run_strategy
+from support import ROOT, recorded, run_strategy
 
 from benchmarks.common.store.results import append_rows
 from scripts.sets.compare import command
 
-ROOT = Path(__file__).parents[2]
 SAME_DAY = ("--day-sd", "0%")  # the generator has no weather
 
 

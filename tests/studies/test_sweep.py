@@ -399,7 +399,10 @@ def test_efficiency_intervals_widen_with_the_noise_of_both_points(tmp_path):
     for ranks, speed in ((1, 100), (2, 170)):
         add_runs(tmp_path, "ddp", speed, noise=0.05, world_size=ranks, options="")
     _, point = scaling_points(load_set(tmp_path), "ddp")["strong"]
-    assert point.low < point.efficiency < point.high and point.high / point.low > 1.05
+    assert (
+        point.efficiency_low < point.efficiency < point.efficiency_high
+        and point.efficiency_high / point.efficiency_low > 1.05
+    )
 
 
 def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):

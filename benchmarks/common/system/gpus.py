@@ -18,10 +18,10 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
 
 NVIDIA_SMI_TIMEOUT_S = 20
 DEVICES = Path("/dev")
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)

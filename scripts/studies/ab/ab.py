@@ -28,7 +28,7 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import run_program
 from scripts.runner import preflight, run_plan, schedule, source_version
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
@@ -248,11 +248,4 @@ def verdict(step: SequentialResult, sitting: Sitting, results: Path, limit: floa
 
 
 if __name__ == "__main__":
-    ignore_output_errors()
-    try:
-        sys.exit(tyro.cli(main, description=__doc__))
-    except (UserError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:  # such as a full disk
-        print(f"error: {error.filename or 'ab'}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
-    sys.exit(2)
+    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes="ab")

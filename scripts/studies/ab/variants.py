@@ -19,11 +19,11 @@ from pathlib import Path
 from benchmarks.common.config.config import FIELDS, Config, load_config
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
 from scripts.runner import source_version, worktrees
 from scripts.runner.make_variables import Given
 from scripts.runner.run_plan import python
 
-ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("commit", "tree", "flags", "config", "python")
 
 

@@ -1,13 +1,15 @@
-"""The plan of `make ablate`: a strategy's baseline, each option of one table by itself, and all of them together.
+"""The plan of `make ablate`: a strategy's baseline, each option by itself, and all options together.
 
     STRATEGY=ddp launchers/all.sh ablation         # or: make ablate
 
-The table is OPTIONS in scripts/studies/ablation/analysis.py. What cannot run here is a skipped row with its reason.
+The options are OPTIONS in scripts/studies/ablation/analysis.py. An option that cannot run here becomes a skipped row
+with its reason.
 """
 
 import dataclasses
+from typing import Any
 
-from benchmarks.common.config.config import FIELDS, Config, load_config
+from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.packed import pack_path
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
@@ -17,11 +19,12 @@ from scripts.runner import preflight
 from scripts.runner.make_variables import Given
 from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Run, in_rounds, make_run
-from scripts.studies.ablation.analysis import OPTIONS, SHARE, TOGETHER, Option, fields_of
+from scripts.studies.ablation.analysis import ALL_TOGETHER, CORES_OVER_RANKS, OPTIONS, Option, requested_fields
 
 
 def plan_runs(given: Given) -> list[Run]:
-    """STRATEGY with no option, each, and all that can run here, REPEATS times. Raises UserError."""
+    """STRATEGY without options, with each option, and with all that can run here, REPEATS times. Raises UserError for a
+    variable that is missing or wrong."""
     if not given.strategy:
         raise UserError("STRATEGY is not set; for example: make ablate STRATEGY=ddp")
     strategy, config = preflight.only(given.strategy), load_config(given.flags)
@@ -30,28 +33,33 @@ def plan_runs(given: Given) -> list[Run]:
     preflight.check_ranks([config], [given.ranks_here])
     why_not = {option.name: missing(option, config, given.ranks_here) for option in OPTIONS}
     able = [option for option in OPTIONS if not why_not[option.name]]
-    points = [("", [])] + [(option.name, [option]) for option in OPTIONS] + [(TOGETHER, able)]
+    combinations: list[tuple[str, list[Option]]] = [("", [])]
+    combinations += [(option.name, [option]) for option in OPTIONS]
+    combinations.append((ALL_TOGETHER, able))
 
-    def make(number: int, name: str, options: list[Option]) -> Run:
-        fields = fields_of(options) | ({"loader": "synthetic"} if config.loader == "synthetic" else {})
+    def make(round_number: int, name: str, options: list[Option]) -> Run:
+        fields: dict[str, Any] = requested_fields(options)
+        if config.loader == "synthetic":
+            fields["loader"] = "synthetic"
         threads = fields.pop("threads_per_rank")
-        own = dataclasses.replace(config, **{key: value for key, value in fields.items() if key in FIELDS})
-        threads = machine.threads_per_rank(given.ranks_here) if threads == SHARE else threads
-        run = make_run(given, strategy, number, own, threads=threads, flags=given.args, num_seeds=given.num_seeds)
+        if threads == CORES_OVER_RANKS:
+            threads = machine.threads_per_rank(given.ranks_here)
+        own = dataclasses.replace(config, **fields)
+        run = make_run(given, strategy, round_number, own, threads=threads, flags=given.args, num_seeds=given.num_seeds)
         short = timed_part(run.config, run.asked["fingerprint"], run.asked["ranks"])
         variables = run.variables | {"SKIP": why_not.get(name, "")}
         return dataclasses.replace(run, config=short, asked=run.asked | dataclasses.asdict(short), variables=variables)
 
-    def of_round(number: int) -> list[Run]:
-        runs = [make(number, *point) for point in points]
-        # an option that comes to what the baseline has, such as a core's threads, is no run
+    def of_round(round_number: int) -> list[Run]:
+        runs = [make(round_number, name, options) for name, options in combinations]
+        # an option that changes nothing here, such as one thread per rank where a rank has one core, is no run
         return [run for place, run in enumerate(runs) if run.key not in {other.key for other in runs[:place]}]
 
     return in_rounds(given, of_round)
 
 
 def missing(option: Option, config: Config, ranks_here: int) -> str:
-    """What the option needs and is not here, with the remedy; empty where it can run."""
+    """What the option needs and this machine or run does not have, with the remedy; '' where the option can run."""
     if option.needs in ("cuda", "copies") and not machine.num_gpus():
         return "needs a GPU"
     if option.needs in ("files", "pack", "copies") and config.loader == "synthetic":

@@ -1,9 +1,9 @@
-"""The ablation in the report: a chart of what each option is worth, for every strategy that was studied."""
+"""The ablation in the report: a chart of the ratio of each option, for every strategy that was studied."""
 
 from matplotlib.figure import Figure
 
 from scripts.pages.study_sections import StudySection, StudySets
-from scripts.studies.ablation.analysis import points_of, studied
+from scripts.studies.ablation.analysis import option_results, studied_strategies
 from scripts.studies.ablation.chart import ablate_chart
 
 FOLDER = "ablation"
@@ -14,8 +14,8 @@ def figures(sets: StudySets) -> dict[str, Figure]:
     if results is None:
         return {}
     return {
-        f"ablate_{strategy}": ablate_chart(results, strategy, points_of(results, strategy))
-        for strategy in studied(results)
+        f"ablate_{strategy}": ablate_chart(results, strategy, option_results(results, strategy))
+        for strategy in studied_strategies(results)
     }
 
 

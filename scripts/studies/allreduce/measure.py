@@ -25,6 +25,7 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import save_chart
 from scripts.runner.launch_ranks import environment, horovodrun
 from scripts.runner.measured_figures import add_rows
@@ -187,8 +188,4 @@ def this_device() -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

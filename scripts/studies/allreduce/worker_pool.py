@@ -16,9 +16,8 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
 from scripts.runner.launch_ranks import environment
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def main_command(module: str) -> list[str]:

@@ -7,7 +7,6 @@ Reads loaders.csv and costs.csv of the folder and writes loaders.png and .svg be
 
 import dataclasses
 import io
-import sys
 from pathlib import Path
 
 import pandas
@@ -18,6 +17,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import COLORS, footnote, save_chart
 from scripts.sets.safe_names import LIMIT_BYTES, refuse_links
 from scripts.stats.formatting import format_number
@@ -127,8 +127,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Options))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -29,6 +29,7 @@ from benchmarks.common.dist.devices import device_name
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_cores
+from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import save_chart
 from scripts.runner.measured_figures import origin
 from scripts.runner.preflight import check_data
@@ -188,8 +189,4 @@ def times(name: str, prefix: str, windows: list, others: list | None) -> dict[st
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

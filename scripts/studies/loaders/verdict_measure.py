@@ -10,7 +10,6 @@ has the verdict. Images a second a core: over the CPU seconds that this process 
 
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from benchmarks.common.config.config import Config, load_config, resolve_global_
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner import preflight, run_plan
 from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, WHATS, rates, verdict
@@ -148,14 +148,15 @@ def cpu_s(process) -> float:
     return sum(one.user + one.system for one in times) + own.children_user + own.children_system
 
 
+def command() -> None:
+    """`main` with the command line, which has the flags of a configuration, too."""
+    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    if options.results and not options.results.is_dir():
+        raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
+    os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
+    config = resolve_global_batch(load_config(flags or run_plan.read_variables().flags), num_devices=1)
+    main(config, options.results)
+
+
 if __name__ == "__main__":
-    try:
-        options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-        if options.results and not options.results.is_dir():
-            raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
-        os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-        config = resolve_global_batch(load_config(flags or run_plan.read_variables().flags), num_devices=1)
-        main(config, options.results)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command)

@@ -14,7 +14,6 @@ import io
 import itertools
 import math
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from benchmarks.common.data.decode import AUTO_DECODERS, import_problem, resolve
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner import run_plan
 from scripts.setup import pack
 from scripts.stats.formatting import format_number, plural
@@ -140,10 +140,11 @@ def _rate(estimate: Estimate) -> str:
     return f"{format_number(estimate.value)}{within} images/s (n = {plural(estimate.num_windows, 'window')})"
 
 
+def command() -> None:
+    """`main` with the command line, which has the flags of a configuration, too."""
+    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    main(options, load_config(flags or run_plan.read_variables().flags))
+
+
 if __name__ == "__main__":
-    try:
-        options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-        main(options, load_config(flags or run_plan.read_variables().flags))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command)

@@ -31,6 +31,8 @@ from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.runner.launch_ranks import environment, horovodrun, torchrun
 from scripts.runner.make_variables import Given, read_variables
@@ -40,7 +42,6 @@ from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_of, est
 from scripts.studies.peers.chart import peers_chart
 from scripts.studies.peers.repeated_images import long_enough
 
-ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 600.0  # of a launch, where neither TIMEOUT nor the configuration says
 
 
@@ -225,8 +226,4 @@ if __name__ == "__main__":
 
         rank(sys.argv[2], sys.argv[3:])
         sys.exit()
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

@@ -31,11 +31,12 @@ from tqdm import tqdm
 from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.runner.launch_ranks import environment, torchrun
 from scripts.runner.measured_figures import add_rows
 from scripts.studies.peers.repeated_images import long_enough
 
-ROOT = Path(__file__).resolve().parents[3]
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
 SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
 NUM_EMPTY_WINDOWS = 1000
@@ -242,8 +243,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
         rank(sys.argv[2], sys.argv[3:])
         sys.exit()
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

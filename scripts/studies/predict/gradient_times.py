@@ -9,7 +9,6 @@ field. Without either, Make's variables CONFIG and ARGS count.
 
 import dataclasses
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from benchmarks.common.model.stages import cut_stages, trace
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.system.programs import run_program
 from benchmarks.common.train.clock import Clock
 from scripts.runner.make_variables import read_variables
 from scripts.runner.measured_figures import add_rows
@@ -167,14 +167,15 @@ def baseline_config(results: Path) -> Config:
     return Config(**fields)
 
 
+def command() -> None:
+    """`main` with the command line, which has the flags of a configuration, too."""
+    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    if options.results is not None and not flags:
+        config = baseline_config(options.results)
+    else:
+        config = load_config(flags or read_variables().flags)
+    main(options, config)
+
+
 if __name__ == "__main__":
-    try:
-        options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-        if options.results is not None and not flags:
-            config = baseline_config(options.results)
-        else:
-            config = load_config(flags or read_variables().flags)
-        main(options, config)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command)

@@ -15,7 +15,6 @@ import dataclasses
 import json
 import os
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner.measured_figures import add_rows
 from scripts.runner.preflight import check_data
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
@@ -244,8 +244,4 @@ def measure_sweep(pool: WorkerPool) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

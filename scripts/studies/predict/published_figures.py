@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.system.repository import ROOT
 from scripts.stats.formatting import text_table
 from scripts.studies.allreduce.uncertain_value import UncertainValue, approximate, exact, summarize_draws
 from scripts.studies.predict.machine_models import (
@@ -26,7 +27,7 @@ from scripts.studies.predict.machine_models import (
 from scripts.studies.predict.step_model import StrategyOptions, ddp
 from scripts.studies.predict.timeline import Gradient
 
-RESNET50 = Path(__file__).resolve().parents[3] / "results/published/measured/gradients.csv"  # ResNet-50, 224 px
+RESNET50 = ROOT / "results/published/measured/gradients.csv"  # ResNet-50, 224 px
 PCIE_OVER_SXM = 14.0 / 15.7  # fp32 TFLOP/s of V100 PCIe and SXM2 (NVIDIA, V100 data sheet, 2020)
 RESNET50_OVER_RESNET18 = 4.09 / 1.81  # multiply-adds of a 224 px image, 10^9 (torchvision's table of models)
 ONE_NODE = UncertainLink(NETWORK_LATENCY_S, exact(1.0))  # the link between nodes, where there is one node only

@@ -13,7 +13,6 @@ import csv
 import dataclasses
 import io
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +25,7 @@ from matplotlib.lines import Line2D
 from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_gpus
+from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import (
     LINE_COLORS,
     LINES,
@@ -220,8 +220,4 @@ def _draw_strategy(axes: Axes, number: int, rows: Sequence[Row]) -> Line2D:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

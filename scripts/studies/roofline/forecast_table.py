@@ -9,11 +9,12 @@ forecast until a row of the set measures it. Needs no torch.
 import csv
 from pathlib import Path
 
+from benchmarks.common.system.repository import ROOT
 from scripts.sets.result_set import Group, ResultSet
 from scripts.stats.formatting import format_interval, format_number
 from scripts.studies.roofline.analysis import GPUS
 
-FORECAST = Path(__file__).resolve().parents[3] / "results/published/measured/forecast.csv"
+FORECAST = ROOT / "results/published/measured/forecast.csv"
 HEADER = (
     "GPU", "precision", "compute roof", "bandwidth roof", "layer roof", "layer roof, fused", "forecast",
     "published by NVIDIA", "measured here",

@@ -17,7 +17,6 @@ import importlib
 import io
 import os
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner import preflight
 from scripts.sets.device_use import peak_tflops
 from scripts.sets.result_set import BASELINE
@@ -188,11 +187,12 @@ def main(options: Options, config: Config) -> int:
     return 0
 
 
+def command() -> int:
+    """`main` with the command line, which has the flags of a configuration, too."""
+    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
+    return main(options, load_config(flags if "--loader" in flags else ["--loader", "synthetic", *flags]))
+
+
 if __name__ == "__main__":
-    try:
-        options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-        os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-        sys.exit(main(options, load_config(flags if "--loader" in flags else ["--loader", "synthetic", *flags])))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command)

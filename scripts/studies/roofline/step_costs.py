@@ -10,7 +10,6 @@ inside its neighbour's kernel. A layer takes the longer of computing and moving;
 import collections
 import dataclasses
 import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner.measured_figures import add_rows
 from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_table
 
@@ -205,8 +205,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

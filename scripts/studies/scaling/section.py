@@ -1,5 +1,6 @@
 """The scaling study in the report: a chart of each strategy, and the command that measures it again."""
 
+import functools
 import os
 from pathlib import Path
 
@@ -9,19 +10,17 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.system import machine
 from scripts.pages.study_sections import Measurement, StudyCommand, StudySection, StudySets, points_or_warning
 from scripts.sets.result_set import ResultSet
-from scripts.studies.scaling.analysis import Point, scaling_points
+from scripts.studies.scaling.analysis import ScalingPoint, scaling_points
 from scripts.studies.scaling.chart import scaling_chart
 
 FOLDERS = ("scaling", "sweeps")
-MAX_RANKS_ON_CPU = (
-    8  # of a study that nobody chose: three points or more where there are cores, and batches of some images
-)
+MAX_RANKS_ON_CPU = 8  # of a study that nobody chose: three points or more, and batches of some images
 
 
-def scaled_strategies(results: ResultSet) -> dict[str, dict[str, list[Point]]]:
+def scaled_strategies(results: ResultSet) -> dict[str, dict[str, list[ScalingPoint]]]:
     """Strong and weak scaling of every strategy that ran on several numbers of ranks."""
     strategies = dict.fromkeys(group.strategy for group in results.groups)
-    found = {name: points_or_warning(lambda name=name: scaling_points(results, name)) for name in strategies}
+    found = {name: points_or_warning(functools.partial(scaling_points, results, name)) for name in strategies}
     return {name: modes for name, modes in found.items() if modes}
 
 

@@ -1,5 +1,7 @@
 """The sweeps in the report: a chart of each, and the command that measures it again."""
 
+import functools
+
 from matplotlib.figure import Figure
 
 from scripts.pages.study_sections import StudyCommand, StudySection, StudySets, points_or_warning
@@ -16,7 +18,7 @@ def sweeps(results: ResultSet) -> dict[tuple[str, str], dict[str, Group]]:
     rows = read_whole_rows(results.path / "sweep.csv")
     names = dict.fromkeys((row.get("strategy", ""), row.get("key", "")) for row in rows)
     found = {
-        (strategy, key): points_or_warning(lambda strategy=strategy, key=key: sweep_points(results, strategy, key))
+        (strategy, key): points_or_warning(functools.partial(sweep_points, results, strategy, key))
         for strategy, key in names
     }
     return {name: points for name, points in found.items() if points and len(points) > 1}
