@@ -16,7 +16,7 @@ PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
 export PYTHON
 STRATEGY_NAME=$(basename "$0" .sh)
-unset RENDEZVOUS_FILE RENDEZVOUS_DIR # of a run around this one
+unset RENDEZVOUS_FILE # of a run around this one
 
 if [ -z "${RUN_ID:-}" ]; then
   told=$("$PYTHON" -m scripts.runner.run_plan "$STRATEGY_NAME") || exit 2
@@ -71,10 +71,9 @@ use_file_stores() { # fills FILE_STORE, torchrun's flags for it
   over_loopback
   local folder=$RESULTS/logs/$RUN_ID
   # torchrun unpickles its store, so whoever can replace the file can run commands. Members of a group often can write to
-  # RESULTS, but nobody else can rename what lies in /tmp. The attempt removes the folder. A container may not have /tmp.
+  # RESULTS, but nobody else can rename what lies in /tmp. remove_rendezvous removes the folder. A container may not have /tmp.
   if [ -z "${CONTAINER:-}" ]; then
-    folder=$(mktemp -d "${TMPDIR:-/tmp}/ranks.XXXXXXXX")
-    export RENDEZVOUS_DIR=$folder
+    folder=$(mktemp -d "${TMPDIR:-/tmp}/ranks.$RUN_ID.XXXXXXXX")
   fi
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$folder/ranks
   FILE_STORE=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$folder/torchrun")

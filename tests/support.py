@@ -128,8 +128,9 @@ def after(words: list[str], flag: str) -> str:
 
 
 def hear_sigint() -> None:
-    """For preexec_fn: a shell that was started deaf to SIGINT, as background jobs are, cannot trap it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """For preexec_fn: a shell that was started deaf to a signal, as background jobs and nohup are, cannot trap it."""
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:

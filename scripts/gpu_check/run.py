@@ -175,7 +175,7 @@ def make_report(results: Path, limit_s: float) -> bool:
     """The report of the set of what was timed, as far as anything was; returns whether it was written."""
     if not (results / "runs.csv").exists():
         return False
-    command = [python(), "-m", "scripts.pages.page", "--results", results]
+    command = [python(), "-m", "scripts.pages.page", "--results", str(results)]
     try:
         return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=limit_s).returncode == 0
     except subprocess.TimeoutExpired:

@@ -31,6 +31,7 @@ from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes, source_version
 from scripts.runner.attempt_row import as_warm_up, known_before
 from scripts.runner.co_tenants import Cores
+from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_status import Ended, judge
 from scripts.runner.telemetry import Sampler
 
@@ -54,22 +55,13 @@ def main(options: Options, command: list[str]) -> int:
     folder.path.mkdir(parents=True, exist_ok=True)
     if options.skip:
         return skip(options, folder)
-    try:
-        with locked(folder.unrecorded) as unrecorded:
+    with locked(folder.unrecorded) as unrecorded:
+        try:
             code = run(options, command, folder, unrecorded)
-            folder.unrecorded.unlink()
-            return code
-    finally:
-        remove_rendezvous()
-
-
-def remove_rendezvous() -> None:
-    """Remove the files of torchrun's and the ranks' stores, and their folder: launchers/lib.sh made it for this run."""
-    if path := os.environ.get("RENDEZVOUS_DIR"):
-        with contextlib.suppress(OSError):
-            for name in ("ranks", "torchrun"):
-                Path(path, name).unlink(missing_ok=True)
-            os.rmdir(path)
+        finally:
+            remove_rendezvous(options.run_id)
+        folder.unrecorded.unlink()
+        return code
 
 
 def skip(options: Options, folder: RunFolder) -> int:

@@ -31,6 +31,7 @@ from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwa
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import processes
 from scripts.runner.attempt_row import as_warm_up, known_before
+from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run, begin, python
 
 GRACE_S = 5.0
@@ -132,6 +133,7 @@ def start(
 def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: int) -> None:
     """End what is left of a run whose launcher or attempt failed, and write its row, unless that has done so itself."""
     processes.end_all(folder.path, GRACE_S)
+    remove_rendezvous(folder.run_id)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
     row = known_before(folder, run.strategy, run.round, run.asked, told)
@@ -190,6 +192,7 @@ def record_lost(results: Path) -> None:
             locked(path, limit_s=0),
         ):  # a living attempt keeps the lock of its own run
             processes.end_all(folder.path, GRACE_S)
+            remove_rendezvous(folder.run_id)
             if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
                 append_rows(folder.results, "runs", [lost_row(folder)])
             path.unlink()

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from pathlib import Path
@@ -120,6 +121,19 @@ def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_sui
     assert (row["run_id"], row["status"], row["images_per_s"]) == (folder.run_id, "ok", 1.0)
     (settings,) = read_table(tmp_path, "settings").to_dict("records")
     assert (settings["settings"], bool(settings["met"])) == (row["settings"], True)
+
+
+def test_the_next_suite_removes_the_rendezvous_folder_of_a_lost_run(tmp_path, monkeypatch):
+    """Protects /tmp from a folder for each killed suite. Mutant: record_lost without remove_rendezvous."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    folder = folder_of(tmp_path)
+    folder.unrecorded.touch()
+    own, other = (tmp_path / "temporary" / f"ranks.{name}.abcd1234" for name in (folder.run_id, "ddp-9-000000"))
+    for path in (own, other):
+        path.mkdir(parents=True)
+        (path / "torchrun").touch()
+    schedule.record_lost(tmp_path)
+    assert not own.exists() and other.exists()
 
 
 def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
