@@ -105,8 +105,8 @@ EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
         ),
         "scripts/proof/reference_images.py": lambda folder: insert_before(
             folder / "scripts/proof/reference_images.py",
-            '    "torchcodec": by_torchcodec,',
-            '    "new_decoder": by_nvimgcodec,\n',
+            '    "torchcodec": decode_by_torchcodec,',
+            '    "new_decoder": decode_by_nvimgcodec,\n',
         ),
     },
     "To add a configuration field": {
