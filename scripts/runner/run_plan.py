@@ -220,7 +220,7 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     if not rows.settings.isin(asked).all():  # settings.csv is gone or cut; the runs' own files may tell, as in analyses
         found, _ = identities_of_runs(results, rows, settings)
         told = zip(rows.settings, found, strict=True)
-        asked = {name: settings_hash(each.asked) for name, each in told if name and each.recorded} | asked
+        asked = {name: settings_hash(each.requested) for name, each in told if name and each.recorded} | asked
     unknown = [row.run_id for row in rows.itertuples() if row.settings not in asked]
     if unknown:
         print(
