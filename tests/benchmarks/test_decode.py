@@ -313,12 +313,6 @@ print("still heard", file=sys.stderr)
     assert done.stdout == "([0], [], 0)\n" and done.stderr == "still heard\n"
 
 
-def test_a_class_that_train_lacks_is_refused(tiny_data):
-    source = FolderSource(tiny_data / "val")
-    with pytest.raises(UserError, match="train/ lacks"):
-        ImageDataset(source, lambda: None, 32, 0, source.classes[1:])
-
-
 def test_threads_do_not_share_a_decoder():
     """Protects from nvimgcodec's `Broken promise`: its decoders are for one thread at a time."""
     if import_problem("nvimgcodec"):
