@@ -18,6 +18,7 @@ from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.judges import Ended, Verdict
 from scripts.runner import processes, run_plan, schedule
+from scripts.runner.make_variables import read_variables
 
 GRACE_S, KILLED_S = 12.0, 5.0
 OVERTIME_S = 20.0  # after the deadline, for what began before it
@@ -71,13 +72,13 @@ class Running:
         has_own_set = self.check.results != self.state.results
         if not paths and self.sent and has_own_set:  # as a proof has, which would have ended them by itself
             paths = [path.resolve() for path in self.check.results.rglob("logs/*")]
-        num_left = sum(len(processes.of_run(path)) for path in paths)
+        num_left = sum(len(processes.processes_of_run(path)) for path in paths)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGTERM)
         for path in paths:
-            processes.end_all(path, schedule.GRACE_S)
+            processes.end_processes(path, schedule.GRACE_S)
         if self.run and self.child.returncode:
-            schedule.bury(self.run, self.folder, self.child.returncode, self.told, 0)
+            schedule.record_failed_launcher(self.run, self.folder, self.child.returncode, self.told, 0)
         return num_left
 
     def verdict(self) -> Verdict | None:
@@ -103,19 +104,19 @@ def begin(check: Check):
     run = planned(check)
     check.results.mkdir(parents=True, exist_ok=True)
     if check.timed:
-        (run,) = run_plan.fitted([run])
-    return run, *run_plan.begin(run, check.results)
+        (run,) = run_plan.skip_what_does_not_fit([run])
+    return run, *run_plan.create_run_folder(run, check.results)
 
 
 def planned(check: Check) -> run_plan.Run:
     """The run of a check's command, as its launcher would plan it. Raises UserError where it would refuse it."""
-    given = run_plan.read_variables()
+    variables = read_variables()
     flags = ["--config", check.variables["CONFIG"]]
     flags += ["--data", os.environ["DATA"]] if os.environ.get("DATA") else []
     args = check.variables["ARGS"]
-    ranks = int(check.variables.get("NPROC") or given.ranks_here)
+    ranks = int(check.variables.get("NPROC") or variables.ranks_here)
     return run_plan.make_run(
-        dataclasses.replace(given, args=args, ranks_here=ranks),
+        dataclasses.replace(variables, args=args, ranks_here=ranks),
         launcher_of(check).stem,
         1,
         load_config([*flags, *args.split()]),

@@ -16,8 +16,9 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
-from scripts.runner.allowed_settings import shown, why_not
-from scripts.runner.run_plan import Given, Run, make_run
+from scripts.runner.allowed_settings import short_repr, why_not_allowed
+from scripts.runner.make_variables import MakeVariables
+from scripts.runner.run_plan import Run, make_run
 from scripts.sets.safe_names import SAFE_NAME
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
@@ -48,7 +49,7 @@ def at_proof(config: Config, num_steps: int, *, exact: bool) -> Config:
 def step_by_step(run: Run) -> Run:
     """The proof of a run that rounds otherwise than the reference, although its sums have one order."""
     config = at_proof(run.config, run.config.epochs * run.config.steps, exact=False)
-    return dataclasses.replace(run, config=config, asked=run.asked | dataclasses.asdict(config))
+    return dataclasses.replace(run, config=config, requested=run.requested | dataclasses.asdict(config))
 
 
 def sums_have_one_order(ranks: int) -> bool:
@@ -63,13 +64,13 @@ def not_read(loader: str, pack: str) -> str:
     return "" if loader == "folder" else f"loader {loader}"
 
 
-def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
+def of_set(variables: MakeVariables, results: Path, num_steps: int) -> list[Run]:
     """A proof for each strategy and setting with ok runs in the set.
 
     Says on stderr which it cannot prove. Raises UserError where they cannot be run here, or DATA holds other images.
     """
     runs = read_table(results, "runs")
-    ok = runs[(runs.status == "ok") & runs.strategy.isin(preflight.chosen(given.strategies))]
+    ok = runs[(runs.status == "ok") & runs.strategy.isin(preflight.parse_strategies(variables.strategies))]
     found = {}
     for run_id in ok.run_id:
         try:
@@ -84,7 +85,7 @@ def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
             warn(f"{settings['asked']['strategy']} with {unread} is not proved: no reference reads its images")
         else:
             check_place(results, settings)
-            proofs.append(_of_asked(given, results, settings["asked"], num_steps))
+            proofs.append(_of_asked(variables, results, settings["asked"], num_steps))
     return _once(proofs)
 
 
@@ -92,11 +93,11 @@ def _settings_of(results: Path, run_id: str) -> dict:
     """settings.json of a run. Raises UserError where there is none, or where its values may not start a run: the set
     may come from somebody else."""
     if not SAFE_NAME.fullmatch(run_id):
-        raise UserError(f"{results} has a run_id {shown(run_id)}, which is no name of a folder")
+        raise UserError(f"{results} has a run_id {short_repr(run_id)}, which is no name of a folder")
     settings = RunFolder(results / "logs" / run_id).settings()
     asked, met = settings["asked"], settings.get("met") or {}
     lacking = [name for name in ("strategy", "ranks", "nodes", "threads_per_rank", "fingerprint") if name not in asked]
-    why = f"it lacks {lacking[0]}" if lacking else why_not(asked, met)
+    why = f"it lacks {lacking[0]}" if lacking else why_not_allowed(asked, met)
     if why or asked["strategy"] not in preflight.all_strategies():
         raise UserError(f"{results}, {run_id}: its settings.json cannot be run: {why or 'no such strategy'}")
     return settings
@@ -116,34 +117,34 @@ def check_place(results: Path, settings: dict) -> None:
         )
 
 
-def _of_asked(given: Given, results: Path, asked: dict, num_steps: int) -> Run:
+def _of_asked(variables: MakeVariables, results: Path, asked: dict, num_steps: int) -> Run:
     config = Config(**{name: asked[name] for name in FIELDS if name in asked})
     config = dataclasses.replace(config, data=os.environ.get("DATA") or config.data)
-    run = _proof(given, asked["strategy"], config, asked["ranks"] // asked["nodes"], num_steps)
-    if run.asked["fingerprint"] != asked["fingerprint"]:
+    run = _proof(variables, asked["strategy"], config, asked["ranks"] // asked["nodes"], num_steps)
+    if run.requested["fingerprint"] != asked["fingerprint"]:
         raise UserError(
-            f"{config.data} (fingerprint {run.asked['fingerprint']}) proves other images than {results} was measured "
-            f"with ({asked['fingerprint']}); set DATA to these"
+            f"{config.data} (fingerprint {run.requested['fingerprint']}) proves other images than {results} was "
+            f"measured with ({asked['fingerprint']}); set DATA to these"
         )
     return run
 
 
-def of_variables(given: Given, num_steps: int) -> list[Run]:
+def of_variables(variables: MakeVariables, num_steps: int) -> list[Run]:
     """A proof for each strategy that bench-all would run with the same variables."""
-    config = load_config(given.flags)
+    config = load_config(variables.flags)
     if unread := not_read(config.loader, config.pack):
         raise UserError(f"no reference reads the images of {unread}; leave --loader out")
-    preflight.check_ranks([config], [given.ranks_here])
-    strategies = preflight.chosen(given.strategies)
-    return _once(_proof(given, name, config, given.ranks_here, num_steps) for name in strategies)
+    preflight.check_ranks([config], [variables.ranks_here])
+    strategies = preflight.parse_strategies(variables.strategies)
+    return _once(_proof(variables, name, config, variables.ranks_here, num_steps) for name in strategies)
 
 
-def _proof(given: Given, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
+def _proof(variables: MakeVariables, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
     if config.loader == "packed":
         preflight.check_data(config.data)  # the reference reads the files
     exact = sums_have_one_order(preflight.ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
-    run = make_run(given, strategy, 1, at_proof(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1)
+    run = make_run(variables, strategy, 1, at_proof(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1)
     return dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"})
 
 
@@ -156,7 +157,7 @@ def not_proved(runs: list[Run], results: Path) -> list[Run]:
     rows = read_table(results, "equivalence")
     asked = (json.loads(cell) for cell in rows[rows.verdict == "ok"].asked if cell)
     proved = {settings_hash(half) for half in asked}
-    return [run for run in runs if settings_hash(run.asked) not in proved]
+    return [run for run in runs if settings_hash(run.requested) not in proved]
 
 
 def warn(text: str) -> None:

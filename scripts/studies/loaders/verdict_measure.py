@@ -23,7 +23,8 @@ from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.runner import preflight, run_plan
+from scripts.runner import preflight
+from scripts.runner.make_variables import read_variables
 from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, WHATS, rates, verdict
 
@@ -40,7 +41,7 @@ class Options:
 
 def main(config: Config, results: Path | None) -> None:
     if results:
-        if why := preflight.why_published(results):
+        if why := preflight.why_not_writable(results):
             raise UserError(why)
         check_alike(config, results)
     rows = measure(config)
@@ -154,7 +155,7 @@ def command() -> None:
     if options.results and not options.results.is_dir():
         raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-    config = resolve_global_batch(load_config(flags or run_plan.read_variables().flags), num_devices=1)
+    config = resolve_global_batch(load_config(flags or read_variables().flags), num_devices=1)
     main(config, options.results)
 
 

@@ -27,7 +27,7 @@ from benchmarks.common.data.listing import list_images
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.runner import run_plan
+from scripts.runner.make_variables import read_variables
 from scripts.setup import pack
 from scripts.stats.formatting import format_number, plural
 from scripts.stats.intervals import Estimate, run_interval
@@ -143,7 +143,7 @@ def _rate(estimate: Estimate) -> str:
 def command() -> None:
     """`main` with the command line, which has the flags of a configuration, too."""
     options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-    main(options, load_config(flags or run_plan.read_variables().flags))
+    main(options, load_config(flags or read_variables().flags))
 
 
 if __name__ == "__main__":
