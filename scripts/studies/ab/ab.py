@@ -10,7 +10,8 @@ the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RES
 and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
 Exit code: 0; 1 where a variant's run fails, or with FAIL_OVER where B is slower by more than that with confidence; 2
-for a mistake, and with FAIL_OVER where that is not decided; 129, 130, 131 or 143 after a signal. The last line says which.
+for a mistake, and with FAIL_OVER where that is not decided; 129, 130, 131 or 143 after a signal. The last line says
+which.
 """
 
 import dataclasses
