@@ -111,7 +111,7 @@ compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; with
 	@"$$PYTHON" -m scripts.sets.compare --a "$${A:-results/latest}" $${B:+--b "$$B"} \
 	  $${FAIL_OVER:+--fail-over "$$FAIL_OVER"} $$ARGS
 
-ab: setup data ## is B faster than A, in one sitting? A=HEAD~1 B=tree: [FAIL_OVER=5%]; also flags:..., config:FILE, python:PATH
+ab: setup data ## is B faster than A, in one session? A=HEAD~1 B=tree: [FAIL_OVER=5%]; also flags:..., config:FILE, python:PATH
 	@STRATEGY="$${STRATEGY:-ddp}" "$$PYTHON" -m scripts.studies.ab.ab
 
 roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FLOPs and bytes of a step; ARGS="--layers"

@@ -36,7 +36,7 @@ def measured_noise() -> tuple[float, float]:
 BETWEEN_RUNS, WITHIN_RUN = measured_noise()
 
 Noise = Callable[[numpy.random.Generator, int, int], numpy.ndarray]
-"""Noise of log throughput, float64 [strategies, rounds], of one sitting. Order in a round is random."""
+"""Noise of log throughput, float64 [strategies, rounds], of one session. Order in a round is random."""
 
 
 def gaussian(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
@@ -64,7 +64,7 @@ def bimodal(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.
 
 
 def drift(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    """The machine gets 10 % slower over the sitting, and wanders by 1 % from run to run."""
+    """The machine gets 10 % slower over the session, and wanders by 1 % from run to run."""
     num_runs = strategies * rounds
     path = numpy.cumsum(0.01 * rng.normal(size=num_runs)) - 0.1 * numpy.arange(num_runs) / num_runs
     shuffled = rng.permuted(path.reshape(rounds, strategies), axis=1)

@@ -2,14 +2,14 @@
 
     python -m scripts.gpu_check.run --list
 
-Each check is a claim, a command that a person can type, and a judge of what came of it. What is timed runs alone;
-what is not, several at once.
+Each check is a claim, a command that a person can type, and a function that finds the verdict. Timed checks run alone;
+the others several at once.
 """
 
 import dataclasses
 from pathlib import Path
 
-from scripts.gpu_check import judges, timed_checks
+from scripts.gpu_check import timed_checks, verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
 from scripts.runner.preflight import all_strategies, is_mixed
 from scripts.runner.run_plan import interpreter_path
@@ -45,7 +45,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             "environment",
             "the interpreter, its libraries and the device can be described",
             environment,
-            judges.described,
+            verdicts.environment_described,
             told,
             timed=True,
         ),
@@ -53,7 +53,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             "alone",
             "nobody else uses the GPU",
             users,
-            judges.nobody_else,
+            verdicts.gpu_unused,
             told,
             ("cuda",),
             alone=True,
@@ -61,10 +61,12 @@ def _first(scale: Scale, results: Path) -> list[Check]:
         ),
     ]
     module = (interpreter_path(), "-m")
-    images = (*module, "scripts.setup.make_dataset"), judges.made
+    images: tuple[str, ...] = (*module, "scripts.setup.make_dataset")
+    find_verdict: verdicts.FindVerdict = verdicts.dataset_made
     if scale.data:
-        images = (*module, "scripts.setup.check_data", "--data", scale.data), judges.said(r".* train images, .*")
-    found.append(Check("data", "there are images, or they can be made", *images, told, estimate_s=15))
+        images = (*module, "scripts.setup.check_data", "--data", scale.data)
+        find_verdict = verdicts.printed(r".* train images, .*")
+    found.append(Check("data", "there are images, or they can be made", images, find_verdict, told, estimate_s=15))
     for library in LIBRARIES:
         folder = results / "builds" / library
         build = (
@@ -79,7 +81,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
                 f"build {library}",
                 f"{library} builds against this torch, in an interpreter of its own",
                 build,
-                judges.built,
+                verdicts.library_built,
                 told,
                 estimate_s=60,
                 limit_s=400,
@@ -103,7 +105,7 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
                     f"{scale.short} --precision {precision}",
                     scale,
                     results / "short",
-                    judges.ran,
+                    verdicts.run_ok,
                     needs=OF_PRECISION[precision],
                     precision=precision,
                 )
@@ -122,7 +124,9 @@ def _proofs(scale: Scale, results: Path) -> list[Check]:
         told = {"RESULTS": str(folder), "CONFIG": scale.config, "ARGS": flags, "STRATEGIES": strategy}
         verify = (interpreter_path(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
         claim = f"{strategy} computes the same update as one plain process, resumed too"
-        found.append(Check(f"proof {strategy}", claim, verify, judges.proved, told, estimate_s=60, after="data"))
+        found.append(
+            Check(f"proof {strategy}", claim, verify, verdicts.equivalence_proved, told, estimate_s=60, after="data")
+        )
     return found
 
 
@@ -137,12 +141,14 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
         f"{scale.short} --steps 100000 --window-steps 5",
         scale,
         folder,
-        judges.fails_as("failed", r"rank \d+: signal 9"),
+        verdicts.fails_with("failed", r"rank \d+: signal 9"),
         estimate_s=40,
     )
     return [
         # --resume: if this check failed before, its checkpoint is still there
-        launched("checkpoint", "a run leaves a checkpoint", two_ranks, f"{kept} --resume", scale, folder, judges.ran),
+        launched(
+            "checkpoint", "a run leaves a checkpoint", two_ranks, f"{kept} --resume", scale, folder, verdicts.run_ok
+        ),
         launched(
             "resume",
             "another run goes on from it",
@@ -150,7 +156,7 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
             f"{kept} --epochs 2 --resume",
             scale,
             folder,
-            judges.resumed,
+            verdicts.run_resumed,
             after="checkpoint",
         ),
         launched(
@@ -160,7 +166,7 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
             f"{scale.too_many_images} --steps 4 --windows 1 --window-steps 1 --warmup-steps 0",
             scale,
             folder,
-            judges.fails_as("failed", "out of memory|can't allocate memory"),
+            verdicts.fails_with("failed", "out of memory|can't allocate memory"),
             variables={"GPU_MEMORY_GB": "1000000"},  # else the memory forecast would skip it
             alone=True,  # it fills the GPU, and others would run out of memory, too
         ),
@@ -172,7 +178,7 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
             f"{scale.short} --steps 4 --warmup-steps 0 --windows 1 --window-steps 2 --lr 1e30 --lr-batch 1",
             scale,
             folder,
-            judges.fails_as("invalid", "loss"),
+            verdicts.fails_with("invalid", "loss"),
         ),
     ]
 
@@ -196,7 +202,7 @@ def _with_libraries(scale: Scale, results: Path) -> list[Check]:
                     flags,
                     scale,
                     results / "short",
-                    judges.ran,
+                    verdicts.run_ok,
                     needs=needs,
                     # apex: amp casts by itself, and its row says how
                     precision="" if library == "apex" else precision,
@@ -214,7 +220,7 @@ def _several_gpus(scale: Scale, results: Path) -> list[Check]:
             "scaling",
             "one GPU and two are timed side by side, with the same batch and with the same on each",
             ("launchers/all.sh", "scaling"),
-            judges.said(r"^.*\bweak\b.*"),
+            verdicts.printed(r"^.*\bweak\b.*"),
             told,
             ("gpus", "bf16"),
             timed=True,

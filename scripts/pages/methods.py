@@ -47,7 +47,7 @@ def methods(results: ResultSet) -> list[str]:
 
 def _interleaved(results: ResultSet, timed: list[Group]) -> bool:
     """Whether every round has one run of every group, in places of their own, and they ran in that order, in the same
-    sittings: not where strategies were added later, or one at a time."""
+    sessions: not where strategies were added later, or one at a time."""
     ok = pandas.concat([group.ok for group in timed]) if timed else pandas.DataFrame()
     if len(timed) < 2 or ok.position.isna().any() or ok.duplicated(["repeat", "position"]).any():
         return False
@@ -59,7 +59,7 @@ def _interleaved(results: ResultSet, timed: list[Group]) -> bool:
 def _requested(timed: Iterable[Group], name: str) -> str:
     """The value of a field that all were asked, '' where they differ or one did not record it."""
     values = {
-        format_setting(group.identity.asked.get(name)) if group.identity.recorded else "unknown" for group in timed
+        format_setting(group.identity.requested.get(name)) if group.identity.recorded else "unknown" for group in timed
     }
     return values.pop() if len(values) == 1 and "unknown" not in values else ""
 
@@ -113,8 +113,8 @@ def _of_intervals(results: ResultSet, timed: list[Group]) -> str:
         return text + "."
     spread = find_spread(repeated)
     return (
-        f"{text}; ratios to {BASELINE} in the same precision have intervals that hold simultaneously with 95 %, by "
-        f"{'' if spread.variance is None else 'Dunnett, with '}{spread.words}."
+        f"{text}; ratios to {BASELINE} in the same precision have simultaneous 95 % intervals, by "
+        f"{'' if spread.variance is None else 'Dunnett, with '}{spread.method_text}."
     )
 
 

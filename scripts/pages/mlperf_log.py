@@ -119,7 +119,7 @@ def log_text(
         keys.CACHE_CLEAR, False, metadata={"note": "caches of the operating system were not dropped"}, time_ms=at()
     )
     log.start(keys.INIT_START, time_ms=at())
-    for key, value in hyper_parameters(identity.asked, identity.met).items():
+    for key, value in hyper_parameters(identity.requested, identity.resolved).items():
         log.event(key, value, time_ms=at())
     log.event(keys.TRAIN_SAMPLES, int(train_images), time_ms=at())
     log.event(keys.EVAL_SAMPLES, int(val_images), time_ms=at())
@@ -160,7 +160,11 @@ def settings_of(results: ResultSet, run_id: str) -> Identity:
     """What a run was asked and met. Raises UserError where the set did not record it."""
     (group,) = (group for group in results.groups if run_id in set(group.ok.run_id))
     identity = group.identity
-    if not identity.recorded or not {"seed", "lr"} <= identity.asked.keys() or "num_shards" not in identity.met:
+    if (
+        not identity.recorded
+        or not {"seed", "lr"} <= identity.requested.keys()
+        or "num_shards" not in identity.resolved
+    ):
         raise UserError(f"{results.path} does not tell with which settings {run_id} ran; log a run of a newer set")
     return identity
 

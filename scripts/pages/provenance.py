@@ -105,7 +105,7 @@ def environment_facts(results: ResultSet) -> list[tuple[str, str]]:
     )
     pairs = [(name, values(name)) for name in names]
     settings, _ = identities_by_hash(results.table("settings"))
-    changes = {format_setting(identity.met.get("local_changes")) for identity in settings.values()} - {"unknown"}
+    changes = {format_setting(identity.resolved.get("local_changes")) for identity in settings.values()} - {"unknown"}
     pairs += [("local changes", ", ".join(sorted(changes)))]
     pairs += [
         (name, format_setting(environment.get(name, ""))) for name in ("platform", "python", "num_cores", "memory_gb")

@@ -1,4 +1,4 @@
-"""What the report says in words and tables: every value is text, taken from the CSV files of one set.
+"""The sentences and tables of a report. Every value is text, computed from the CSV files of one set.
 
     from scripts.pages.report_content import headline, table_rows
 
@@ -45,7 +45,7 @@ COLUMN_MEANINGS = (
     ),
     (
         "x single",
-        "throughput over that of one process in the same precision; the 95 % intervals of all strategies hold together",
+        "throughput over that of one process in the same precision, with simultaneous 95 % intervals of all strategies",
     ),
     (
         "efficiency",
@@ -62,7 +62,8 @@ COLUMN_MEANINGS = (
     ),
     (
         "exposed comm. ms",
-        "how much longer a step of the lowest rank takes for the exchange of gradients, mean over the accounted steps",
+        "how much longer a step of the lowest rank takes with the communication of gradients, mean over the "
+        "steps of the breakdown",
     ),
     (
         "TFLOP/s, MFU %",
@@ -80,7 +81,7 @@ WALL_TEXT = (
 
 
 def headline(results: ResultSet) -> list[str]:
-    """What the set says, in words: the highest mean, over single, and which others differ from it."""
+    """The set's result in sentences: the highest mean, its speed-up, and which other strategies differ from it."""
     timed = [group for group in results.groups if group.samples]
     if not timed:
         return ["No run has a throughput."]
@@ -116,7 +117,7 @@ def headline(results: ResultSet) -> list[str]:
         sentences.append(f"Not compared, since they ran on other settings: {_join(others)}.")
     if any(over.low is not None for over in (over_best | results.over_baseline).values()):
         sentences.append(
-            f"[a, b] is a 95 % interval: those over {BASELINE} hold together (Dunnett), and so do those over the "
+            f"[a, b] is a 95 % interval: those over {BASELINE} are simultaneous (Dunnett), and so are those over the "
             "highest mean, which was picked after looking (Tukey and Kramer); of equal strategies, 1 of 20 for each of "
             "these two families shows a difference."
         )
@@ -124,16 +125,18 @@ def headline(results: ResultSet) -> list[str]:
 
 
 def _not_ranked(results: ResultSet, others: list[Group]) -> list[str]:
-    """What computed in another precision: each over its own baseline, or that it was not compared."""
+    """Sentences on the groups of another precision: the ratio to their own baseline, or that they have none."""
     bases, over = results.baselines, results.over_baseline
-    told = [f"{each.label} is {_times(over[each.label])} {bases[each.label]}" for each in others if each.label in bases]
+    compared = [
+        f"{each.label} is {_times(over[each.label])} {bases[each.label]}" for each in others if each.label in bases
+    ]
     alone = [each.label for each in others if each.label not in {*bases, *bases.values()}]
-    found = [f"In another precision: {'; '.join(told)}."] if told else []
+    found = [f"In another precision: {'; '.join(compared)}."] if compared else []
     return found + ([f"Not compared, since they computed in another precision: {_join(alone)}."] if alone else [])
 
 
 def _first_sentence(results: ResultSet, best: Group, excluded: bool) -> str:
-    """excluded: whether every other one that it was compared with was seen to be slower than the highest mean."""
+    """excluded: whether every strategy that was compared with the best one is slower with confidence."""
     device = best.ok.iloc[0].device_name or "this machine"
     estimate = best.throughput
     speed = f"{format_number(estimate.value)}{_bounds(estimate.low, estimate.high, format_number)} images/s"

@@ -169,7 +169,7 @@ def _private(results: ResultSet, name: str) -> dict[str, str]:
 
 def _requested_settings(results: ResultSet) -> list[dict]:
     known, _ = identities_by_hash(results.table("settings"))
-    return [identity.asked for identity in known.values()]
+    return [identity.requested for identity in known.values()]
 
 
 def without_paths(text: str, private: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Puts measured figures into the READMEs, from committed files.
+"""Put measured figures into the READMEs, from committed files.
 
     python -m scripts.publish.readme            # or: make readme
 
@@ -154,7 +154,7 @@ def sweep_figures(path: Path) -> dict[str, str]:
 
 
 def _differences(num_runs: set[str], groups: dict[str, Group]) -> str:
-    """n, and whether the intervals of all pairs of a sweep's points, which hold together, show a difference."""
+    """n, and whether the simultaneous intervals of all pairs of a sweep's points show a difference."""
     verdicts = {
         each.verdict for each in ratios_of_all_pairs({value: group.sample for value, group in groups.items()}).values()
     }

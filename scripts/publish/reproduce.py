@@ -251,9 +251,9 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
 
     Raises UserError where two groups would have one label: asked the same, they met other versions or machines.
     """
-    labels = {settings_hash(group.identity.asked): group.label for group in published.groups}
+    labels = {settings_hash(group.identity.requested): group.label for group in published.groups}
     groups = [
-        dataclasses.replace(group, label=labels.get(settings_hash(group.identity.asked), group.label))
+        dataclasses.replace(group, label=labels.get(settings_hash(group.identity.requested), group.label))
         for group in again.groups
     ]
     timed = [group.label for group in groups if group.samples]

@@ -2,7 +2,7 @@
 
     for runs in rounds(left, more_of, given, results): ...
 
-UNTIL=5% adds rounds until the intervals of all strategies over the baseline, which hold together, reach no further
+UNTIL=5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further
 than 5 % (power.enough, whose coverage the simulations count). BUDGET=20m ends it where another whole round does not
 fit; alone, it adds rounds as long as one does.
 """
@@ -176,7 +176,7 @@ def timed_samples(runs: Sequence[Run], results: Path) -> tuple[dict[str, Sample]
     Where there are baselines, of what is compared with one; all groups where there are none.
     """
     requested, found = {run.key[0] for run in runs}, load_set(results)
-    groups = [group for group in found.groups if group.samples and settings_hash(group.identity.asked) in requested]
+    groups = [group for group in found.groups if group.samples and settings_hash(group.identity.requested) in requested]
     labels = {group.label for group in groups}
     baselines = {of: to for of, to in found.baselines.items() if {of, to} <= labels}
     compared = {*baselines, *baselines.values()} or labels

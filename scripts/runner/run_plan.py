@@ -257,7 +257,7 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
         identities, _ = identities_of_runs(results, rows, settings)
         for name, identity in zip(rows.settings, identities, strict=True):
             if name and identity.recorded:
-                hashes.setdefault(name, settings_hash(identity.asked))
+                hashes.setdefault(name, settings_hash(identity.requested))
     unknown = [row.run_id for row in rows.itertuples() if row.settings not in hashes]
     if unknown:
         print(

@@ -69,7 +69,7 @@ def top1_accuracy(group: Group) -> Top1Accuracy | None:
 
 def seeds(group: Group) -> pandas.Series:
     """The recorded seed of each ok run, as text, by its row."""
-    asked = group.identity.asked
+    asked = group.identity.requested
     return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of_round(asked, int(number))))
 
 

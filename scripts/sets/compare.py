@@ -6,8 +6,8 @@
 
 With one set: its strategies over `single`, and the others over the fastest; or `--strategy` over each other one. With
 two: each strategy of B over the same of A. These are two days, which recorded sets cannot tell from what is compared:
-there is a verdict only with a day-to-day spread, given or measured from three or more sets of the same settings. The
-intervals of a family, such as all over `single`, hold together.
+there is a verdict only with a day-to-day spread, given or measured from three or more sets of the same settings. A
+family, such as all over `single`, has simultaneous intervals.
 
 `--fail-over 5%` is for CI: exit 1 where B is slower than A by more than 5 % with confidence, that is where the whole
 interval of B/A lies below 0.95, where B lacks a strategy that A has timed, and where one repeat allows no verdict.
@@ -31,7 +31,7 @@ from scripts.stats.intervals import NO_REPEAT
 from scripts.stats.two_days import UNKNOWN_DAY_EFFECT, DaySpread
 
 HOW_TO_DECIDE = (
-    "compare both in one sitting, make ab A=... B=..., or tell the day-to-day spread: --day-sd 2%, or --day-sets with "
+    "compare both in one session, make ab A=... B=..., or tell the day-to-day spread: --day-sd 2%, or --day-sets with "
     "three alike"
 )
 COMPARISON_COLUMNS = ("comparison", "ratio", "95 % interval", "verdict", "smallest difference", "n runs", "windows")
@@ -74,8 +74,9 @@ def footnotes(comparisons: list[Comparison]) -> list[str]:
     """What the table's numbers mean, and what would allow a verdict where there is none."""
     notes = [
         "smallest difference: found with 80 % power.",
-        "95 % interval: all over one strategy, or of B over A, are a family. They hold together: 1 of 20 families of "
-        "equal things shows a difference. Without --b and --strategy there are two: over single, and over the highest "
+        "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals: 1 of 20 "
+        "families of equal things shows a difference. Without --b and --strategy there are two: over single, "
+        "and over the highest "
         "mean.",
     ]
     if any(each.estimate.paired for each in comparisons):

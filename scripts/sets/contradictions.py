@@ -30,7 +30,7 @@ def find_contradictions(
     tables: these three as read, each with the line numbers of its rows.
     """
     runs, windows, steps = (tables[name][0].assign(line=tables[name][1]) for name in ("runs", "windows", "steps"))
-    asked = {run_id: identity.asked for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
+    asked = {run_id: identity.requested for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
     found = [*_twice(runs, windows, steps), *_rounds(runs, groups), *_rates(windows)]
     of_run = {name: dict([*rows.groupby("run_id")]) for name, rows in (("windows", windows), ("steps", _timed(steps)))}
     for row in runs[runs.status == "ok"].itertuples():

@@ -26,7 +26,7 @@ def _of(group: Group) -> str:
     """Sets that an older suite made tell no fingerprint, but whether the images were synthetic."""
     if {format_setting(loader) for loader in group.ok.loader} == {"synthetic"}:
         return "synthetic images"
-    found = COUNTS.match(str(group.identity.asked.get("fingerprint") or ""))
+    found = COUNTS.match(str(group.identity.requested.get("fingerprint") or ""))
     if not found:
         return UNKNOWN
     classes, train, val = (f"{int(number):,}" for number in found.groups())

@@ -39,8 +39,8 @@ def write_manifest(folder: Path, results: ResultSet) -> None:
             "strategy": group.strategy,
             "label": group.label,
             "rounds": len({*group.rounds}),
-            "asked": group.identity.asked,
-            "met": group.identity.met,
+            "asked": group.identity.requested,
+            "met": group.identity.resolved,
         }
         for group in results.groups
         if group.samples
@@ -130,7 +130,7 @@ def _of_tables(folder: Path, told: dict) -> Iterator[str]:
         yield f"{NAME} says commit {told['commit']}, and runs.csv {', '.join(commits) or 'none'}"
     if (most := max(run["rounds"] for run in told["runs"])) > len(runs):
         yield f"{NAME} says {most} rounds, and runs.csv has {len(runs)} rows"
-    made = {settings_hash(each.asked, each.met) for each in known.values()}
+    made = {settings_hash(each.requested, each.resolved) for each in known.values()}
     for run in told["runs"]:
         if settings_hash(run["asked"], run["met"]) not in made:
             yield f"{NAME} has settings of {run['label']} that settings.csv has not"

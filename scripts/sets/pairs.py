@@ -131,7 +131,7 @@ def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> Non
     names = differing_fields([one, other])
     _refuse(title, one, other, [name for name in names if name not in FIELDS_THAT_MAY_DIFFER], anyway)
     told = [name for name in names if name in FIELDS_THAT_MAY_DIFFER]
-    told += [name for name in SOURCE_FIELDS if one.met.get(name) != other.met.get(name)]
+    told += [name for name in SOURCE_FIELDS if one.resolved.get(name) != other.resolved.get(name)]
     if told:
         print(f"note: {title}: A and B differ in {_differences(one, other, told)}", file=sys.stderr)
 
@@ -168,5 +168,7 @@ def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway
 
 
 def _differences(one: Identity, other: Identity, names: list[str]) -> str:
-    values = [(name, *(format_setting((each.met | each.fields).get(name)) for each in (one, other))) for name in names]
+    values = [
+        (name, *(format_setting((each.resolved | each.fields).get(name)) for each in (one, other))) for name in names
+    ]
     return ", ".join(f"{name} ({a} against {b})" for name, a, b in values)

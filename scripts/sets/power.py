@@ -2,7 +2,7 @@
 
     python -m scripts.sets.power --results results/x
 
-Found means: with 80 % power, by Dunnett's intervals of all strategies over one baseline, which are right together. The
+Found means: with 80 % power, by Dunnett's simultaneous intervals of all strategies over one baseline. The
 spread of few runs is itself uncertain: the numbers are a guide. Also the rule of UNTIL=5%. Needs no torch.
 """
 
@@ -102,8 +102,8 @@ def precise_enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], 
 
 def _without(one: Sample, latest: float) -> Sample:
     kept = numpy.asarray(one.rounds) != latest
-    sittings = numpy.asarray(one.sittings)[kept].tolist() if one.sittings else ()
-    return Sample(one.logs[kept], numpy.asarray(one.rounds)[kept].tolist(), sittings)
+    sessions = numpy.asarray(one.sessions)[kept].tolist() if one.sessions else ()
+    return Sample(one.logs[kept], numpy.asarray(one.rounds)[kept].tolist(), sessions)
 
 
 def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
@@ -134,10 +134,10 @@ def report_lines(results: ResultSet) -> list[str]:
     if have > 1:
         lines.append(f"its {have} rounds find a difference of {_percent(smallest_difference(sd, len(samples), have))}")
     for difference in tqdm(DIFFERENCES, desc="differences", disable=None, leave=False):
-        wanted = [rounds_needed(difference, each, len(samples)) for each in (sd, high)]
-        told = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in wanted]
-        takes = "" if None in (wanted[0], round_s) else f", about {_duration(wanted[0] * round_s)}"
-        lines.append(f"to find {100 * difference:3.0f} %: REPEATS={told[0]} (if unlucky {told[1]}){takes}")
+        needed = [rounds_needed(difference, each, len(samples)) for each in (sd, high)]
+        texts = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in needed]
+        takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)}"
+        lines.append(f"to find {100 * difference:3.0f} %: REPEATS={texts[0]} (if unlucky {texts[1]}){takes}")
     return [
         *lines,
         "found: over its baseline, by 80 of 100 such sets, with the intervals of these strategies together at 95 %",

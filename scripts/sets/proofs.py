@@ -58,10 +58,10 @@ def _said(group: Group, runs: Identity, known: list) -> str:
 
 def _of_each_seed(identity: Identity) -> list[Identity]:
     """What the runs of a group were asked, where its rounds take the seeds of a list in turn: one for each seed."""
-    if "seeds" not in identity.asked:
+    if "seeds" not in identity.requested:
         return [identity]
-    asked = {name: value for name, value in identity.asked.items() if name != "seeds"}
-    return [dataclasses.replace(identity, asked=asked | {"seed": seed}) for seed in identity.asked["seeds"]]
+    asked = {name: value for name, value in identity.requested.items() if name != "seeds"}
+    return [dataclasses.replace(identity, requested=asked | {"seed": seed}) for seed in identity.requested["seeds"]]
 
 
 def _other_source(row, group: Group) -> list[str]:
@@ -77,7 +77,7 @@ def _identity(row) -> Identity | None:
 
 def _differing(proof: Identity, group: Identity) -> list[str]:
     """The fields in which a proof differs from a group; of a proof that met nothing, those that were asked."""
-    return differing_fields([proof, group if proof.met_something else Identity(group.asked, {})])
+    return differing_fields([proof, group if proof.has_resolved_settings else Identity(group.requested, {})])
 
 
 def _others(names: list[str]) -> list[str]:

@@ -60,7 +60,9 @@ def _source(results: ResultSet) -> Iterator[str]:
 
 def local_changes(results: ResultSet) -> Iterator[str]:
     """Whether files differed from the commit when the runs were made."""
-    changes = {format_setting(group.identity.met.get("local_changes", "")) for group in results.groups if group.samples}
+    changes = {
+        format_setting(group.identity.resolved.get("local_changes", "")) for group in results.groups if group.samples
+    }
     if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
         yield "made with local changes, which no commit has; commit them, and measure again"
 

@@ -1,8 +1,8 @@
-"""Where the settings of runs are read from: the set's table, else the run's own file, else columns of runs.csv.
+"""Read the settings of runs: from the set's settings.csv, else the run's own file, else columns of runs.csv.
 
     from scripts.sets.recorded_settings import identities_of_runs
 
-No row is lost, whatever is missing: a sentence says what was, and what stands in for it.
+No row is lost: a sentence says which settings are missing, and what replaces them.
 """
 
 import json
@@ -22,7 +22,7 @@ RESOLVED_COLUMNS = (
     "precision", "device", "device_name", "world_size", "nodes", "threads_per_rank", "backend", "torch", "commit",
 )  # fmt: skip
 LIMIT_BYTES = 2**26  # of one run's settings
-BY_COLUMNS = "they are told apart by the columns of runs.csv and the flags in them"
+BY_COLUMNS = "their settings are read from the columns of runs.csv and the flags in them"
 
 
 def identities_of_runs(path: Path, runs: pandas.DataFrame, table: pandas.DataFrame) -> tuple[list[Identity], list[str]]:
@@ -46,7 +46,8 @@ def identities_of_runs(path: Path, runs: pandas.DataFrame, table: pandas.DataFra
 def identities_by_hash(table: pandas.DataFrame) -> tuple[dict[str, Identity], set[str]]:
     """Identities of a settings.csv by hash, and the hashes that stand for different settings, which are not among
     them. Rows that cannot be read are left out."""
-    known, twice = {}, set()
+    known: dict[str, Identity] = {}
+    twice: set[str] = set()
     for row in table.itertuples():
         identity = read_identity(row.asked, row.met)
         if identity is None:
@@ -58,8 +59,8 @@ def identities_by_hash(table: pandas.DataFrame) -> tuple[dict[str, Identity], se
 
 
 def counted_settings(identity: Identity) -> str:
-    """What counts of both halves, as text that is equal for equal ones."""
-    return json.dumps([compared_fields(identity.asked), compared_fields(identity.met)], sort_keys=True)
+    """The compared fields of both halves as JSON: equal text for equal settings."""
+    return json.dumps([compared_fields(identity.requested), compared_fields(identity.resolved)], sort_keys=True)
 
 
 def read_identity(asked: str, met: str) -> Identity | None:
@@ -72,7 +73,7 @@ def read_identity(asked: str, met: str) -> Identity | None:
 
 
 def _from_its_folder(path: Path, row, twice: bool) -> tuple[Identity, str]:
-    """The identity of a row that settings.csv does not tell of, and what is wrong."""
+    """The identity of a row whose hash is not in settings.csv, or is there twice, and a sentence on that."""
     if twice:
         trouble = f"settings.csv has different settings under one hash, {row.settings}"
     else:
@@ -93,10 +94,13 @@ def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
     if file is None:
         return None, ""
     try:
-        told = json.loads(read_regular_file(file, LIMIT_BYTES))
-        if not isinstance(told["schema"], int) or told["schema"] > SCHEMA:
-            return None, f"a settings.json is of schema {told['schema']}, this suite reads up to {SCHEMA}: update it"
-        identity = Identity(dict(told["asked"]), dict(told.get("met") or {}))
+        settings = json.loads(read_regular_file(file, LIMIT_BYTES))
+        if not isinstance(settings["schema"], int) or settings["schema"] > SCHEMA:
+            return (
+                None,
+                f"a settings.json is of schema {settings['schema']}, this suite reads up to {SCHEMA}: update it",
+            )
+        identity = Identity(dict(settings["asked"]), dict(settings.get("met") or {}))
     except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -105,13 +109,15 @@ def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
 
 
 def identity_from_columns(row) -> Identity:
-    """What columns of runs.csv and the flags in `options` tell. A row that is not ok is not said to have met
-    anything."""
+    """Settings from columns of runs.csv and the flags in `options`. A row that is not ok has no resolved settings."""
     flags = parse_flags(row.options)
-    asked = {name: _value(getattr(row, name)) for name in REQUESTED_COLUMNS}
-    met = {name: _value(getattr(row, name)) for name in RESOLVED_COLUMNS} if row.status == "ok" else {}
-    asked, met = ({name: value for name, value in half.items() if value is not None} for half in (asked, met))
-    return Identity(asked | {name: text for name, text in flags.items() if name not in asked | met}, met, False)
+    requested = {name: _value(getattr(row, name)) for name in REQUESTED_COLUMNS}
+    resolved = {name: _value(getattr(row, name)) for name in RESOLVED_COLUMNS} if row.status == "ok" else {}
+    requested, resolved = (
+        {name: value for name, value in half.items() if value is not None} for half in (requested, resolved)
+    )
+    more = {name: text for name, text in flags.items() if name not in requested | resolved}
+    return Identity(requested | more, resolved, recorded=False)
 
 
 def _value(cell: object) -> str | int | float | None:

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy
 import pandas
 
-from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import STATUSES, TABLES, WARM_UP, read_numbered_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
@@ -42,7 +41,7 @@ PLAUSIBLE_RANGE = (1e-9, 1e15)  # images, seconds and rates outside are no measu
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-    """The runs of one strategy in one set that were asked the same and met the same."""
+    """The runs of one strategy in one set with the same requested and resolved settings (scripts/sets/identity.py)."""
 
     label: str
     strategy: str
@@ -53,8 +52,8 @@ class Group:
     """Windows of each ok run that has a throughput."""
     rounds: list[float]
     """`repeat` of each of these runs."""
-    sittings: list[int]
-    """The number of the sitting of each."""
+    sessions: list[int]
+    """The number of the session of each."""
 
     @property
     def settings(self) -> dict[str, object]:
@@ -68,7 +67,7 @@ class Group:
     @functools.cached_property
     def sample(self) -> Sample:
         """Its timed runs, for comparisons with other groups."""
-        return make_sample(self.samples, self.rounds, self.sittings)
+        return make_sample(self.samples, self.rounds, self.sessions)
 
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
@@ -95,9 +94,9 @@ class ResultSet:
     path: Path
     groups: list[Group]
     remarks: list[str]
-    """What is missing of the settings of its runs, and what stands in for it: a sentence each."""
+    """A sentence for each gap in the settings of its runs, with what replaces them."""
     tables: dict[str, pandas.DataFrame] = dataclasses.field(default_factory=dict, repr=False)
-    """What was read so far; `table` reads the rest."""
+    """The tables that were read so far; `table` reads the others."""
     contradictions: list[str] = dataclasses.field(default_factory=list)
     """Contradictions in its tables, such as a row that is there twice: a sentence each."""
 
@@ -138,16 +137,17 @@ class ResultSet:
         return [group for group in self.groups if group.strategy == strategy and group.samples]
 
     def baseline_of(self, group: Group) -> Group | None:
-        """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy,
-        computed in the same precision, and had what one rank has of the machine; of several, those that were asked the
-        same, if need be on other nodes. In fp16, which needs a gradient scaler, one rank of a strategy that has one
-        stands for them.
+        """The group that this group's speed-up is over.
 
-        None for these themselves, and where there are none, or several.
+        It has the timed runs of BASELINE that differ in nothing but the strategy, computed in the same precision, and
+        had one rank's share of the machine. Of several, it is the one with the same requested settings, if need be on
+        other nodes. In fp16, which needs a gradient scaler, one rank of a strategy that has one replaces BASELINE.
+
+        None for a baseline itself, without a baseline, and where several fit.
         """
         bases = self.timed(BASELINE)
         if compute_precision(group.identity) == "fp16":
-            bases = [other for other in self.groups if other.samples and other.identity.asked.get("ranks") == 1]
+            bases = [other for other in self.groups if other.samples and other.identity.requested.get("ranks") == 1]
         found = [
             other
             for other in bases
@@ -164,7 +164,7 @@ class ResultSet:
     @functools.cached_property
     def ranked(self) -> list[Group]:
         """The timed groups that may be called faster or slower than each other: those that compute in the precision
-        that most compute in. What another arithmetic gains is not the strategy's."""
+        that most groups compute in. A gain from another arithmetic is not the strategy's."""
         timed = [group for group in self.groups if group.samples]
         kinds = [compute_precision(group.identity) for group in timed]
         return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
@@ -183,7 +183,7 @@ class ResultSet:
 
     @functools.cached_property
     def over_baseline(self) -> dict[str, RatioEstimate]:
-        """Speed-up of each timed group that has a baseline, by label; all these intervals hold together.
+        """Speed-up of each timed group that has a baseline, by label, with simultaneous 95 % intervals.
 
         Every table, chart and sentence takes it from here, so that a pair has one interval.
         """
@@ -218,7 +218,7 @@ def load_set(path: Path) -> ResultSet:
             samples = {index: _samples(row, timed) for index, row in part[part.status == "ok"].iterrows()}
             kept = [index for index, sample in samples.items() if sample is not None]
             rounds = [float(value) for value in part.loc[kept, "repeat"]]
-            own = [samples[index] for index in kept], rounds, part.loc[kept, "sitting"].tolist()
+            own = [samples[index] for index in kept], rounds, part.loc[kept, "session"].tolist()
             groups.append(Group(printable(name), str(strategy), identity, part, *own))
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     found = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
@@ -227,18 +227,11 @@ def load_set(path: Path) -> ResultSet:
     return ResultSet(path.resolve().name, path, groups, [*remarks, *found], tables, found)
 
 
-def read_runs(path: Path) -> pandas.DataFrame:
-    """runs.csv of a set with a column `asked_hash`: what each run was asked, '' where that was not recorded."""
-    runs = _without_warm_up(_table(path, "runs"))
-    found, _ = identities_of_runs(path, runs, _table(path, "settings"))
-    return runs.assign(asked_hash=[settings_hash(each.asked) if each.recorded else "" for each in found])
-
-
 def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:
     """A sentence for each two sets in which one hash means different settings. Groups go by the settings."""
     tables = [(results.path, identities_by_hash(results.table("settings"))[0]) for results in sets]
     return [
-        f"{a} and {b} have different settings under one hash, {name}; what is said of their runs goes by the settings"
+        f"{a} and {b} have different settings under one hash, {name}; the settings themselves are compared"
         for (a, in_a), (b, in_b) in itertools.combinations(tables, 2)
         for name in in_a.keys() & in_b.keys()
         if counted_settings(in_a[name]) != counted_settings(in_b[name])
@@ -246,8 +239,8 @@ def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:
 
 
 def _without_warm_up(runs: pandas.DataFrame) -> pandas.DataFrame:
-    """runs.csv without what only warmed the machine, and a column `sitting`."""
-    runs = runs.assign(sitting=session_numbers(runs))
+    """runs.csv without what only warmed the machine, and a column `session`."""
+    runs = runs.assign(session=session_numbers(runs))
     return runs[(runs.status != WARM_UP) & (runs["repeat"] != 0)].reset_index(drop=True)
 
 
@@ -293,11 +286,11 @@ def _samples(row: pandas.Series, timed: dict[str, Windows]) -> Windows | None:
 
 
 def _parts(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
-    """The rows of a strategy by their identities; one that was not ok and met nothing is with its asked half."""
+    """The rows of a strategy by their identities; a row without resolved settings joins the group of its request."""
     parts: dict[str, tuple[Identity, list]] = {}
     waiting = []
     for place, status, identity in zip(rows.index, rows.status, found, strict=True):
-        if status == "ok" or identity.met_something:
+        if status == "ok" or identity.has_resolved_settings:
             parts.setdefault(identity.key, (identity, []))[1].append(place)
         else:
             waiting.append((place, identity))

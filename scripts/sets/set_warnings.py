@@ -56,11 +56,11 @@ def one_repeat(results: ResultSet) -> Iterator[str]:
 
 def several_sessions(results: ResultSet) -> Iterator[str]:
     """Strategies that were added, or run again, over an hour before or after the others."""
-    runs = {group.label: [*zip(group.rounds, group.sittings, strict=True)] for group in results.groups if group.samples}
+    runs = {group.label: [*zip(group.rounds, group.sessions, strict=True)] for group in results.groups if group.samples}
     if names := measured_in_other_sessions(runs):
         yield (
-            f"{_list(names)}: runs of another sitting than the others', over an hour apart: the day's effect is "
-            "unknown, so their ratios are not comparable; measure all in one sitting, in a new set."
+            f"{_list(names)}: runs of another session than the others', over an hour apart: the day's effect is "
+            "unknown, so their ratios are not comparable; measure all in one session, in a new set."
         )
 
 

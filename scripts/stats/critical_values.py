@@ -1,4 +1,4 @@
-"""How many standard errors wide an interval must be for all of a family to hold at once with 95 % confidence.
+"""Critical values: half-widths, in standard errors, of simultaneous 95 % intervals of a family of comparisons.
 
     from scripts.stats.critical_values import dunnett_critical_value, tukey_critical_value, sidak_critical_value
 

@@ -1,4 +1,4 @@
-"""The words of numbers, and text tables, so that every answer of the suite says a thing in the same way."""
+"""Numbers, settings and tables as text, in one format everywhere."""
 
 import json
 import shlex
@@ -40,10 +40,10 @@ def printable(text: str) -> str:
 
 
 def make_assignment(name: str, value: object) -> str:
-    """NAME=VALUE as a word of a make command that people paste into bash, so that make gets exactly the value.
+    """NAME=VALUE as one argument of a make command for bash, so that make gets exactly this value.
 
-    '' where no word does that: make takes no line end, and drops spaces around a value. bash removes the quotes. make
-    expands the value once, `$(shell ...)` too, unless each $ is doubled.
+    '' where no argument does that: make takes no line end, and drops spaces around a value. bash removes the quotes.
+    make expands the value once, `$(shell ...)` too, unless each $ is doubled.
     """
     text = str(value)
     if not text.isprintable() or text != text.strip():

@@ -6,7 +6,7 @@ A run is one process that timed several windows; a strategy in a set has several
 images over its total seconds, and a strategy's the geometric mean of its runs'. The windows' noise is in the runs'
 spread already and is not counted again: intervals are Student's t on the logarithms of the runs' throughputs (Welch's
 for a ratio, or of the differences of paired runs). Several strategies at once are a family: scripts/stats/families.
-`tests/stats/simulate.py` holds the error rates to account. Needs numpy and scipy only.
+`tests/simulate.py` measures the error rates. Needs numpy and scipy only.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class RatioEstimate:
 
     verdict: faster, slower, no difference seen, or no verdict; `why` then says what is missing.
     smallest_difference: the difference, as a fraction, that data like this finds with 80 % power.
-    paired: what a round did to both was taken out.
+    paired: the effect of each round on both was subtracted.
     """
 
     value: float

@@ -1,12 +1,12 @@
-"""Is B faster than A, measured round by round in one sitting? When to stop, and what can be said at any time.
+"""Is B faster than A, measured round by round in one session? When to stop, and what can be said at any time.
 
     from scripts.stats.sequential import look_at_rounds
 
 Each round gives one logarithm of a ratio: B's throughput over A's, run one after the other in random order. After each
 round from FIRST_LOOK on the interval is looked at, and a clear answer ends it. Looking 17 times at ordinary intervals
-would cry wolf in 1 of 5 comparisons. So the 5 % are spent bit by bit (Lan and DeMets 1983), in the proportion
-(round / most) ** RHO (Kim and DeMets 1987), and an interval is as wide as its bit asks: all of them together hold in
-95 of 100 comparisons (repeated confidence intervals, Jennison and Turnbull 1989), so that a limit other than "equal"
+would raise a false alarm in 1 of 5. So the 5 % are spent bit by bit (Lan and DeMets 1983), in the proportion
+(round / most) ** RHO (Kim and DeMets 1987), and an interval is as wide as its bit asks: all of them cover the ratio
+in 95 of 100 comparisons (repeated confidence intervals, Jennison and Turnbull 1989), so that a limit other than "equal"
 may be asked of them, and a stop for want of time does no harm.
 
 Why this, where the sd from run to run is 4 %: 16 rounds fixed beforehand find a difference of 5 % in 92 of 100

@@ -3,7 +3,7 @@
     from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
 
 More repeats do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
-settings, or given; without it there is a ratio and no verdict. `make ab`, both in one sitting, has no such trouble.
+settings, or given; without it there is a ratio and no verdict. `make ab`, both in one session, has no such trouble.
 Needs numpy and scipy only.
 """
 
@@ -49,7 +49,7 @@ def day_spread(sets: Sequence[Mapping[str, Sample]]) -> DaySpread:
 def ratios_between_days(
     a: Mapping[str, Sample], b: Mapping[str, Sample], day: DaySpread | None
 ) -> dict[str, RatioEstimate]:
-    """Throughput in B over that in A of each strategy in both; all intervals of 95 % hold together.
+    """Throughput in B over that in A of each strategy in both, with simultaneous 95 % intervals.
 
     day: None where it is unknown, which allows no verdict.
     """

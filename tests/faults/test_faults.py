@@ -714,16 +714,18 @@ def test_thirty_rounds_leave_nothing_behind(matrix, results, tmp_path):
     rounds, scratch = 30, tmp_path / "scratch"
     scratch.mkdir()
     process = start([ROOT / "launchers" / "all.sh"], results, STRATEGIES="single", REPEATS=rounds, TMPDIR=scratch)
-    suite, seen = psutil.Process(process.pid), {}
+    suite, seen, files = psutil.Process(process.pid), {}, {}
     while process.poll() is None and len(seen) < rounds:
         number = len([*results.glob("logs/*")])
-        if number and number not in seen:
+        if number:
             counted = (suite.num_fds(), suite.memory_info().rss, len(suite.children(recursive=True)))
-            seen[number] = (*counted, sorted(os.listdir(scratch)))
+            # The least of the round: a file that is open for a moment is no leak.
+            seen[number] = tuple(map(min, counted, seen.get(number, counted)))
+            files[number] = sorted(os.listdir(scratch))
         time.sleep(0.1)
     ended = finish(process, results)
     assert ended.code == 0 and list(read_table(results, "runs").status) == ["warm-up"] + ["ok"] * rounds
-    (fds, rss, children, files), late = seen[2], seen[rounds]
+    (fds, rss, children), late = seen[2], seen[rounds]
     assert late[0] <= fds and late[1] <= 1.1 * rss + 1e6 and late[2] <= children + 2, seen
-    assert sorted(os.listdir(scratch)) == files, "every round leaves temporary files"
+    assert sorted(os.listdir(scratch)) == files[2], "every round leaves temporary files"
     matrix.add(24, f"soak: {rounds} rounds of single", "every row ok; nothing grows")

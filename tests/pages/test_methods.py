@@ -59,7 +59,7 @@ def cells(column, cell, **where):
         cells("started_at", "2026-11-21T00:30:00+00:00", strategy="ddp", repeat="2"),
         cells("started_at", "2026-11-21T09:00:00+00:00", strategy="ddp", repeat="3"),
     ],
-    ids=["one configuration", "a round less", "one place", "no place", "another order", "another sitting"],
+    ids=["one configuration", "a round less", "one place", "no place", "another order", "another session"],
 )
 def test_runs_that_took_no_turns_are_not_called_interleaved(folder, tmp_path, changed):
     """Protects a claim of which each half alone is met by `make bench-single`, then `make bench-ddp RESULTS=` the same.

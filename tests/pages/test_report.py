@@ -92,8 +92,8 @@ def written(tmp_path_factory):
     identities = {group.strategy: group.identity for group in load_set(folder).groups}
 
     def of(strategy):  # the proof ran with the settings of the set, but for its length
-        asked = identities[strategy].asked | {"steps": 10, "epochs": 2}
-        return {"strategy": strategy, "asked": json.dumps(asked), "met": json.dumps(identities[strategy].met)}
+        asked = identities[strategy].requested | {"steps": 10, "epochs": 2}
+        return {"strategy": strategy, "asked": json.dumps(asked), "met": json.dumps(identities[strategy].resolved)}
 
     append_rows(
         folder,
@@ -353,7 +353,7 @@ def test_strategies_of_another_day_are_named(tmp_path):
     for strategy, day in (("single", 1), ("slurm", 1), ("ddp", 8)):
         add_runs(tmp_path, strategy, 100, started_at=f"2026-01-0{day}T03:04:05+00:00")
     (found,) = find_warnings(load_set(tmp_path))
-    assert found.startswith("ddp: runs of another sitting") and "the day's effect is unknown" in found
+    assert found.startswith("ddp: runs of another session") and "the day's effect is unknown" in found
     assert not find_spread([group.sample for group in load_set(tmp_path).groups]).blocked
 
 

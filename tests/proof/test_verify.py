@@ -30,11 +30,11 @@ from benchmarks.common.store.results import add_settings, append_rows, read_tabl
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.proof import cases
-from scripts.proof.differences import Finding, compare_nearest, largest_difference
-from scripts.proof.judge import gone_on, step_by_step, verdict, without_flips, wrong_evaluation
-from scripts.proof.reference import MOMENTUM, one_by_one, train_reference, without_rounding
+from scripts.proof.comparison import continue_reference, step_by_step, tolerate_flips, verdict, wrong_evaluation
+from scripts.proof.differences import Finding, Interval, compare_with_nearest, largest_difference
+from scripts.proof.reference import MOMENTUM, average_in_float64, average_in_order, train_reference
 from scripts.proof.reference_images import global_batches
-from scripts.proof.trained_states import NOT_READ, Kept, Training, disturbed, initial
+from scripts.proof.trained_states import NOT_READ, SavedState, Training, initial_state, perturb
 from scripts.proof.verify import Options, main, prove
 from scripts.runner import run_plan
 from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
@@ -342,17 +342,19 @@ def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config,
 def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_config, tmp_path, monkeypatch):
     """Protects the proofs after it. The reference has on one GPU what model_parallel has on two."""
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", NUM_GPUS=0, CONFIG=tiny_config, DATA=tiny_data, NPROC=1)
-    (run,) = cases.of_variables(dataclasses.replace(run_plan.read_variables(), strategies="model_parallel"), 4)
+    (run,) = cases.cases_of_variables(dataclasses.replace(run_plan.read_variables(), strategies="model_parallel"), 4)
     shape = dataclasses.asdict(Shape(num_stages=2))
     met = {"world_size": 1, "backend": "none", "precision": "fp32", "device": "cpu", "decoder": "pillow"} | shape
-    made = SimpleNamespace(run_id="x", results=tmp_path, settings=lambda: {"met": met | {"threads_per_rank": 1}})
-    monkeypatch.setattr("scripts.proof.verify.start", lambda *_: (made, {}))
-    monkeypatch.setattr("scripts.proof.trained_states.kept_states", lambda *_: [])
+    finished_run = SimpleNamespace(
+        run_id="x", results=tmp_path, settings=lambda: {"met": met | {"threads_per_rank": 1}}
+    )
+    monkeypatch.setattr("scripts.proof.verify.start", lambda *_: (finished_run, {}))
+    monkeypatch.setattr("scripts.proof.trained_states.saved_states", lambda *_: [])
 
-    def judge(*_):
+    def run_out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("scripts.proof.judge.judge", judge)
+    monkeypatch.setattr("scripts.proof.comparison.compare_with_reference", run_out_of_memory)
     row = prove(run, tmp_path / "a set", tmp_path, "1/1")
     assert row["verdict"] == "not proved" and row["reason"].startswith("would not fit: the reference")
 
@@ -388,26 +390,26 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
         set_variables(monkeypatch, **{"DATA": own_data, "NUM_GPUS": 0, "NNODES": 1} | variables)
         given = run_plan.read_variables()
         if message is None:
-            (run,) = cases.of_set(given, results, 20)
+            (run,) = cases.cases_of_set(given, results, 20)
             assert (run.strategy, run.requested["ranks"], run.config.image_size) == ("ddp", 2, 32)
         else:
             with pytest.raises(UserError, match=message):
-                cases.of_set(given, results, 20)
+                cases.cases_of_set(given, results, 20)
     set_variables(monkeypatch, DATA=own_data, NUM_GPUS=0, NNODES=1)
     run_plan._fingerprint.cache_clear()
     next(own_data.glob("train/*/*.JPEG")).unlink()
     with pytest.raises(UserError, match="proves other images than"):
-        cases.of_set(run_plan.read_variables(), results, 20)
+        cases.cases_of_set(run_plan.read_variables(), results, 20)
     run_plan._fingerprint.cache_clear()
     shutil.rmtree(own_data)
     with pytest.raises(UserError, match="does not exist; set DATA"):
-        cases.of_set(run_plan.read_variables(), results, 20)
+        cases.cases_of_set(run_plan.read_variables(), results, 20)
 
 
 def test_a_run_whose_settings_are_lost_is_named(tiny_data, tmp_path, monkeypatch, capsys):
     recorded_set(tmp_path / "a set", tiny_data, monkeypatch)
     next(tmp_path.glob("a set/logs/*/settings.json")).unlink()
-    assert cases.of_set(run_plan.read_variables(), tmp_path / "a set", 20) == []
+    assert cases.cases_of_set(run_plan.read_variables(), tmp_path / "a set", 20) == []
     assert "settings.json is missing or damaged" in capsys.readouterr().err
 
 
@@ -424,7 +426,7 @@ def other_than(value):
 def test_a_proof_differs_from_its_run_in_nothing_but_what_may(exact):
     """Protects every "yes": a field that is added to the configuration later is proved as it ran, or named here."""
     config = Config(**{name: other_than(value) for name, value in vars(Config()).items()})
-    proof = cases.at_proof(config, 20, exact=exact)
+    proof = cases.proof_config(config, 20, exact=exact)
     differing = {name for name in vars(config) if getattr(config, name) != getattr(proof, name)}
     assert differing <= MAY_DIFFER | NOT_COMPARED.keys()
 
@@ -437,13 +439,13 @@ def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, mo
         monkeypatch.setattr(cudnn, name, getattr(cudnn, name))  # put back afterwards
     config = Config(data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8)
     monkeypatch.setenv("NUM_GPUS", "0")
-    plain = cases.at_proof(config, 4, exact=False)
+    plain = cases.proof_config(config, 4, exact=False)
     assert (plain.cudnn_benchmark, plain.cudnn_deterministic) == (config.cudnn_benchmark, config.cudnn_deterministic)
     monkeypatch.setenv("NUM_GPUS", "1")
     seen = []
     for use in (set_kernels, lambda proof: train_reference(proof, Shape(), "bf16", CPU, steps=range(0))):
         cudnn.benchmark, cudnn.deterministic = True, False
-        use(cases.at_proof(config, 4, exact=False))
+        use(cases.proof_config(config, 4, exact=False))
         seen.append((cudnn.benchmark, cudnn.deterministic))
     assert seen == [(False, True)] * 2
 
@@ -518,27 +520,27 @@ def test_what_rounding_can_hide_is_not_proved():
 
 def test_other_kernels_rounding_is_measured_where_it_may_differ(tiny_data):
     """Protects GPUs from false alarms, and CPUs from excuses: a state that other rounding made is told from a wrong
-    one. The device is the CPU, called by another name: no GPU is here, and the judge asks for nothing else."""
+    one. The device is the CPU, called by another name: no GPU is here, and the comparison looks at nothing else."""
     config = Config(
         data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8, steps=2, epochs=2, decoder="pillow"
     )
     here = Training(config, Shape(), "fp32", "cpu")
-    start = initial(here)
-    rounded = Kept(0, disturbed(start.state, 2.0**-21))
-    moved = gone_on(here, rounded, 1, one_by_one)
+    start = initial_state(here)
+    rounded = SavedState(0, perturb(start.state, 2.0**-21))
+    moved = continue_reference(here, rounded, 1, average_in_order)
     run = {
         name: tensor if name.startswith(MOMENTUM) else start.state[name] + (tensor - rounded.state[name])
         for name, tensor in moved.items()
     }
     found = {}
     for device in ("cpu", "cpu:0"):
-        findings = step_by_step(dataclasses.replace(here, device=device), [start, Kept(1, run)])
+        findings = step_by_step(dataclasses.replace(here, device=device), [start, SavedState(1, run)])
         found[device] = verdict(here, findings, "")["verdict"]
     assert found == {"cpu": "failed", "cpu:0": "ok"}
     compiled = dataclasses.replace(here, shape=Shape(exact=False))  # on a CPU, too
-    assert verdict(here, step_by_step(compiled, [start, Kept(1, run)]), "")["verdict"] == "ok"
+    assert verdict(here, step_by_step(compiled, [start, SavedState(1, run)]), "")["verdict"] == "ok"
     scaled = {name: tensor * 1.03 if name.startswith(MOMENTUM) else tensor for name, tensor in run.items()}
-    findings = step_by_step(dataclasses.replace(here, device="cpu:0"), [start, Kept(1, scaled)])
+    findings = step_by_step(dataclasses.replace(here, device="cpu:0"), [start, SavedState(1, scaled)])
     assert verdict(here, findings, "")["verdict"] == "failed"
 
 
@@ -561,7 +563,7 @@ def test_a_run_agrees_with_one_of_the_outcomes_that_rounding_makes():
         return found
 
     def verdict_of(run: dict[str, torch.Tensor], *flipped: bool) -> str:
-        findings = compare_nearest(Kept(0, {}), 1, "step 1", run, [exact, *map(state, flipped)])
+        findings = compare_with_nearest(Interval(SavedState(0, {}), 1), run, [exact, *map(state, flipped)])
         return verdict(Training(Config(), Shape(), "fp32", "cuda"), findings, "")["verdict"]
 
     assert verdict_of(state(False), False) == verdict_of(state(True), True, False) == "ok"
@@ -581,7 +583,7 @@ def test_a_value_that_flips_in_one_step_is_no_mistake_and_what_is_in_every_step_
     def steps(*differences, last=1e-6):
         each = [[Finding(size, 1e-5, 1e-6, f"step {number}")] for number, size in enumerate(differences)]
         each[-1][0] = dataclasses.replace(each[-1][0], rounding=last, tolerance=max(1e-5, 1.5 * last))
-        findings = [finding for of_step in without_flips(each) for finding in of_step]
+        findings = [finding for of_step in tolerate_flips(each) for finding in of_step]
         return verdict(Training(Config(), Shape(), "fp32", "cuda"), findings, "")
 
     assert steps(5e-6, 5e-6, 5e-6, 1.4e-2)["verdict"] == "ok"
@@ -619,5 +621,5 @@ def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
     whole, first = (train_reference(config, Shape(3), "fp32", CPU, steps=range(last)) for last in (3, 2))
     third = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3))
     assert largest_difference(third, whole)[0] == 0
-    again = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3), exchange=without_rounding)
+    again = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3), exchange=average_in_float64)
     assert 0 < largest_difference(again, whole)[0] < 1e-4

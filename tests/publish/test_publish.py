@@ -56,7 +56,7 @@ def setting(column, cell, strategy="ddp", repeat="3"):
         ("runs", setting("device_name", "Other CPU"), ["device_name: Other CPU, Test CPU"]),
         ("runs", setting("load_average", "7", "single", "0"), ["busy before the first run"]),
         ("runs", setting("oversubscribed", "yes"), ["ddp: oversubscribed"]),
-        ("runs", setting("started_at", "2026-11-28T03:00:00+00:00"), ["ddp: runs of another sitting"]),
+        ("runs", setting("started_at", "2026-11-28T03:00:00+00:00"), ["ddp: runs of another session"]),
         ("runs", lambda frame: frame[frame.repeat != "3"], ["ddp has 2 of at least 3 rounds", "REPEATS=3"]),
         ("runs", lambda frame: frame[frame.strategy != "single"], ["no timed runs of single"]),
         ("runs", lambda frame: frame[frame.repeat != "0"], ["no run of round 0 warmed the machine", "new set"]),

@@ -195,7 +195,7 @@ def test_packed_files_alone_are_enough_for_a_plan(given, own_data, monkeypatch, 
     with pytest.raises(UserError, match="make pack PACK=256 DATA="):
         run_plan.plan_strategies(given(**variables | {"ARGS": "--loader packed --pack 256"}))
     with pytest.raises(UserError, match="train/ is not there"):
-        cases.of_variables(given(**variables), 20)  # the proof's reference reads the files
+        cases.cases_of_variables(given(**variables), 20)  # the proof's reference reads the files
 
 
 @pytest.mark.parametrize("lost", ["settings.csv", "the hash"])

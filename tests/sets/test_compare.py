@@ -98,7 +98,7 @@ def test_two_sets_have_no_verdict_while_the_days_effect_is_unknown(compare, base
     assert "[" not in line(done, "ddp ") and 0.88 < float(line(done, "ddp ").split()[1]) < 0.92
     gate = compare("--a", base, "--b", slow, "--fail-over", "5%")
     last = gate.stderr.splitlines()[-1]
-    assert gate.returncode == 2 and "the day's effect is unknown" in last and "in one sitting" in last
+    assert gate.returncode == 2 and "the day's effect is unknown" in last and "in one session" in last
     equal = compare("--a", base, "--b", base, "--fail-over", "5%")
     assert equal.returncode == 2, "equal sets are no verdict either"
     wide = compare("--a", base, "--b", slow, "--fail-over", "5%", "--day-sd", "10%")

@@ -13,7 +13,7 @@ from benchmarks.common.config.config import FIELD_TYPES, FIELDS, Config
 from benchmarks.common.config.settings import NOT_COMPARED, SOURCE_FIELDS, requested_settings, settings_hash
 from benchmarks.common.store.results import add_settings, append_rows
 from scripts.sets.recorded_settings import parse_flags
-from scripts.sets.result_set import load_set, read_runs, same_hash_other_settings
+from scripts.sets.result_set import load_set, same_hash_other_settings
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
 MET = {
@@ -99,7 +99,7 @@ def test_what_follows_is_named_where_nothing_else_tells_groups_apart(tmp_path):
     assert set(labels(tmp_path / "b")) == {"ddp, num_shards 1", "ddp, num_shards 2"}
     for precision in ("bf16", "fp32"):
         add(tmp_path / "c", asked(), MET | {"precision": precision})
-    assert set(labels(tmp_path / "c")) == {"ddp, precision met bf16", "ddp, precision met fp32"}
+    assert set(labels(tmp_path / "c")) == {"ddp, precision resolved bf16", "ddp, precision resolved fp32"}
 
 
 def test_a_run_that_met_nothing_is_with_those_that_were_asked_the_same(tmp_path):
@@ -158,7 +158,7 @@ def test_of_several_baselines_it_is_the_one_that_was_asked_the_same(tmp_path, ra
     add(tmp_path, asked(ranks=ranks, nodes=nodes), alone | {"world_size": ranks, "num_shards": ranks})
     results = load_set(tmp_path)
     (group,) = results.timed("ddp")
-    base = results.baseline_of(group).identity.asked
+    base = results.baseline_of(group).identity.requested
     assert (base["ranks"], base["nodes"], base["threads_per_rank"]) == (2, 1, 1)
 
 
@@ -231,14 +231,6 @@ def test_a_run_id_cannot_choose_a_folder(tmp_path, capsys):
     append_rows(tmp_path, "runs", [row])
     (group,) = load_set(tmp_path).groups
     assert "seed" not in group.settings and not group.identity.recorded
-
-
-def test_done_already_can_ask_for_the_asked_half(tmp_path):
-    """Protects resuming: a row knows what was asked, whatever it met; one that was not recorded matches nothing."""
-    add(tmp_path, asked(), None, status="failed")
-    add(tmp_path, asked(config="a name"))
-    append_rows(tmp_path, "runs", [{"run_id": "old", "strategy": "ddp", "status": "ok"}])
-    assert list(read_runs(tmp_path).asked_hash) == [settings_hash(asked())] * 2 + [""]
 
 
 # --- older schemas -------------------------------------------------------------------------------------------------

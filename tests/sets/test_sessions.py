@@ -1,4 +1,4 @@
-"""Sittings: an hour without runs begins another, and who ran in another than most is named.
+"""Sessions: an hour without runs begins another, and who ran in another than most is named.
 
 .venv/bin/python -m pytest tests/sets/test_sessions.py
 """
@@ -34,8 +34,8 @@ def test_an_hour_without_runs_ends_a_sitting(runs, numbers):
     assert found.tolist() == numbers and [*found.index] == [*range(10, 10 + len(runs))]
 
 
-def of(*sittings):
-    return [*enumerate(sittings, 1)]
+def of(*sessions):
+    return [*enumerate(sessions, 1)]
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ def test_rounds_of_several_sittings_are_no_blocks():
     found = samples(rng)
     assert find_spread([*found.values()]).blocked
 
-    def timed(**sittings):
-        return [Sample(each.logs, each.rounds, sittings.get(name, (0, 0, 0))) for name, each in found.items()]
+    def timed(**sessions):
+        return [Sample(each.logs, each.rounds, sessions.get(name, (0, 0, 0))) for name, each in found.items()]
 
     assert find_spread(timed()) == find_spread([*found.values()])
     assert not find_spread(timed(ddp=(1, 1, 1))).blocked and not find_spread(timed(ddp=(0, 1, 0))).blocked
@@ -132,7 +132,7 @@ def test_strategies_of_unlike_spread_are_not_pooled():
     found["amp"] = Sample(0.1 * rng.normal(size=6), found["amp"].rounds)
     found["ddp"] = Sample(found["ddp"].logs + 0.03, found["ddp"].rounds)
     spread = find_spread([*found.values()])
-    assert spread.variance is None and "own" in spread.words
+    assert spread.variance is None and "own" in spread.method_text
     over = ratios_to_baseline("single", found)
     assert over["ddp"].verdict == "faster"
     # by hand: Welch's interval at Sidak's level of 3 comparisons

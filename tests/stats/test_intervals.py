@@ -1,4 +1,4 @@
-"""The statistics must neither cry wolf nor sleep: error rates of the interval and the verdict, on seeded noise."""
+"""Error rates of the interval and the verdict, false alarms and misses, on seeded noise."""
 
 import math
 

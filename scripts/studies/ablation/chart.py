@@ -61,7 +61,7 @@ def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResu
     axes.set_xlabel("throughput over the baseline's (dashed), one option at a time; 1 = no difference")
     spread = find_spread([group.sample for group in groups if len(group.samples) > 1])
     notes = [
-        f"black lines: 95 % intervals of all ratios together (Dunnett; {spread.words}); dots: repeats over the "
+        f"black lines: 95 % intervals of all ratios together (Dunnett; {spread.method_text}); dots: repeats over the "
         "baseline's mean."
         if any(bar.low is not None for bar in bars)
         else "no interval: one repeat says nothing about the spread between runs.",
