@@ -21,6 +21,7 @@ from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
+from scripts.runner.preflight import all_strategies
 from scripts.sets.recorded_settings import RESOLVED_COLUMNS
 
 ROOT = Path(__file__).parents[1]
@@ -38,32 +39,15 @@ lr: 0.1
 timeout_s: 180         # a machine that does other work, too
 """
 SYNTHETIC_YAML = "arch: resnet18\nimage_size: 32\nglobal_batch: 4\nloader: synthetic\n"
-# The one list: a new strategy is a script, a launcher, and a name here.
-STRATEGIES = [
-    "single",
-    "dataparallel",
-    "ddp",
-    "ddp_spawn",
-    "horovod_ddp",
-    "slurm",
-    "apex_ddp",
-    "ddp_amp",
-    "model_parallel",
-    "pipeline_parallel",
-    "hybrid_parallel",
-    "zero1",
-    "fsdp",
-    "ddp_compressed",
-    "local_sgd",
-    "ddp_compile",
-]
+STRATEGIES = all_strategies()
 REMEDY_WITHOUT = {  # what cannot run here: no GPU, no cluster (the runs below are told of none), no Horovod
     "apex_ddp": "NVIDIA GPUs",
     "slurm": "scripts/setup/slurm_local.sh start",
     **({} if find_spec("horovod") else {"horovod_ddp": "scripts/setup/install_horovod.sh"}),
 }
 RUNNABLE = [name for name in STRATEGIES if name not in REMEDY_WITHOUT]
-ONE_PROCESS = {"single", "dataparallel", "model_parallel"}
+# Their launchers set the number of ranks to 1.
+ONE_PROCESS = {name for name in STRATEGIES if "\nexport NPROC=1\n" in (ROOT / "launchers" / f"{name}.sh").read_text()}
 PATTERNS = {
     "checks": lambda x, y: numpy.sin(20 * x) * numpy.sin(20 * y),
     "left": lambda x, y: 1 - 2 * x,

@@ -26,9 +26,9 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
 from scripts.gpu_check.check_page import write_page
-from scripts.gpu_check.check_process import ROOT
 from scripts.gpu_check.check_queue import work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks

@@ -127,7 +127,7 @@ def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tupl
             pixels = None
             if config.decoder and content.startswith(START_OF_IMAGE) and content.endswith(END_OF_IMAGE):
                 with contextlib.suppress(RuntimeError):
-                    pixels = REFERENCE_REFERENCE_DECODERS[config.decoder](content)
+                    pixels = REFERENCE_DECODERS[config.decoder](content)
             whole = pil_to_tensor(image.convert("RGB")) if pixels is None else pixels
             return crop(config.image_size, numbers, whole), target
     except Exception as error:  # of whatever type: it is this image's
@@ -189,7 +189,7 @@ def decode_by_torchcodec(content: bytes) -> torch.Tensor | None:
     return decode_jpeg(content, mode="RGB") if plain else None
 
 
-REFERENCE_REFERENCE_DECODERS: dict[str, Callable[[bytes], torch.Tensor | None]] = {
+REFERENCE_DECODERS: dict[str, Callable[[bytes], torch.Tensor | None]] = {
     "nvimgcodec": decode_by_nvimgcodec,
     "nvimgcodec-gpu": functools.partial(decode_by_nvimgcodec, device_id=0),
     "torchcodec": decode_by_torchcodec,

@@ -22,7 +22,6 @@ from benchmarks.common.config.config import (
     resolve_global_batch,
 )
 from benchmarks.common.dist.precision import resolve_precision
-from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 
 
@@ -111,15 +110,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     for path in (tmp_path / "missing.yaml", tmp_path, tmp_path / "latin.yaml"):
         with pytest.raises(UserError, match="cannot read the configuration"):
             load_config(["--config", str(path)])
-
-
-def test_what_a_run_writes_down_can_be_read_again(tmp_path):
-    """Protects config.yaml of run folders, where numbers, texts and switches come in every form that PyYAML writes."""
-    values = {"lr": 1e-05, "momentum": 0.0, "weight_decay": 1e22, "limit_s": 90.0, "seed": 10, "augment": False}
-    config = dataclasses.replace(Config(), data="010", checkpoint_dir="1:30", **values)
-    folder = RunFolder(tmp_path)
-    folder.write_requested(config, {})
-    assert load_config(["--config", str(folder.config)]) == dataclasses.replace(config, config=str(folder.config))
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_validation_covers_every_image_exactly_once(num_images, per_shard, num_s
     assert max(sizes) - min(sizes) <= -(-num_images // global_batch)  # fair, to an image a batch
 
 
-@pytest.mark.parametrize("num_shards", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("num_shards", [1, 3])
 def test_validation_loaders_read_every_file_once(tiny_data, num_shards):
     """Protects the same through the real loader, on 23 files, which nothing divides."""
     targets = [
@@ -153,8 +153,7 @@ def test_files_of_any_mode_and_size_are_read(own_data):
         assert images.shape == (num_images, 3, 32, 32) and images.isfinite().all()
 
 
-@pytest.mark.parametrize("kind, workers", [("truncated", 0), ("truncated", 2), ("empty", 0), ("text", 0)])
-@pytest.mark.parametrize("part", ["train", "val"])
+@pytest.mark.parametrize("part, kind, workers", [("train", "truncated", 2), ("val", "empty", 0)])
 def test_a_file_that_is_no_whole_image_is_named(own_data, part, kind, workers):
     """Protects hours of search: the message has the file and the ways out, from a loader worker, too."""
     bad = sorted((own_data / part).rglob("*.JPEG"))[5]
@@ -171,15 +170,6 @@ def test_bad_files_are_counted_and_replaced_where_asked(own_data):
     train, val = loaders(own_data, skip_bad_files=True)
     assert len(pixels(train)[0]) == NUM_TRAIN and train.num_bad_files == 1
     assert len(pixels(val)[0]) == NUM_VAL - 1 and val.num_bad_files == 1
-
-
-def test_a_line_of_pixels_is_a_bad_file(own_data):
-    """Protects --skip-bad-files, and the search for the file: a bomb by its shape is one of them."""
-    line = own_data / "val" / "top" / "line.JPEG"
-    save(line, "L", (65_000, 1))
-    assert str(line) in refusal(loaders(own_data, image_size=224)[1])
-    val = loaders(own_data, image_size=224, skip_bad_files=True)[1]
-    assert len(pixels(val)[0]) == NUM_VAL and val.num_bad_files == 1
 
 
 def test_a_set_without_a_readable_image_is_refused_even_then(own_data):

@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+import typing
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,17 +26,31 @@ from support import ROOT, environment, loaders, pixels, put, save
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from benchmarks.common.config.config import Config
+from benchmarks.common.config.config import FIELD_TYPES, Config
 from benchmarks.common.data import decode
 from benchmarks.common.data.crops import NUMBERS_PER_IMAGE, Crop, centre_crop, random_crop, random_numbers, resize_into
-from benchmarks.common.data.decode import AUTO_DECODERS, GPU_DECODER, import_problem, open_decoder, resolve_decoder
+from benchmarks.common.data.decode import (
+    AUTO_DECODERS,
+    DECODERS,
+    GPU_DECODER,
+    import_problem,
+    open_decoder,
+    resolve_decoder,
+)
 from benchmarks.common.data.image_dataset import FolderSource, ImageDataset
 from benchmarks.common.system.errors import UserError
+from scripts.proof.reference_images import REFERENCE_DECODERS
 
 HERE = [
     pytest.param(name, marks=pytest.mark.skipif(bool(import_problem(name)), reason=str(import_problem(name))))
     for name in AUTO_DECODERS
 ]
+
+
+def test_a_decoder_is_known_everywhere():
+    """Protects a new decoder from being a value of the field that the loader, or the proof's reference, cannot open."""
+    assert {"auto", *DECODERS} == set(typing.get_args(FIELD_TYPES["decoder"]))
+    assert {"pillow", *REFERENCE_DECODERS} == set(DECODERS)
 
 
 @pytest.mark.parametrize("size", [224, 32])
@@ -296,12 +311,6 @@ print("still heard", file=sys.stderr)
     env = environment(PYTHONPATH=":".join(sys.path))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.stdout == "([0], [], 0)\n" and done.stderr == "still heard\n"
-
-
-def test_a_class_that_train_lacks_is_refused(tiny_data):
-    source = FolderSource(tiny_data / "val")
-    with pytest.raises(UserError, match="train/ lacks"):
-        ImageDataset(source, lambda: None, 32, 0, source.classes[1:])
 
 
 def test_threads_do_not_share_a_decoder():

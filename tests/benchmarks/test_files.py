@@ -32,13 +32,6 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path):
             read_regular_file(path, 10)
 
 
-def test_a_sparse_file_of_terabytes_is_refused(tmp_path):
-    with open(tmp_path / "sparse", "wb") as file:
-        file.truncate(3 << 40)
-    with pytest.raises(OSError, match="more than"):
-        read_regular_file(tmp_path / "sparse", 1 << 28)
-
-
 def test_a_lock_is_not_opened_through_a_link(tmp_path):
     """Protects a file of the user's, to which somebody has laid a link by the lock's name."""
     (tmp_path / "precious").write_text("kept")

@@ -185,16 +185,6 @@ def test_a_write_that_fails_leaves_the_rows_before_it(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"windows.csv", ".writing"}
 
 
-def test_writers_at_once_lose_no_row(tmp_path):
-    """Protects `make -j2`: processes that append to one table take turns."""
-    writers = [appender(tmp_path, name, 40) for name in "abc"]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    frame = read_table(tmp_path, "windows")
-    assert {name: list(rows["window"]) for name, rows in frame.groupby("run_id")} == {
-        name: sorted(2 * list(range(40))) for name in "abc"
-    }
-
-
 MEASURER = """
 import sys
 from pathlib import Path

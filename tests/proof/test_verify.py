@@ -621,5 +621,5 @@ def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
     whole, first = (train_reference(config, Shape(3), "fp32", CPU, steps=range(last)) for last in (3, 2))
     third = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3))
     assert largest_difference(third, whole)[0] == 0
-    again = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3), exchange=average_in_float64)
+    again = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3), average=average_in_float64)
     assert 0 < largest_difference(again, whole)[0] < 1e-4

@@ -26,6 +26,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.runner.launch_ranks import horovodrun_command, rank_environment
 from scripts.runner.measured_figures import add_rows
@@ -43,7 +44,7 @@ from scripts.studies.allreduce.analysis import (
 )
 from scripts.studies.allreduce.chart import allreduce_chart
 from scripts.studies.allreduce.links import LinkFit, links_row
-from scripts.studies.allreduce.worker_pool import ROOT, WorkerPool, main_command
+from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
 
 RANK_MODULE = "scripts.studies.allreduce.allreduce_rank"
 HOROVOD = "horovod"

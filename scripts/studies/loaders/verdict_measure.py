@@ -1,4 +1,4 @@
-"""Is the loader the limit? The loader alone, training alone, and both together, by turns in one process.
+"""Is the loader the limit? Times the loader alone, training alone, and both together, interleaved in one process.
 
     python -m scripts.studies.loaders.verdict_measure --config configs/smoke.yaml --results results/latest
 
@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas
 import tyro
@@ -27,6 +28,9 @@ from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
 from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, WHATS, rates, verdict
+
+if TYPE_CHECKING:
+    import psutil
 
 ROUNDS, WINDOW_S = 8, 0.8  # windows of each kind, and how long one should last
 WARMUP_STEPS = 3
@@ -69,7 +73,7 @@ def check_alike(config: Config, results: Path) -> None:
             )
 
 
-def measure(config: Config) -> list[dict]:
+def measure(config: Config) -> list[dict[str, Any]]:
     """Rows of loader.csv, a window each. Raises UserError for a loader that reads nothing."""
     import psutil
 
@@ -81,7 +85,8 @@ def measure(config: Config) -> list[dict]:
     built = {}  # all that the script makes, without training
     single.main(config, fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
     device, step = built["device"], built["step"]
-    config = dataclasses.replace(config, workers=machine.resolve_num_workers(config.workers, device.type == "cuda"))
+    num_workers = machine.resolve_num_workers(config.workers, device.type == "cuda")
+    config = dataclasses.replace(config, workers=num_workers)
     batches, process = endless(built["train"]), psutil.Process()
     resident = next(batches)
     works: dict[str, Callable[[], object]] = {
@@ -99,12 +104,13 @@ def measure(config: Config) -> list[dict]:
         synchronize(device)
         return time.perf_counter() - began[0], cpu_s(process) - began[1]
 
-    rows, num_steps = [], {}
+    rows: list[dict[str, Any]] = []
+    num_steps: dict[str, int] = {}
     with tqdm(total=len(WHATS) * (ROUNDS + 1), desc="windows", disable=None, leave=False) as bar:
         for number in range(ROUNDS + 1):
             for what, work in works.items():
-                if what != TRAINING:  # use up what workers got ready while nobody asked
-                    window(work, 1 + config.prefetch + PREFETCHED * config.workers)
+                if what != TRAINING:  # use up the batches that the workers prepared meanwhile
+                    window(work, 1 + config.prefetch + PREFETCHED * num_workers)
                 if number:
                     rows.append(row_of(what, number, num_steps[what], *window(work, num_steps[what]), config))
                 else:
@@ -115,7 +121,9 @@ def measure(config: Config) -> list[dict]:
     return [row | {"verdict": sentence} for row in rows]
 
 
-def row_of(what: str, number: int, num_steps: int, seconds: float, cpu_seconds: float, config: Config) -> dict:
+def row_of(
+    what: str, number: int, num_steps: int, seconds: float, cpu_seconds: float, config: Config
+) -> dict[str, Any]:
     images = num_steps * config.global_batch
     return {
         "run_id": "loader_verdict",
@@ -133,7 +141,7 @@ def row_of(what: str, number: int, num_steps: int, seconds: float, cpu_seconds: 
     }
 
 
-def endless(train) -> Iterator:
+def endless(train: Any) -> Iterator[Any]:
     """Batches of one epoch after the other."""
     epoch = 0
     while True:
@@ -142,8 +150,8 @@ def endless(train) -> Iterator:
         epoch += 1
 
 
-def cpu_s(process) -> float:
-    """CPU seconds of the process and of its children, living or not."""
+def cpu_s(process: "psutil.Process") -> float:
+    """CPU seconds of the process and of its children, also of those that have ended."""
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
     own = process.cpu_times()
     return sum(one.user + one.system for one in times) + own.children_user + own.children_system
