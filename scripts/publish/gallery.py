@@ -26,10 +26,11 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import describe, describe_failures
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
-from scripts.publish.readme import PUBLISHED, ROOT
+from scripts.publish.readme import PUBLISHED
 from scripts.sets import manifest
 from scripts.sets.dataset_text import describe_images
 from scripts.sets.epoch_time import epoch_time
