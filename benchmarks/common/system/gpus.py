@@ -150,7 +150,7 @@ def usable_gpus() -> int:
     """How many GPUs torch can run kernels on here; 0 where there is none, or CUDA_VISIBLE_DEVICES hides all.
 
     Raises UserError where CUDA_VISIBLE_DEVICES does not hide the GPUs, but torch cannot use them: the driver is too old
-    for this torch, this torch has no kernels for them or no CUDA, or CUDA_VISIBLE_DEVICES names one that does not exist.
+    for this torch, this torch has no kernels for them, or no CUDA, or CUDA_VISIBLE_DEVICES names a GPU that is missing.
     """
     visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), _visible_devices()
     hidden = named is not None and not any(named)
