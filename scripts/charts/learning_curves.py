@@ -33,7 +33,7 @@ PANELS = (("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """The learning curves of one group: a table for each panel, [epoch, run], and the seconds at the end of each epoch."""
+    """Learning curves of one group: a table for each panel, [epoch, run], and the seconds at the end of each epoch."""
 
     label: str
     group: Group
