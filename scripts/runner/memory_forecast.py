@@ -9,6 +9,8 @@ import contextlib
 import dataclasses
 import functools
 import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,12 +43,18 @@ class MemoryNeed:
 class MemoryTally(TorchDispatchMode):
     """Bytes of the storages that operations make while it lasts: those alive now, and the most at one time."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self.alive = {}
+        self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         made = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
             if isinstance(tensor, torch.Tensor):
@@ -58,7 +66,7 @@ class MemoryTally(TorchDispatchMode):
         if key in self.alive:  # a view, or an operation in place
             return
 
-        def ended(_):
+        def ended(_: object) -> None:
             del self.alive[key]
             self.now -= num_bytes
 
