@@ -84,7 +84,7 @@ def given(monkeypatch, tmp_path):
     """given(**variables): what the plan reads where only these are set, and a small configuration."""
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
 
-    def read(**variables) -> run_plan.Given:
+    def read(**variables) -> run_plan.MakeVariables:
         for name in (
             *VARIABLES.split(),
             "TASKS_PER_NODE",

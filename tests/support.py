@@ -163,7 +163,7 @@ def finish(runs, results: Path, status: str = "ok", **columns) -> None:
     for run in runs:
         row = {"run_id": f"{run.strategy}-{run.round}", "strategy": run.strategy, "repeat": run.round, "status": status}
         row |= columns
-        append_rows(results, "runs", [row | {"settings": add_settings(results, run.asked, {"torch": "2.15"})}])
+        append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, {"torch": "2.15"})}])
 
 
 RECORDER = '''

@@ -59,7 +59,7 @@ from scripts.runner import run_plan
 
 
 def plan_runs(variables):
-    return run_plan.bench(variables)
+    return run_plan.plan_strategies(variables)
 
 
 def chart_command(variables):

@@ -13,7 +13,7 @@ import sys
 import pytest
 from support import ROOT, STRATEGIES, environment
 
-from scripts.runner.preflight import CORE
+from scripts.runner.preflight import CORE_STRATEGIES
 
 SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
 
@@ -200,7 +200,7 @@ def test_plain_steps_are_equal():
 # The baseline, and the core list with its order. A study may be about some strategies, and names them.
 NAMED = {
     "sets.result_set": {"single"},
-    "runner.preflight": {*CORE},
+    "runner.preflight": {*CORE_STRATEGIES},
     # lists of what to try on a GPU, which say what is run and branch on nothing
     "gpu_check.checks": {"ddp"},
     "gpu_check.timed_checks": {"ddp", "ddp_compile", "ddp_compressed"},

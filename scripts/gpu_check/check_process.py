@@ -79,13 +79,13 @@ class Running:
         has_own_set = self.check.results != self.state.results
         if not paths and self.sent and has_own_set:  # as a proof has, which would have ended them by itself
             paths = [path.resolve() for path in self.check.results.rglob("logs/*")]
-        num_left = sum(len(processes.of_run(path)) for path in paths)
+        num_left = sum(len(processes.processes_of_run(path)) for path in paths)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGTERM)
         for path in paths:
-            processes.end_all(path, schedule.GRACE_S)
+            processes.end_processes(path, schedule.GRACE_S)
         if self.run and self.folder and self.child.returncode:
-            schedule.bury(self.run, self.folder, self.child.returncode, self.env, 0)
+            schedule.record_failed_launcher(self.run, self.folder, self.child.returncode, self.env, 0)
         return num_left
 
     def verdict(self) -> Verdict | None:
@@ -113,21 +113,21 @@ def begin(check: Check) -> tuple[run_plan.Run, RunFolder, dict[str, str]]:
     run = planned(check)
     check.results.mkdir(parents=True, exist_ok=True)
     if check.timed:
-        (run,) = run_plan.fitted([run])
-    return run, *run_plan.begin(run, check.results)
+        (run,) = run_plan.skip_what_does_not_fit([run])
+    return run, *run_plan.create_run_folder(run, check.results)
 
 
 def planned(check: Check) -> run_plan.Run:
     """The run that the launcher in a check's command would plan. Raises UserError where the launcher would refuse."""
     launcher = launcher_of(check)
     assert launcher is not None
-    given = read_variables()
+    variables = read_variables()
     flags = ["--config", check.variables["CONFIG"]]
     flags += ["--data", os.environ["DATA"]] if os.environ.get("DATA") else []
     args = check.variables["ARGS"]
-    ranks = int(check.variables.get("NPROC") or given.ranks_here)
+    ranks = int(check.variables.get("NPROC") or variables.ranks_here)
     return run_plan.make_run(
-        dataclasses.replace(given, args=args, ranks_here=ranks),
+        dataclasses.replace(variables, args=args, ranks_here=ranks),
         launcher.stem,
         1,
         load_config([*flags, *args.split()]),

@@ -12,7 +12,7 @@ from pathlib import Path
 from scripts.gpu_check import timed_checks, verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
 from scripts.runner.preflight import all_strategies, is_mixed
-from scripts.runner.run_plan import python
+from scripts.runner.run_plan import interpreter_path
 from scripts.sets.result_set import BASELINE
 
 LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them
@@ -37,7 +37,7 @@ def checks(scale: Scale, results: Path) -> list[Check]:
 
 def _first(scale: Scale, results: Path) -> list[Check]:
     told = {"RESULTS": str(results)}
-    environment = (python(), "-m", "scripts.runner.environment", "--results", str(results))
+    environment = (interpreter_path(), "-m", "scripts.runner.environment", "--results", str(results))
     ask = "nvidia-smi --format=csv,noheader --query-"
     users = ("sh", "-c", f"{ask}compute-apps=pid,process_name,used_memory && {ask}gpu=memory.used")
     found = [
@@ -60,7 +60,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             estimate_s=5,
         ),
     ]
-    module = (python(), "-m")
+    module = (interpreter_path(), "-m")
     images: tuple[str, ...] = (*module, "scripts.setup.make_dataset")
     find_verdict: verdicts.FindVerdict = verdicts.dataset_made
     if scale.data:
@@ -70,7 +70,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
     for library in LIBRARIES:
         folder = results / "builds" / library
         build = (
-            python(),
+            interpreter_path(),
             "-m",
             "scripts.gpu_check.overlay_environment",
             str(folder),
@@ -122,7 +122,7 @@ def _proofs(scale: Scale, results: Path) -> list[Check]:
         folder = results / "proof" / strategy
         flags = f"{scale.short} --loader folder"
         told = {"RESULTS": str(folder), "CONFIG": scale.config, "ARGS": flags, "STRATEGIES": strategy}
-        verify = (python(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
+        verify = (interpreter_path(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
         claim = f"{strategy} computes the same update as one plain process, resumed too"
         found.append(
             Check(f"proof {strategy}", claim, verify, verdicts.equivalence_proved, told, estimate_s=60, after="data")
@@ -170,7 +170,7 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
             variables={"GPU_MEMORY_GB": "1000000"},  # else the memory forecast would skip it
             alone=True,  # it fills the GPU, and others would run out of memory, too
         ),
-        dataclasses.replace(kill, argv=(python(), "-m", "scripts.gpu_check.kill_rank", *kill.argv)),
+        dataclasses.replace(kill, argv=(interpreter_path(), "-m", "scripts.gpu_check.kill_rank", *kill.argv)),
         launched(
             "fault not a number",
             "a loss that is no number ends the run, and its row says so",

@@ -33,8 +33,8 @@ from scripts.gpu_check.check_queue import work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.runner import memory_check, preflight
-from scripts.runner.run_plan import python
-from scripts.runner.schedule import claimed
+from scripts.runner.run_plan import interpreter_path
+from scripts.runner.schedule import lock_result_set
 from scripts.sets.result_set import BASELINE
 
 DEADLINE_S = 540.0
@@ -104,11 +104,11 @@ def main(options: Options) -> int:
                 f"{check.name}: {check.claim}{f'; needs {why}' if (why := lacking(check)) else ''}\n  {check.command}"
             )
         return 0
-    results = preflight.open_set(results)
+    results = preflight.open_result_set(results)
     signals: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, frame: signals.append(number))
-    with claimed(results):
+    with lock_result_set(results):
         state = State(results / "checks")
         claim_mode(results, on_gpu)
         state.forget(os.environ.get("RETRY", "") or "-")
@@ -139,7 +139,9 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
     images, refused = 256, ""
     while images > 1:
         flags = ["--config", scale.config, "--batch-per-device", str(images), "--precision", "fp32"]
-        (why,) = memory_check.reasons([(BASELINE, load_config(flags), 1, 1)], num_ranks)
+        (why,) = memory_check.why_runs_do_not_fit(
+            [memory_check.MemoryCase(BASELINE, load_config(flags), 1, 1)], num_ranks
+        )
         if not why:
             break
         refused, images = refused or why, images // 2
@@ -165,7 +167,7 @@ def claim_mode(results: Path, on_gpu: bool) -> None:
 def gpu_gone() -> str:
     """How the GPU is after a failure that reads like its loss; '' where it computes."""
     try:
-        done = subprocess.run([python(), "-c", ALIVE], capture_output=True, text=True, timeout=30, cwd=ROOT)
+        done = subprocess.run([interpreter_path(), "-c", ALIVE], capture_output=True, text=True, timeout=30, cwd=ROOT)
     except subprocess.TimeoutExpired:
         return "it does not answer"
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it does not compute"])[-1][:200]
@@ -175,7 +177,7 @@ def make_report(results: Path, limit_s: float) -> bool:
     """The report of the set of what was timed, as far as anything was; returns whether it was written."""
     if not (results / "runs.csv").exists():
         return False
-    command = [python(), "-m", "scripts.pages.page", "--results", str(results)]
+    command = [interpreter_path(), "-m", "scripts.pages.page", "--results", str(results)]
     try:
         return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=limit_s).returncode == 0
     except subprocess.TimeoutExpired:

@@ -8,7 +8,7 @@ from pathlib import Path
 from scripts.gpu_check import verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
 from scripts.runner.preflight import all_strategies, is_mixed
-from scripts.runner.run_plan import python
+from scripts.runner.run_plan import interpreter_path
 from scripts.sets.result_set import BASELINE
 
 FORMATS = ("contiguous", "channels_last")
@@ -43,7 +43,7 @@ def matrix(scale: Scale, results: Path) -> list[Check]:
 
 def speed(scale: Scale, results: Path) -> list[Check]:
     fast = f"{scale.images} --precision bf16 --memory-format channels_last"
-    module = (python(), "-m")
+    module = (interpreter_path(), "-m")
     images = ("--data", scale.data) if scale.data else ()
     config = ("--config", scale.config, "--loader", "folder", *images, *fast.split())
     on_profile = ("--output", str(results / "profile.csv"))
@@ -129,7 +129,16 @@ def options(scale: Scale, results: Path) -> list[Check]:
         for name, strategy, flags, needs, find_verdict in listed
     ]
     images = ("--data", scale.data) if scale.data else ()
-    overhead = (python(), "-m", "scripts.studies.peers.overhead", "--pairs", "6", "--config", scale.config, *images)
+    overhead = (
+        interpreter_path(),
+        "-m",
+        "scripts.studies.peers.overhead",
+        "--pairs",
+        "6",
+        "--config",
+        scale.config,
+        *images,
+    )
     claim = "the suite's loop is timed beside a bare one"
     told = {"RESULTS": str(results)}
     find_verdict = verdicts.printed(r"^suite / bare, images per second: .*")

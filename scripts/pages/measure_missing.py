@@ -35,7 +35,7 @@ def measure(results: Path) -> int:
     """
     if not (results / "runs.csv").exists():
         return 0
-    if why := preflight.why_published(results):  # nobody measures beside what was measured elsewhere
+    if why := preflight.why_not_writable(results):  # nobody measures beside what was measured elsewhere
         raise UserError(f"{why}; MEASURE=no draws its report")
     parts = missing_parts(results)
     if parts:

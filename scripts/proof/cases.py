@@ -18,8 +18,8 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
-from scripts.runner.allowed_settings import shown, why_not
-from scripts.runner.make_variables import Given
+from scripts.runner.allowed_settings import short_repr, why_not_allowed
+from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, make_run
 from scripts.sets.safe_names import SAFE_NAME
 
@@ -63,7 +63,7 @@ def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
 def step_by_step(run: Run) -> Run:
     """The proof, step by step, of a run whose kernels round differently from the reference's."""
     config = proof_config(run.config, run.config.epochs * run.config.steps, exact=False)
-    return dataclasses.replace(run, config=config, asked=run.asked | dataclasses.asdict(config))
+    return dataclasses.replace(run, config=config, requested=run.requested | dataclasses.asdict(config))
 
 
 def sums_are_exact(ranks: int) -> bool:
@@ -79,13 +79,13 @@ def unreadable_images(loader: str, pack: str) -> str:
     return "" if loader == "folder" else f"loader {loader}"
 
 
-def cases_of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
+def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> list[Run]:
     """A proof for each strategy and setting with ok runs in the set.
 
     Says on stderr which of them it cannot prove. Raises UserError where they cannot run here, or DATA has other images.
     """
     runs = read_table(results, "runs")
-    ok = runs[(runs.status == "ok") & runs.strategy.isin(preflight.chosen(given.strategies))]
+    ok = runs[(runs.status == "ok") & runs.strategy.isin(preflight.parse_strategies(variables.strategies))]
     settings_of_runs: dict[tuple[str, int], dict[str, Any]] = {}
     for run_id in ok.run_id:
         try:
@@ -103,7 +103,7 @@ def cases_of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
             print_warning(f"{requested['strategy']} with {unreadable} is not proved: no reference reads its images")
         else:
             check_machine(results, settings)
-            proofs.append(_case_of_settings(given, results, requested, num_steps))
+            proofs.append(_case_of_settings(variables, results, requested, num_steps))
     return _without_duplicates(proofs)
 
 
@@ -111,11 +111,11 @@ def _read_settings(results: Path, run_id: str) -> dict[str, Any]:
     """settings.json of a run. Raises UserError where there is none, or where its values are not safe to start a run
     with: the set may be somebody else's."""
     if not SAFE_NAME.fullmatch(run_id):
-        raise UserError(f"{results} has a run_id {shown(run_id)}, which is no name of a folder")
+        raise UserError(f"{results} has a run_id {short_repr(run_id)}, which is no name of a folder")
     settings = RunFolder(results / "logs" / run_id).settings()
     requested, resolved = settings["asked"], settings.get("met") or {}
     missing = [name for name in REQUIRED_SETTINGS if name not in requested]
-    problem = f"it lacks {missing[0]}" if missing else why_not(requested, resolved)
+    problem = f"it lacks {missing[0]}" if missing else why_not_allowed(requested, resolved)
     if problem or requested["strategy"] not in preflight.all_strategies():
         raise UserError(f"{results}, {run_id}: its settings.json cannot be run: {problem or 'no such strategy'}")
     return settings
@@ -138,35 +138,39 @@ def check_machine(results: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def _case_of_settings(given: Given, results: Path, requested: dict[str, Any], num_steps: int) -> Run:
+def _case_of_settings(variables: MakeVariables, results: Path, requested: dict[str, Any], num_steps: int) -> Run:
     config = Config(**{name: requested[name] for name in FIELDS if name in requested})
     config = dataclasses.replace(config, data=os.environ.get("DATA") or config.data)
     ranks_here = requested["ranks"] // requested["nodes"]
-    run = _proof_run(given, requested["strategy"], config, ranks_here, num_steps)
-    if run.asked["fingerprint"] != requested["fingerprint"]:
+    run = _proof_run(variables, requested["strategy"], config, ranks_here, num_steps)
+    if run.requested["fingerprint"] != requested["fingerprint"]:
         raise UserError(
-            f"{config.data} (fingerprint {run.asked['fingerprint']}) proves other images than {results} was measured "
-            f"with ({requested['fingerprint']}); set DATA to these"
+            f"{config.data} (fingerprint {run.requested['fingerprint']}) proves other images than {results} was "
+            f"measured with ({requested['fingerprint']}); set DATA to these"
         )
     return run
 
 
-def cases_of_variables(given: Given, num_steps: int) -> list[Run]:
+def cases_of_variables(variables: MakeVariables, num_steps: int) -> list[Run]:
     """A proof for each strategy that bench-all would run with the same variables."""
-    config = load_config(given.flags)
+    config = load_config(variables.flags)
     if unreadable := unreadable_images(config.loader, config.pack):
         raise UserError(f"no reference reads the images of {unreadable}; leave --loader out")
-    preflight.check_ranks([config], [given.ranks_here])
-    strategies = preflight.chosen(given.strategies)
-    return _without_duplicates(_proof_run(given, name, config, given.ranks_here, num_steps) for name in strategies)
+    preflight.check_ranks([config], [variables.ranks_here])
+    strategies = preflight.parse_strategies(variables.strategies)
+    return _without_duplicates(
+        _proof_run(variables, name, config, variables.ranks_here, num_steps) for name in strategies
+    )
 
 
-def _proof_run(given: Given, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
+def _proof_run(variables: MakeVariables, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
     if config.loader == "packed":
         preflight.check_data(config.data)  # the reference reads the files
     exact = sums_are_exact(preflight.ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
-    run = make_run(given, strategy, 1, proof_config(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1)
+    run = make_run(
+        variables, strategy, 1, proof_config(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1
+    )
     return dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"})
 
 
@@ -179,7 +183,7 @@ def unproved(runs: list[Run], results: Path) -> list[Run]:
     rows = read_table(results, "equivalence")
     requested = (json.loads(cell) for cell in rows[rows.verdict == "ok"].asked if cell)
     proved = {settings_hash(settings) for settings in requested}
-    return [run for run in runs if settings_hash(run.asked) not in proved]
+    return [run for run in runs if settings_hash(run.requested) not in proved]
 
 
 def print_warning(text: str) -> None:

@@ -34,7 +34,7 @@ from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import run_program
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
-from scripts.runner.make_variables import Given, read_variables
+from scripts.runner.make_variables import MakeVariables, read_variables
 
 if TYPE_CHECKING:
     from scripts.proof.trained_states import Training
@@ -54,20 +54,20 @@ class Options:
 
 
 def main(options: Options) -> int:
-    given = read_variables()
+    variables = read_variables()
     preflight.check_rendezvous()
-    results = given.results or newest()
-    runs = to_prove(given, results, options.steps)
+    results = variables.results or newest()
+    runs = to_prove(variables, results, options.steps)
     if options.missing and results:
         runs = cases.unproved(runs, results)
         if not runs:
             return 0
-    results = preflight.open_set(results).resolve()
-    folder = preflight.open_set(results / "verify")
+    results = preflight.open_result_set(results).resolve()
+    folder = preflight.open_result_set(results / "verify")
     print(f"{'strategy':<18} {'ranks':>5} {'steps':>5}  {'largest relative difference':<28} {'tolerance':>9}  verdict")
     verdicts = []
-    with schedule.claimed(folder):
-        for number, run in enumerate(run_plan.fitted(runs), 1):
+    with schedule.lock_result_set(folder):
+        for number, run in enumerate(run_plan.skip_what_does_not_fit(runs), 1):
             # in the set, so that all nodes of a cluster see it
             with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:  # 90 MB a strategy
                 row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
@@ -83,20 +83,20 @@ def newest() -> Path | None:
     return latest.resolve() if latest.exists() else None
 
 
-def to_prove(given: Given, results: Path | None, num_steps: int) -> list[run_plan.Run]:
+def to_prove(variables: MakeVariables, results: Path | None, num_steps: int) -> list[run_plan.Run]:
     """What CONFIG and ARGS say, where one is given or the set has no ok run; else what the set's ok runs were asked."""
-    chosen = os.environ.get("CONFIG") or given.args
+    chosen = os.environ.get("CONFIG") or variables.args
     if chosen or results is None or not (read_table(results, "runs").status == "ok").any():
-        return cases.cases_of_variables(given, num_steps)
-    return cases.cases_of_set(given, results, num_steps)
+        return cases.cases_of_variables(variables, num_steps)
+    return cases.cases_of_set(variables, results, num_steps)
 
 
 def prove(run: run_plan.Run, folder: Path, scratch: Path, label: str) -> dict[str, Any]:
     """Run `run` in the set `folder`, compare its weights with its reference's, and return its row of the table."""
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     row = {"strategy": run.strategy, "steps": run.config.epochs * run.config.steps, "started_at": began}
-    row["asked"] = json_cell(run.asked)
-    if why_not := run.variables.get("SKIP"):  # of run_plan.fitted
+    row["asked"] = json_cell(run.requested)
+    if why_not := run.variables.get("SKIP"):  # of run_plan.skip_what_does_not_fit
         return row | {"verdict": "not proved", "reason": f"would not fit: {why_not}"}
     import torch  # which nobody needs where nothing is left to prove
 
@@ -110,7 +110,7 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, label: str) -> dict[st
         return row | problem
     met = finished_run.settings()["met"]
     row |= {"world_size": met["world_size"], "met": json_cell(met)}
-    if met["backend"] != "none" and run.asked["ranks"] > met["world_size"] == 1:
+    if met["backend"] != "none" and run.requested["ranks"] > met["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
     training = trained_states.training_of(run.config, met)
     if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say

@@ -26,6 +26,7 @@ from benchmarks.common.store.results import TABLES, write_json, write_text_atomi
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
 from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.pages.page import paper_figures, report_files
 from scripts.publish import readme
@@ -61,9 +62,10 @@ def main(options: Options) -> int:
     place = _target_folder(options)
     _check_folder(options)
     lines = missing_files(options.results)
-    results = None if lines else load_set(options.results)
-    lines = lines or find_problems(results)
     if lines:
+        return _refuse(options, lines)
+    results = load_set(options.results)
+    if lines := find_problems(results):
         return _refuse(options, lines)
     with tempfile.TemporaryDirectory(prefix=".publishing-", dir=readme.PUBLISHED) as scratch:
         new = Path(scratch) / options.name
@@ -159,7 +161,7 @@ def _private(results: ResultSet, name: str) -> dict[str, str]:
     stands = {path: Path(path).name for path in paths if path.rstrip("/")}
     dropped = {name: variables.get(name) for name in ("HOSTS", "RDZV_ENDPOINT")}
     stands |= {text: name for name, text in dropped.items() if isinstance(text, str) and ":" in text}
-    stands |= {f"{readme.ROOT}/": "", f"{readme.ROOT}": "."}
+    stands |= {f"{ROOT}/": "", f"{ROOT}": "."}
     if (folder := home_folder()) not in (None, Path("/")):  # containers have HOME=/
         stands |= {f"{folder}/": "", str(folder): "~"}
     stands |= {str(path): f"results/{name}" for path in (results.path, results.path.resolve()) if path.is_absolute()}

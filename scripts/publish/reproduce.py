@@ -17,19 +17,20 @@ Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129
 import dataclasses
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import tyro
 
 from benchmarks.common.config.config import FIELDS, Config
 from benchmarks.common.config.settings import seed_of_round, settings_hash
+from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import run_program
-from scripts.runner import allowed_settings, bench, preflight, rounds, run_plan, schedule, worktrees
-from scripts.runner.make_variables import Given, read_variables
+from scripts.runner import allowed_settings, bench, preflight, round_order, rounds, run_plan, schedule, worktrees
+from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets import compare
 from scripts.sets.manifest import NAME, find_faults, read_manifest
 from scripts.sets.result_set import ResultSet, load_set
@@ -41,31 +42,37 @@ CLUSTER_VARIABLES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines a
 
 
 def main() -> int:
-    published, given = find_set(), read_variables()
-    if given.results and (given.results / NAME).exists():
-        raise UserError(f"RESULTS={given.results} is a published set; leave it out for a new one")
+    published, variables = find_set(), read_variables()
+    if variables.results and (variables.results / NAME).exists():
+        raise UserError(f"RESULTS={variables.results} is a published set; leave it out for a new one")
     told = read_manifest(published)
     if lines := find_faults(published, told):
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
-    options = read_options(published, given.results)
+    options = read_options(published, variables.results)
     preflight.check_rendezvous()
-    commit, chosen = find_commit(told, published), choose_runs(told["runs"], given.strategies, published)
+    commit, chosen = find_commit(told, published), choose_runs(told["runs"], variables.strategies, published)
     for run in chosen:
         check_startable(run, commit, published)
         if not options.anyway:
             check_device(run, published)
-    given = dataclasses.replace(given, repeats=given.repeats if os.environ.get("REPEATS") else _rounds(chosen))
-    of_round = plan_rounds(chosen, given, published)
-    runs = [run for number in range(1, rounds.least(given, of_round) + 1) for run in of_round(number)]
-    rounds.check(runs, given)
-    left = run_plan.left_to_do(runs, given.results)
+    variables = dataclasses.replace(
+        variables, repeats=variables.repeats if os.environ.get("REPEATS") else _rounds(chosen)
+    )
+    of_round = plan_rounds(chosen, variables, published)
+    runs = [run for number in range(1, rounds.num_planned_rounds(variables, of_round) + 1) for run in of_round(number)]
+    rounds.check_rounds(runs, variables)
+    left = run_plan.remaining_runs(runs, variables.results)
     print(f"{published}, made at commit {commit[:12]} on {_device(chosen)}: again, at that commit", flush=True)
     if os.environ.get("PLAN") == "yes":
-        print(bench.plan_text(left, runs, given))
+        print(bench.plan_text(left, runs, variables))
         return 0
-    before, results = load_set(published), preflight.open_set(given.results, "reproduce-")
+    before, results = load_set(published), preflight.open_result_set(variables.results, "reproduce-")
     args = allowed_settings.one_line(before.environment.get("variables", {}).get("ARGS"))
-    code = start_rounds(rounds.rounds(left, of_round, given, results), results, commit, len(left), args) if left else 0
+    code = (
+        start_rounds(rounds.generate_rounds(left, of_round, variables, results), results, commit, len(left), args)
+        if left
+        else 0
+    )
     if code > 1 or not (results / "runs.csv").exists():  # of two machines, the first one's rows are all
         return code
     return max(code, compare_with_published(before, results, options))
@@ -78,8 +85,8 @@ def find_set() -> Path:
         raise UserError("SET is not set; for example: make reproduce SET=results/published/x")
     if not Path(text).is_dir():
         raise UserError(f"SET={text} is no folder; published sets are in results/published")
-    if given := [name for name in SET_VARIABLES if os.environ.get(name)]:
-        raise UserError(f"{given[0]} is the set's own in make reproduce; leave it out")
+    if variables := [name for name in SET_VARIABLES if os.environ.get(name)]:
+        raise UserError(f"{variables[0]} is the set's own in make reproduce; leave it out")
     return Path(text)
 
 
@@ -107,7 +114,7 @@ def choose_runs(runs: list[dict], strategies: str, published: Path) -> list[dict
 def check_startable(run: dict, commit: str, published: Path) -> None:
     """Refuse what cannot be run here. Raises UserError."""
     asked, met, where = run["asked"], run["met"], f"{published}, {printable(run['label'])}"
-    if why := allowed_settings.why_not(asked, met):
+    if why := allowed_settings.why_not_allowed(asked, met):
         raise UserError(f"{where}: {why}; a set may not choose that")
     if name := next(
         (name for name in allowed_settings.CHOSEN_BY_USER if asked.get(name.lower()) and name not in os.environ), ""
@@ -147,14 +154,18 @@ def check_device(run: dict, published: Path) -> None:
         )
 
 
-def plan_rounds(chosen: Sequence[dict], given: Given, published: Path) -> Callable[[int], list[run_plan.Run]]:
+def plan_rounds(
+    chosen: Sequence[dict], variables: MakeVariables, published: Path
+) -> Callable[[int], list[run_plan.Run]]:
     """All runs of a round, in its order, by its number."""
     data = {run["label"]: _data(run["asked"], published) for run in chosen}
 
     def of_round(number: int) -> list[run_plan.Run]:
         made = [_run(run["asked"], number, data[run["label"]]) for run in chosen]
-        order = [made[which] for which in run_plan.places(len(made), number)]
-        return run_plan.fitted([dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)])
+        order = [made[which] for which in round_order.run_order(len(made), number)]
+        return run_plan.skip_what_does_not_fit(
+            [dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)]
+        )
 
     return of_round
 
@@ -162,7 +173,7 @@ def plan_rounds(chosen: Sequence[dict], given: Given, published: Path) -> Callab
 def _data(asked: dict, published: Path) -> str:
     """The folder of the images, which the user chooses. Raises UserError where they are not the set's."""
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
-    found, wanted = run_plan.images_of(_config(asked | {"data": folder})), asked["fingerprint"]
+    found, wanted = run_plan.images_fingerprint(_config(asked | {"data": folder})), asked["fingerprint"]
     if found != wanted:
         raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({wanted}); give DATA=")
     return folder
@@ -181,8 +192,8 @@ def _run(asked: dict, number: int, data: str) -> run_plan.Run:
         asked.pop(name.lower(), None)
         if text := os.environ.get(name):
             asked[name.lower()] = text
-    told = run_plan.of_machine(asked["ranks"] // asked["nodes"], asked["threads_per_rank"])
-    told |= {name: str(asked[name.lower()]) for name in run_plan.OF_A_CLUSTER if name.lower() in asked}
+    told = run_plan.machine_variables(asked["ranks"] // asked["nodes"], asked["threads_per_rank"])
+    told |= {name: str(asked[name.lower()]) for name in run_plan.CLUSTER_VARIABLES if name.lower() in asked}
     return run_plan.Run(asked["strategy"], number, _config(asked), asked, told)
 
 
@@ -194,22 +205,29 @@ def _device(chosen: Sequence[dict]) -> str:
     return "/".join(dict.fromkeys(str(run["met"].get("device_name") or "unknown hardware") for run in chosen))
 
 
-def start_rounds(batches, results: Path, commit: str, total: int, args: str) -> int:
+def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: str, total: int, args: str) -> int:
     """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
 
     args: ARGS of the published set, which the new one's environment.json tells, as our own are of make compare.
     """
     fields, all_ok, num_done = worktrees.fields_of(commit), True, 0
 
-    def configure(run, folder):
-        worktrees.write_config(folder, run.asked, fields)
+    def configure(run: run_plan.Run, folder: RunFolder) -> None:
+        worktrees.write_config(folder, run.requested, fields)
 
-    with schedule.claimed(results), forward_signals() as children, worktrees.checked_out([commit]) as folders:
+    with schedule.lock_result_set(results), forward_signals() as children, worktrees.checked_out([commit]) as folders:
         for batch in batches:
             told = batch[0].variables | {"ARGS": args}
-            schedule.describe(results, dataclasses.replace(batch[0], variables=told), children)
-            place = {"checkout": folders[commit], "before_run": configure, "first": num_done + 1, "total": total}
-            all_ok &= schedule.run_each(batch, results, children, **place)
+            schedule.record_environment(results, dataclasses.replace(batch[0], variables=told), children)
+            all_ok &= schedule.run_each(
+                batch,
+                results,
+                children,
+                checkout=folders[commit],
+                before_run=configure,
+                first=num_done + 1,
+                total=total,
+            )
             num_done += len(batch) if batch[0].round else 0
             if children.signum:
                 return 128 + children.signum

@@ -45,7 +45,7 @@ class Options:
     results: Path
 
 
-def environment() -> dict:
+def describe_environment() -> dict:
     """Facts of this machine and this interpreter, as text and numbers."""
     from torch.utils.collect_env import get_pretty_env_info
 
@@ -70,4 +70,4 @@ def environment() -> dict:
 
 if __name__ == "__main__":
     options = tyro.cli(Options)
-    write_json(options.results / "environment.json", environment())
+    write_json(options.results / "environment.json", describe_environment())

@@ -10,11 +10,11 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.stats.formatting import parse_percent
 
-MOST_ROUNDS = 10_000
+MAX_REPEATS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class MakeVariables:
     """What the user set in Make's variables, and the machine's word for what was not."""
 
     flags: list[str]
@@ -45,7 +45,7 @@ class Given:
     """For scaling."""
 
 
-def read_variables() -> Given:
+def read_variables() -> MakeVariables:
     """The one reader of Make's variables. Raises UserError for a number that is none, or an unknown status."""
     text = {name: os.environ.get(name, "").strip() for name in ("ARGS", "DATA", "RESULTS", "RETRY", "STRATEGIES")}
     text |= {name: os.environ.get(name, "").strip() for name in ("STRATEGY", "KEY", "VALUES", "RANKS")}
@@ -65,17 +65,17 @@ def read_variables() -> Given:
         results = results.absolute()
     if results and results.is_symlink():  # results/latest is about to be linked anew
         results = Path(os.path.relpath(results.resolve()))
-    return Given(
+    return MakeVariables(
         flags=[*flags, *text["ARGS"].split()],
         args=text["ARGS"],
         results=results,
         ranks_here=machine.num_ranks(),
-        repeats=_at_least_one("REPEATS", 3),
-        repeat=_at_least_one("REPEAT", 1),
+        repeats=_positive_number("REPEATS", 3),
+        repeat=_positive_number("REPEAT", 1),
         limit_s=_limit_s(),
         until=_until(),
         budget_s=_budget_s(),
-        num_seeds=_at_least_one("SEEDS", 0) if os.environ.get("SEEDS") else 0,
+        num_seeds=_positive_number("SEEDS", 0) if os.environ.get("SEEDS") else 0,
         retry=text["RETRY"],
         strategies=text["STRATEGIES"],
         strategy=text["STRATEGY"],
@@ -92,13 +92,13 @@ def default_config() -> str:
     return "configs/imagenet-bench.yaml" if num_gpus else "configs/smoke.yaml"
 
 
-def _at_least_one(name: str, default: int) -> int:
+def _positive_number(name: str, default: int) -> int:
     text = os.environ.get(name) or str(default)
     digits = text.lstrip("0")
     if not (digits.isascii() and digits.isdecimal()):
         raise UserError(f"{name} is {text}, but must be at least 1")
-    if len(digits) > len(str(MOST_ROUNDS)) or int(digits) > MOST_ROUNDS:
-        raise UserError(f"{name} is {text[:40]}, but must be at most {MOST_ROUNDS}; for more rounds, call again")
+    if len(digits) > len(str(MAX_REPEATS)) or int(digits) > MAX_REPEATS:
+        raise UserError(f"{name} is {text[:40]}, but must be at most {MAX_REPEATS}; for more rounds, call again")
     return int(digits)
 
 

@@ -16,7 +16,7 @@ from benchmarks.common.system.files import make_folder
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import source_version
 
-MEASURED = ROOT / "results" / "measured"
+MEASURED_FOLDER = ROOT / "results" / "measured"
 
 
 def add_rows(path: Path, rows: list[dict], replace: bool = False) -> None:

@@ -28,7 +28,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclasses.dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Bytes on one device. peak is the most at one time; the others are parts of it, though not all at that time."""
 
     parameters: int
@@ -38,7 +38,7 @@ class Need:
     peak: int
 
 
-class Tally(TorchDispatchMode):
+class MemoryTally(TorchDispatchMode):
     """Bytes of the storages that operations make while it lasts: those alive now, and the most at one time."""
 
     def __init__(self):
@@ -67,7 +67,7 @@ class Tally(TorchDispatchMode):
         self.peak = max(self.peak, self.now)
 
 
-def forecast(config: Config, split: Split, num_classes: int = IMAGENET_CLASSES) -> list[Need]:
+def forecast(config: Config, split: Split, num_classes: int = IMAGENET_CLASSES) -> list[MemoryNeed]:
     """What the device of each stage needs for a step. Raises UserError for a cut that the model does not have, and for
     so few and small images that BatchNorm sees one value a channel, which it refuses."""
     num_images = config.global_batch // split.num_shards
@@ -87,7 +87,7 @@ def forecast(config: Config, split: Split, num_classes: int = IMAGENET_CLASSES) 
         with fake:
             images = torch.empty(num_images // split.num_microbatches, *shape, requires_grad=number > 0)
             try:
-                need = _need(config, split, stage, images, waiting, stage is stages[-1])
+                need = _stage_need(config, split, stage, images, waiting, stage is stages[-1])
             except ValueError as error:
                 raise UserError(f"{len(images)} images of {config.image_size} px cannot train: {error}") from None
         if number == 0 and split.whole_batch:
@@ -103,13 +103,13 @@ def forecast(config: Config, split: Split, num_classes: int = IMAGENET_CLASSES) 
     return needs
 
 
-def _need(config, split, stage: nn.Module, images: torch.Tensor, waiting: int, last: bool) -> Need:
+def _stage_need(config, split, stage: nn.Module, images: torch.Tensor, waiting: int, last: bool) -> MemoryNeed:
     """One micro-batch through a stage, forwards and back, and the sum for as many as wait."""
     parameters = _num_bytes(stage.parameters())
     momentum = parameters if config.momentum else 0
     dtype = AUTOCAST.get(split.autocast or config.precision)
     autocast = torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext()
-    with Tally() as tally:
+    with MemoryTally() as tally:
         for tensor in (*stage.parameters(), *stage.buffers()):
             tally.add(tensor.untyped_storage())
         before = tally.now
@@ -123,11 +123,13 @@ def _need(config, split, stage: nn.Module, images: torch.Tensor, waiting: int, l
             parameter.grad = None
     # The update keeps gradients with the weight decay in them beside the gradients.
     peak = max(tally.peak + (waiting - 1) * activations, before + 2 * parameters + images.nbytes)
-    return Need(parameters, parameters, momentum, waiting * activations, peak + momentum + split.copies * parameters)
+    return MemoryNeed(
+        parameters, parameters, momentum, waiting * activations, peak + momentum + split.copies * parameters
+    )
 
 
 def _evaluation_peak(net: nn.Module, config: Config, num_images: int) -> int:
-    with Tally() as tally, torch.no_grad():
+    with MemoryTally() as tally, torch.no_grad():
         for tensor in (*net.parameters(), *net.buffers()):
             tally.add(tensor.untyped_storage())
         net.eval()(torch.empty(num_images, 3, config.image_size, config.image_size))
@@ -144,10 +146,10 @@ def peak_bytes(config: Config, split: Split) -> int:
     """What the fullest device needs for a step, the first one with the images that are copied to it meanwhile. Raises
     UserError as forecast does."""
     first, *others = forecast(config, split)
-    return max([first.peak + ahead_bytes(config, split), *(need.peak for need in others)])
+    return max([first.peak + prefetched_bytes(config, split), *(need.peak for need in others)])
 
 
-def ahead_bytes(config: Config, split: Split) -> int:
+def prefetched_bytes(config: Config, split: Split) -> int:
     """uint8 images on the device that reads: those copied ahead, and those that the step was made of, whose memory the
     next copy may not have yet."""
     if config.loader == "synthetic":

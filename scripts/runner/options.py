@@ -6,7 +6,7 @@ import typing
 from benchmarks.common.config.config import FIELD_TYPES
 from benchmarks.common.system.errors import UserError
 
-BOOLEANS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+BOOLEAN_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
 def value_flags(key: str, text: str) -> list[str]:
@@ -15,9 +15,9 @@ def value_flags(key: str, text: str) -> list[str]:
     if typing.get_origin(wanted) is typing.Union and text != "auto":
         wanted = typing.get_args(wanted)[0]
     if wanted is bool:
-        if text.lower() not in BOOLEANS:
+        if text.lower() not in BOOLEAN_WORDS:
             raise UserError(f"VALUES: {key} takes yes and no, not {text!r}")
-        return [flag if BOOLEANS[text.lower()] else f"--no-{flag[2:]}"]
+        return [flag if BOOLEAN_WORDS[text.lower()] else f"--no-{flag[2:]}"]
     if typing.get_origin(wanted) is typing.Literal:
         choices = typing.get_args(wanted)
         if text not in choices:

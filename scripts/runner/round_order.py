@@ -21,7 +21,7 @@ SEED = 0
 GOLDEN = (3 - math.sqrt(5)) / 2
 
 
-def places(num_runs: int, number: int) -> list[int]:
+def run_order(num_runs: int, number: int) -> list[int]:
     """Which of the runs 0, 1, ... is first, second, ... in round `number` (1, 2, ...)."""
     names = random.Random(SEED).sample(range(num_runs), num_runs)
     strides = [step for step in range(1, num_runs + 1) if math.gcd(step, num_runs) == 1]
@@ -47,8 +47,8 @@ def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
         epochs, steps = 1, needed
     elif steps:
         epochs = min(config.epochs, _epochs_of_windows(config, steps))
-    places = {"checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
-    return dataclasses.replace(config, epochs=epochs, steps=steps, account_steps=0, **places)
+    run_order = {"checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
+    return dataclasses.replace(config, epochs=epochs, steps=steps, account_steps=0, **run_order)
 
 
 def _epochs_of_windows(config: Config, steps: int) -> int:

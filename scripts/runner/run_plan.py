@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -27,16 +28,27 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.runner import memory_check, preflight
-from scripts.runner.make_variables import Given, read_variables
-from scripts.runner.round_order import places
+from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.runner.round_order import run_order
 
-Point = tuple[str, Config, int, str, int]
-"""A run of every round: strategy, configuration, ranks on this machine and no other (0: as many as there are, on all
-nodes), flags as typed, threads a rank."""
-MOST_RUNS = 20_000
-MOST_VALUES = 200
+MAX_RUNS = 20_000
+MAX_VALUES = 200
 """The most values of a sweep, and the most numbers of ranks of a scaling study."""
-OF_A_CLUSTER = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
+CLUSTER_VARIABLES = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSpec:
+    """A run that every round has."""
+
+    strategy: str
+    config: Config
+    flags: str
+    """What people typed for it beside the file."""
+    threads: int
+    """Of each rank."""
+    ranks_here: int = 0
+    """Ranks on this machine and no other; 0: as many as there are, on all nodes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +58,10 @@ class Run:
     strategy: str
     round: int
     config: Config
-    asked: dict
+    requested: dict[str, Any]
+    """The requested half of its settings."""
     variables: dict[str, str]
-    """What its launcher is told besides: ranks, threads."""
+    """Environment variables of its launcher: ranks, threads."""
     flags: str = ""
     """What people typed for it beside the file."""
     position: int = 0
@@ -56,12 +69,12 @@ class Run:
 
     @functools.cached_property
     def key(self) -> tuple[str, int]:
-        """By what its row is known: the hash of what was asked, and the round."""
-        return settings_hash(self.asked), self.round
+        """What identifies its row: the hash of the requested settings, and the round."""
+        return settings_hash(self.requested), self.round
 
 
 def make_run(
-    given: Given,
+    variables: MakeVariables,
     strategy: str,
     number: int,
     config: Config,
@@ -80,20 +93,20 @@ def make_run(
     seeds = [config.seed + n for n in range(num_seeds)]
     if seeds:
         config = dataclasses.replace(config, seed=seed_of_round({"seeds": seeds}, number))
-    ranks_here = ranks_here or given.ranks_here
+    ranks_here = ranks_here or variables.ranks_here
     threads = threads or machine.threads_per_rank(ranks_here)
-    if given.limit_s is not None:
-        config = dataclasses.replace(config, limit_s=given.limit_s)
+    if variables.limit_s is not None:
+        config = dataclasses.replace(config, limit_s=variables.limit_s)
     if config.checkpoint_dir:
         own = Path(config.checkpoint_dir) / f"{strategy}-{number}"
         config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
     place = (ranks_here, 1) if one_node else preflight.ranks_and_nodes(strategy, ranks_here)
-    asked = requested_settings(config, strategy, *place, threads, images_of(config))
-    asked |= {"seeds": seeds} if seeds else {}
-    # a cluster's nodes are known to the launcher only: what was said of them stands for them
-    asked |= {name.lower(): os.environ[name] for name in OF_A_CLUSTER if os.environ.get(name)}
-    told = of_machine(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if one_node else {})
-    return Run(strategy, number, config, asked, told, flags)
+    requested = requested_settings(config, strategy, *place, threads, images_fingerprint(config))
+    requested |= {"seeds": seeds} if seeds else {}
+    # only the launcher knows a cluster's nodes, so that the user's variables stand for them
+    requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
+    env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if one_node else {})
+    return Run(strategy, number, config, requested, env, flags)
 
 
 def was_requeued() -> bool:
@@ -101,23 +114,31 @@ def was_requeued() -> bool:
     return bool(os.environ.get("ALLOCATION")) and os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
-def of_machine(ranks_here: int, threads: int) -> dict[str, str]:
-    """What a launcher is told of this machine."""
-    told = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
-    told |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": threads}
-    return {name: str(value) for name, value in told.items()}
+def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:
+    """Environment variables that tell a launcher of this machine."""
+    counts = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
+    counts |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": threads}
+    return {name: str(count) for name, count in counts.items()}
 
 
-def fitted(runs: list[Run]) -> list[Run]:
-    """The plan, with SKIP in the variables of each run that has no room on the GPUs: its launcher writes that reason
-    into the row, and starts nothing."""
-    points = [(run.strategy, run.config, run.asked["ranks"], run.asked["nodes"]) for run in runs]
-    found = memory_check.reasons(points, max((int(run.variables["NPROC"]) for run in runs), default=0))
-    told = [run.variables | {"SKIP": run.variables.get("SKIP") or why} for run, why in zip(runs, found, strict=True)]
-    return [dataclasses.replace(run, variables=variables) for run, variables in zip(runs, told, strict=True)]
+def skip_what_does_not_fit(runs: list[Run]) -> list[Run]:
+    """The runs, where each that does not fit in the GPUs' memory has the reason as SKIP in its variables.
+
+    The launcher of such a run writes the reason into the row, and starts nothing.
+    """
+    cases = [
+        memory_check.MemoryCase(run.strategy, run.config, run.requested["ranks"], run.requested["nodes"])
+        for run in runs
+    ]
+    num_gpus = max((int(run.variables["NPROC"]) for run in runs), default=0)
+    reasons = memory_check.why_runs_do_not_fit(cases, num_gpus)
+    return [
+        dataclasses.replace(run, variables=run.variables | {"SKIP": run.variables.get("SKIP") or reason})
+        for run, reason in zip(runs, reasons, strict=True)
+    ]
 
 
-def images_of(config: Config) -> str:
+def images_fingerprint(config: Config) -> str:
     """The fingerprint of the images that a run reads; '' where these are synthetic. Raises UserError without any."""
     if config.loader == "synthetic":
         return ""
@@ -126,84 +147,99 @@ def images_of(config: Config) -> str:
 
 @functools.cache
 def _fingerprint(data: str, pack: str = "") -> str:
-    """pack: what packed images are, where these are read; they are enough where their folder is not here."""
+    """pack: the kind of packed images, where these are read. A pack is enough where its image folder is not here."""
     if pack and not has_files(data):
-        return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
+        return open_packs(dataclasses.replace(Config(data=data, loader="packed"), pack=pack))[0].metadata["fingerprint"]
     preflight.check_data(data)
     return cached_fingerprint(Path(data))
 
 
-def bench(given: Given) -> list[Run]:
-    """STRATEGIES (the core, where none is named), and the baseline in every precision that these compute in, REPEATS
-    times. On CPUs the core and `all` have a reference row besides: the baseline's one process with all cores."""
-    config, strategies = load_config(given.flags), preflight.chosen(given.strategies or " ".join(preflight.CORE))
-    preflight.check_ranks([config], [given.ranks_here])
-    share, cores = machine.threads_per_rank(given.ranks_here), machine.num_cores()
-    points = [(name, config, 0, given.args, share) for name in strategies]
-    baselines = baselines_in_other_precisions(given, config, strategies)
-    # on one GPU it may be there already
-    points += [baseline for baseline in baselines if baseline[:3] not in [point[:3] for point in points]]
-    if given.strategies in ("", "all") and not machine.num_gpus() and share != cores:
-        points.append((preflight.CORE[0], config, 0, given.args, cores))
-    return runs_of_points(given, points)
+def plan_strategies(variables: MakeVariables) -> list[Run]:
+    """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these compute.
+
+    Without STRATEGIES: the core. On CPUs the core and `all` have a reference row besides: the baseline's one process
+    with all cores.
+    """
+    config = load_config(variables.flags)
+    strategies = preflight.parse_strategies(variables.strategies or " ".join(preflight.CORE_STRATEGIES))
+    preflight.check_ranks([config], [variables.ranks_here])
+    threads, num_cores = machine.threads_per_rank(variables.ranks_here), machine.num_cores()
+    specs = [RunSpec(name, config, variables.args, threads) for name in strategies]
+    same = {
+        (spec.strategy, spec.config, spec.ranks_here) for spec in specs
+    }  # on one GPU a baseline may be there already
+    for baseline in baselines_in_other_precisions(variables, config, strategies):
+        if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
+            specs.append(baseline)
+    if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
+        specs.append(RunSpec(preflight.CORE_STRATEGIES[0], config, variables.args, num_cores))
+    return make_runs(variables, specs)
 
 
-def baselines_in_other_precisions(given: Given, config: Config, strategies: Sequence[str]) -> list[Point]:
-    """The baselines in other precisions, which mixed ones among the strategies are measured by."""
-    share, is_one = (
-        machine.threads_per_rank(given.ranks_here),
-        machine.ranks_and_nodes(given.ranks_here) == (1, 1),
-    )
+def baselines_in_other_precisions(variables: MakeVariables, config: Config, strategies: Sequence[str]) -> list[RunSpec]:
+    """The baselines in other precisions, over which the speed-ups of mixed-precision strategies are."""
+    threads = machine.threads_per_rank(variables.ranks_here)
+    is_one_rank = machine.ranks_and_nodes(variables.ranks_here) == (1, 1)
     return [
-        (
+        RunSpec(
             name,
             dataclasses.replace(config, precision=precision),
-            0 if is_one else ranks,
-            f"{given.args} --precision {precision}".strip(),
-            share,
+            f"{variables.args} --precision {precision}".strip(),
+            threads,
+            0 if is_one_rank else ranks_here,
         )
-        for name, precision, ranks in preflight.other_baselines(config, strategies)
+        for name, precision, ranks_here in preflight.mixed_precision_baselines(config, strategies)
     ]
 
 
-def runs_of_points(given: Given, points: Sequence[Point]) -> list[Run]:
-    """A run of each point in each round."""
+def make_runs(variables: MakeVariables, specs: Sequence[RunSpec]) -> list[Run]:
+    """A run of each spec in each round."""
 
-    def make(number: int, point: Point) -> Run:
-        name, own, ranks, text, threads = point
-        where = {"ranks_here": ranks, "one_node": ranks > 0, "threads": threads}
-        return make_run(given, name, number, own, **where, flags=text, num_seeds=given.num_seeds)
+    def make(number: int, spec: RunSpec) -> Run:
+        return make_run(
+            variables,
+            spec.strategy,
+            number,
+            spec.config,
+            ranks_here=spec.ranks_here,
+            threads=spec.threads,
+            flags=spec.flags,
+            num_seeds=variables.num_seeds,
+            one_node=spec.ranks_here > 0,
+        )
 
-    return in_rounds(given, lambda number: [make(number, point) for point in points])
+    return order_rounds(variables, lambda number: [make(number, spec) for spec in specs])
 
 
-def in_rounds(given: Given, of_round: Callable[[int], list[Run]]) -> list[Run]:
+def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> list[Run]:
     """Rounds 1 to REPEATS, each in its order."""
-    found = []
-    for number in range(1, given.repeats + 1):
-        runs = with_own_folders(of_round(number))
-        order = [runs[which] for which in places(len(runs), number)]
-        found += [dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)]
-    return found
+    planned = []
+    for number in range(1, variables.repeats + 1):
+        runs = separate_checkpoint_folders(of_round(number))
+        ordered = [runs[index] for index in run_order(len(runs), number)]
+        planned += [dataclasses.replace(run, position=position) for position, run in enumerate(ordered, 1)]
+    return planned
 
 
-def with_own_folders(runs: list[Run]) -> list[Run]:
+def separate_checkpoint_folders(runs: list[Run]) -> list[Run]:
     """The runs of a round, each with its own checkpoint folder.
 
     If a strategy runs twice, with other settings, the second folder's name ends in the hash of these settings.
     """
-    found, taken = [], set()
+    separated: list[Run] = []
+    used_folders: set[str] = set()
     for run in runs:
         folder = run.config.checkpoint_dir
-        if folder in taken:
-            config = dataclasses.replace(run.config, checkpoint_dir=f"{folder}-{run.key[0]}")
-            run = dataclasses.replace(run, config=config, asked=run.asked | {"checkpoint_dir": config.checkpoint_dir})
-        found.append(run)
-        taken |= {folder} - {""}
-    return found
+        if folder in used_folders:
+            own_folder = f"{folder}-{run.key[0]}"
+            config = dataclasses.replace(run.config, checkpoint_dir=own_folder)
+            run = dataclasses.replace(run, config=config, requested=run.requested | {"checkpoint_dir": own_folder})
+        separated.append(run)
+        used_folders |= {folder} - {""}
+    return separated
 
 
-def left_to_do(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
+def remaining_runs(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
     """The runs that have no row in the set yet, or whose last one is interrupted or has status `retry`."""
     if results is None or not (results / "runs.csv").exists():
         return runs
@@ -216,70 +252,76 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     from scripts.sets.recorded_settings import identities_of_runs  # pandas, as read_table
 
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
-    asked = dict(zip(settings.settings, settings.asked_hash, strict=True))
-    if not rows.settings.isin(asked).all():  # settings.csv is gone or cut; the runs' own files may tell, as in analyses
-        found, _ = identities_of_runs(results, rows, settings)
-        told = zip(rows.settings, found, strict=True)
-        asked = {name: settings_hash(each.requested) for name, each in told if name and each.recorded} | asked
-    unknown = [row.run_id for row in rows.itertuples() if row.settings not in asked]
+    hashes = dict(zip(settings.settings, settings.asked_hash, strict=True))
+    if not rows.settings.isin(hashes).all():  # settings.csv is gone or cut; the runs' own folders may have them
+        identities, _ = identities_of_runs(results, rows, settings)
+        for name, identity in zip(rows.settings, identities, strict=True):
+            if name and identity.recorded:
+                hashes.setdefault(name, settings_hash(identity.requested))
+    unknown = [row.run_id for row in rows.itertuples() if row.settings not in hashes]
     if unknown:
         print(
             f"warning: {results} does not say what {len(unknown)} of its {len(rows)} runs were asked, such as "
             f"{unknown[0]}: an older suite wrote them; their rows stay, and count as none of this suite's runs",
             file=sys.stderr,
         )
-    whole = rows[rows.settings.isin(asked) & rows.repeat.notna()]
-    return {(asked[row.settings], int(row.repeat)): row.status for row in whole.itertuples()}
+    whole = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
+    return {(hashes[row.settings], int(row.repeat)): row.status for row in whole.itertuples()}
 
 
-def python() -> str:
+def interpreter_path() -> str:
     """The interpreter that launchers get, by a path that holds in every folder; not resolved, or a venv is lost."""
     name = os.environ.get("PYTHON") or sys.executable
     return os.path.abspath(name) if os.sep in name else name
 
 
-def begin(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str, str]]:
+def create_run_folder(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str, str]]:
     """Make the run's folder in the set; returns it and the variables that its launcher is started with.
 
     They are the interface between commits: a launcher of any checkout can be started with them.
     """
     folder = RunFolder.create(results, run.strategy, run.round)
-    folder.write_requested(run.config, run.asked, run.flags)
-    told = {
+    folder.write_requested(run.config, run.requested, run.flags)
+    env = {
         "RUN_ID": folder.run_id,
         "RESULTS": str(folder.results),
         "CONFIG": str(folder.config),
         "ARGS": "",  # CONFIG has them
         "DATA": run.config.data,
-        "PYTHON": python(),
+        "PYTHON": interpreter_path(),
         "REPEAT": str(run.round),
         "POSITION": str(run.position or ""),
         "LABEL": label,
         "SKIP": "",
     }
-    return folder, told | run.variables
+    return folder, env | run.variables
 
 
 def main(strategy: str = "", /) -> None:
-    """Prints variables, a line each: of the run of a launcher that a person starts by hand; without a strategy the
-    machine's and the set, which is made unless PLAN=yes."""
-    given = read_variables()
+    """Prints environment variables, a line each.
+
+    With a strategy: those of one run, for a launcher that a person starts by hand. Without one: those of the machine,
+    and the set, which is made unless PLAN=yes.
+    """
+    variables = read_variables()
     if strategy:
         preflight.check_rendezvous()
-        preflight.check_reach([preflight.only(strategy)])
-        (run,) = fitted(
-            [make_run(given, preflight.only(strategy), given.repeat, load_config(given.flags), flags=given.args)]
-        )
-        _, told = begin(run, preflight.open_set(given.results), os.environ.get("LABEL", ""))
+        name = preflight.parse_strategy(strategy)
+        preflight.check_nodes_variables([name])
+        config = load_config(variables.flags)
+        run = make_run(variables, name, variables.repeat, config, flags=variables.args)
+        (run,) = skip_what_does_not_fit([run])
+        _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
     else:
-        told = of_machine(given.ranks_here, machine.threads_per_rank(given.ranks_here))
-        results = given.results if os.environ.get("PLAN") == "yes" else preflight.open_set(given.results)
-        told |= {"RESULTS": str(results or "")}
-    if broken := [name for name, value in told.items() if not value.isprintable()]:
-        raise UserError(
-            f"{broken[0]} is {told[broken[0]]!r}, which has a line end or another unprintable character; choose another"
-        )
-    print("\n".join(f"{name}={value}" for name, value in told.items()))
+        env = machine_variables(variables.ranks_here, machine.threads_per_rank(variables.ranks_here))
+        results = variables.results if os.environ.get("PLAN") == "yes" else preflight.open_result_set(variables.results)
+        env |= {"RESULTS": str(results or "")}
+    for name, value in env.items():
+        if not value.isprintable():
+            raise UserError(
+                f"{name} is {value!r}, which has a line end or another unprintable character; choose another"
+            )
+    print("\n".join(f"{name}={value}" for name, value in env.items()))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     with checked_out([commit]) as folders: ...
 
-The variables by which a launcher of any checkout is started are in launchers/README.md; run_plan.begin makes them.
+launchers/README.md lists the variables by which a launcher of any checkout is started; run_plan.create_run_folder makes
+them.
 """
 
 import ast

@@ -11,7 +11,7 @@ never separates runs: whoever adds a column decides that by adding its value to 
 import dataclasses
 import functools
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.common.config.config import FIELDS
@@ -119,7 +119,7 @@ def common_baseline_fields(identities: list[Identity]) -> dict[str, object]:
 
 
 def group_labels(
-    strategy: str, identities: list[Identity], others: list[Identity] = (), num_cores: int | None = None
+    strategy: str, identities: list[Identity], others: Sequence[Identity] = (), num_cores: int | None = None
 ) -> list[str]:
     """A name for each group of a strategy: the fields in which these differ.
 

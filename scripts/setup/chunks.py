@@ -17,7 +17,10 @@ from benchmarks.common.data.listing import ImageListing
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 
-CHUNK, CHUNK_BYTES = 128, 1 << 26  # images that are written, and lost by a kill, together: whichever comes first
+MAX_CHUNK_IMAGES, MAX_CHUNK_BYTES = (
+    128,
+    1 << 26,
+)  # images that are written, and lost by a kill, together: whichever comes first
 SHORT_SIDE, QUALITY = 256, 90
 
 
@@ -37,10 +40,10 @@ class Chunk:
         self.checksums.append(checksum)
 
     def is_full(self) -> bool:
-        return len(self.sizes) >= CHUNK or sum(self.sizes) >= CHUNK_BYTES
+        return len(self.sizes) >= MAX_CHUNK_IMAGES or sum(self.sizes) >= MAX_CHUNK_BYTES
 
 
-def encoded(listing: ImageListing, kind: str, num_done: int, began_ns: int) -> Iterator[Chunk]:
+def encode_chunks(listing: ImageListing, kind: str, num_done: int, began_ns: int) -> Iterator[Chunk]:
     """The images from number num_done on, in order, made by all cores a little ahead of what is written.
 
     Raises UserError for a file that was written after began_ns: it may have been read half old, half new.
@@ -49,7 +52,7 @@ def encoded(listing: ImageListing, kind: str, num_done: int, began_ns: int) -> I
 
     def make(index: int) -> tuple[bytes, tuple[int, int], int]:
         path = listing.path(index)
-        stored, shape = encode(path, kind)
+        stored, shape = encode_image(path, kind)
         if os.stat(path).st_mtime_ns > began_ns:
             raise UserError(f"{path!r} changed while it was packed; run make pack again")
         return stored, shape, zlib.crc32(stored)
@@ -58,7 +61,7 @@ def encoded(listing: ImageListing, kind: str, num_done: int, began_ns: int) -> I
     with ThreadPoolExecutor(threads) as pool, bar:
         bar.update(num_done)
         chunk = Chunk()
-        for image in in_order(pool, make, range(num_done, len(listing)), 2 * threads):
+        for image in map_in_order(pool, make, range(num_done, len(listing)), 2 * threads):
             chunk.add(*image)
             bar.update()
             if chunk.is_full():
@@ -68,7 +71,7 @@ def encoded(listing: ImageListing, kind: str, num_done: int, began_ns: int) -> I
             yield chunk
 
 
-def in_order(pool: ThreadPoolExecutor, work: Callable, things: Iterable, ahead: int) -> Iterator:
+def map_in_order(pool: ThreadPoolExecutor, work: Callable, things: Iterable, ahead: int) -> Iterator:
     """work(thing) of each, of which `ahead` are begun before they are asked for."""
     waiting = collections.deque()
     for thing in things:
@@ -79,7 +82,7 @@ def in_order(pool: ThreadPoolExecutor, work: Callable, things: Iterable, ahead: 
         yield waiting.popleft().result()
 
 
-def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
+def encode_image(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
     """An image as it is stored, and its height and width; nothing of an image that cannot be read.
 
     Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it. Raises OSError
@@ -92,14 +95,14 @@ def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
             raise
         return b"", (0, 0)
     try:
-        return _encoded(content, kind)
+        return _encode_content(content, kind)
     except MemoryError:
         raise UserError(f"no memory for {path!r}; free some, and make pack goes on") from None
     except Exception:  # Pillow raises errors of many types for damaged files
         return b"", (0, 0)
 
 
-def _encoded(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
+def _encode_content(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
     with open_image(content) as opened:
         image = opened.convert("RGB")
     if kind != "full" and min(image.size) > SHORT_SIDE:

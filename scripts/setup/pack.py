@@ -35,9 +35,9 @@ from benchmarks.common.system.programs import run_program
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
 
-LOOK_AGAIN_S = 60  # whether the folder is still the one that was listed
-SAMPLE = 200  # images whose sizes tell the size of all
-HEADER_ROOM = 1 << 14  # bytes, beside the classes' names
+CHECK_PERIOD_S = 60  # whether the folder is still the one that was listed
+NUM_SAMPLED_IMAGES = 200  # images whose sizes tell the size of all
+MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +59,15 @@ def main(options: Options) -> None:
         raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; DATA must hold train/ and val/") from None
-    todo = {part: one for part, one in listings.items() if not is_whole(pack_path(config, part), fingerprint)}
-    sizes = {part: told_size(config, part, listing) for part, listing in todo.items()}
-    refuse_without_room(pack_path(config, "train").parent, sum(sizes.values()))
+    todo = {part: one for part, one in listings.items() if not is_complete(pack_path(config, part), fingerprint)}
+    sizes = {part: estimate_bytes(config, part, listing) for part, listing in todo.items()}
+    check_free_space(pack_path(config, "train").parent, sum(sizes.values()))
     for part, listing in todo.items():
-        with alone(pack_path(config, part)):
+        with lock_pack(pack_path(config, part)):
             write_pack(pack_path(config, part), listing, config.pack, fingerprint, began_ns)
 
 
-def is_whole(path: Path, fingerprint: str) -> bool:
+def is_complete(path: Path, fingerprint: str) -> bool:
     """Whether a packed file of these images is there; all of it is read.
 
     Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's.
@@ -89,18 +89,18 @@ def is_whole(path: Path, fingerprint: str) -> bool:
     return True
 
 
-def told_size(config: Config, part: str, listing: ImageListing) -> int:
+def estimate_bytes(config: Config, part: str, listing: ImageListing) -> int:
     """Bytes that packing will take, from a sample; says them. What a stopped run has written is not counted again."""
-    some = range(0, len(listing), max(1, len(listing) // SAMPLE))
+    some = range(0, len(listing), max(1, len(listing) // NUM_SAMPLED_IMAGES))
     with ThreadPoolExecutor() as pool:
-        stored = pool.map(lambda index: len(chunks.encode(listing.path(index), config.pack)[0]), some)
+        stored = pool.map(lambda index: len(chunks.encode_image(listing.path(index), config.pack)[0]), some)
         mean = sum(tqdm(stored, f"sizing {part}", len(some), delay=2, disable=None, leave=False)) / len(some)
     size, there = int(mean * len(listing)), pack_path(config, part).with_suffix(".part")
     print(f"{part}: {len(listing)} images, about {size / 1e9:.3g} GB as {config.pack}")
     return max(0, size - (there.stat().st_size if there.exists() else 0))
 
 
-def refuse_without_room(folder: Path, size: int) -> None:
+def check_free_space(folder: Path, size: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -114,7 +114,7 @@ def refuse_without_room(folder: Path, size: int) -> None:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def lock_pack(path: Path) -> Iterator[None]:
     """Raises UserError where another process packs the same, or the folder cannot be written."""
     with contextlib.ExitStack() as held:
         try:
@@ -134,7 +134,7 @@ def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, b
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
     metadata = {"what": FILE_KIND, "version": VERSION, "kind": kind, "part": listing.folder.name}
     metadata |= {"fingerprint": fingerprint, "classes": json.dumps(listing.classes)}
-    room = HEADER_ROOM + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
+    room = MIN_HEADER_BYTES + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
     plan = json.dumps([metadata, listing.times, room])
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
     if size < (written := room + sum(sum(chunk.sizes) for chunk in done)):
@@ -142,7 +142,9 @@ def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, b
     if done:
         print(f"going on after {sum(len(chunk.sizes) for chunk in done)} images")
     try:
-        write_text_atomically(journal, "\n".join([plan, *map(note, done)]) + "\n")  # without a note that was cut off
+        write_text_atomically(
+            journal, "\n".join([plan, *map(journal_line, done)]) + "\n"
+        )  # without a note that was cut off
         with (
             open(part, "r+b" if done else "wb", opener=open_no_follow) as file,
             open(journal, "a", opener=open_no_follow) as notes,
@@ -151,8 +153,8 @@ def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, b
             file.truncate(written)
             file.seek(0, os.SEEK_END)
             num_done = sum(len(chunk.sizes) for chunk in done)
-            done += write_images(file, notes, listing, chunks.encoded(listing, kind, num_done, began_ns))
-            finish(file, metadata, listing, done, room)
+            done += write_chunks(file, notes, listing, chunks.encode_chunks(listing, kind, num_done, began_ns))
+            write_tables(file, metadata, listing, done, room)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise UserError(f"cannot pack {error.filename or path}: {error.strerror}; run make pack again") from None
@@ -168,31 +170,31 @@ def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, b
     print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
 
 
-def write_images(
+def write_chunks(
     file: BinaryIO, notes: TextIO, listing: ImageListing, made: Iterable[chunks.Chunk]
 ) -> list[chunks.Chunk]:
     """Write each chunk while the next is made; returns them. Raises UserError where the folder has changed."""
-    written, look_again = [], time.monotonic() + LOOK_AGAIN_S
+    written, look_again = [], time.monotonic() + CHECK_PERIOD_S
 
     def write(chunk: chunks.Chunk) -> chunks.Chunk:
         file.writelines(chunk.stored)
         flush(file)  # first the bytes, then the note that they are there
         chunk.stored = []
-        notes.write(note(chunk) + "\n")
+        notes.write(journal_line(chunk) + "\n")
         flush(notes)
         return chunk
 
     with ThreadPoolExecutor(1) as writer:
-        for chunk in chunks.in_order(writer, write, made, 1):
+        for chunk in chunks.map_in_order(writer, write, made, 1):
             written.append(chunk)
             if time.monotonic() >= look_again:
-                refuse_changed(listing)
-                look_again = time.monotonic() + LOOK_AGAIN_S
-    refuse_changed(listing)
+                check_unchanged(listing)
+                look_again = time.monotonic() + CHECK_PERIOD_S
+    check_unchanged(listing)
     return written
 
 
-def refuse_changed(listing: ImageListing) -> None:
+def check_unchanged(listing: ImageListing) -> None:
     if not is_unchanged(listing.folder, json.loads(listing.times)):
         raise UserError(f"{listing.folder} changed while it was packed; run make pack again")
 
@@ -206,7 +208,7 @@ def check_written(part: Path, journal: Path) -> None:
         raise UserError(f"{part} is not as it was written: {error}; is its disk sound? run make pack again") from None
 
 
-def note(chunk: chunks.Chunk) -> str:
+def journal_line(chunk: chunks.Chunk) -> str:
     return json.dumps([chunk.sizes, chunk.shapes, chunk.checksums])
 
 
@@ -222,7 +224,7 @@ def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
     return found
 
 
-def finish(
+def write_tables(
     file: BinaryIO, metadata: dict[str, str], listing: ImageListing, done: list[chunks.Chunk], room: int
 ) -> None:
     """The tables after the images, and at last the header before them."""

@@ -37,8 +37,8 @@ from benchmarks.common.train.checkpoint import (
     trained_with,
 )
 from scripts.runner import run_plan
-from scripts.runner.launch_ranks import torchrun
-from scripts.runner.processes import of_run
+from scripts.runner.launch_ranks import torchrun_command
+from scripts.runner.processes import processes_of_run
 
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2", sys.executable]
 LAUNCH = {"single": [sys.executable], "horovod_ddp": HOROVODRUN}
@@ -68,7 +68,7 @@ def checkpoints(tmp_path):
 def train(name: str, tiny_config, tiny_data, run_dir: Path, *flags) -> subprocess.Popen:
     """Start a strategy on real ranks, marked by RUN_DIR, as a launcher would."""
     run_dir.mkdir(parents=True)
-    start, variables = torchrun(2, run_dir)
+    start, variables = torchrun_command(2, run_dir)
     command = [*LAUNCH.get(name, start), "-m", f"benchmarks.{name}", "--config", tiny_config, "--data", tiny_data]
     command += ["--global-batch", 4, "--steps", STEPS, "--lr-schedule", "cosine", *flags]
     env = environment(RUN_DIR=run_dir, OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo", **variables)
@@ -84,7 +84,7 @@ def kill_in_the_middle(process: subprocess.Popen, run_dir: Path, folder: Path) -
             assert process.poll() is None and time.monotonic() < deadline, (run_dir / "run.log").read_text()
             time.sleep(0.01)
     finally:
-        while alive := of_run(run_dir):
+        while alive := processes_of_run(run_dir):
             for each in alive:
                 each.kill()
         process.wait()
@@ -387,10 +387,10 @@ def test_each_run_of_a_plan_has_a_folder_of_its_own(tmp_path, monkeypatch):
     def of_round(number):
         return [run_plan.make_run(given, name, number, each) for name in ("single", "ddp") for each in others]
 
-    runs = run_plan.in_rounds(dataclasses.replace(given, repeats=2), of_round)
+    runs = run_plan.order_rounds(dataclasses.replace(given, repeats=2), of_round)
     folders = {Path(run.config.checkpoint_dir).relative_to(tmp_path).as_posix() for run in runs}
     assert len(folders) == len(runs) == 8 and folders > {"single-1", "single-2", "ddp-1", "ddp-2"}
-    assert all(run.asked["checkpoint_dir"] == run.config.checkpoint_dir and not run.config.resume for run in runs)
+    assert all(run.requested["checkpoint_dir"] == run.config.checkpoint_dir and not run.config.resume for run in runs)
     plain = [
         run_plan.make_run(given, run.strategy, run.round, dataclasses.replace(run.config, checkpoint_dir=""))
         for run in runs

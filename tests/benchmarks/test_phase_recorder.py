@@ -25,7 +25,7 @@ from benchmarks.common.model.model import flops_per_image
 from benchmarks.common.store.results import read_table
 from benchmarks.common.train import phase_recorder
 from benchmarks.common.train.clock import Clock
-from scripts.runner.launch_ranks import horovodrun, torchrun
+from scripts.runner.launch_ranks import horovodrun_command, torchrun_command
 from scripts.studies.loaders.verdict import WHATS, verdict
 from scripts.studies.loaders.verdict_measure import ROUNDS
 from scripts.studies.peers.overhead import interval
@@ -43,7 +43,7 @@ PLACES = {
 }
 STARTERS = {
     "single": [sys.executable],
-    "horovod_ddp": [*horovodrun(2), sys.executable],
+    "horovod_ddp": [*horovodrun_command(2), sys.executable],
 }
 without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/setup/install_horovod.sh has not run")
 DDP = pytest.param(
@@ -62,7 +62,7 @@ def planted(tiny_data, tiny_config, tmp_path_factory):
     def report_of(name: str) -> dict:
         if name not in reports:
             places = ["", *PLACES] if name == "single" else ["", "loader", "forward", "exchange"]
-            start, variables = torchrun(2, tmp_path_factory.mktemp("ranks"))
+            start, variables = torchrun_command(2, tmp_path_factory.mktemp("ranks"))
             command = [*STARTERS.get(name, start), ROOT / "tests" / "planted.py", name, json.dumps(places)]
             command.append(str(DELAYS_MS[name]))
             flags = ["--config", tiny_config, "--data", tiny_data, "--epochs", "1", "--windows", "1"]

@@ -230,7 +230,7 @@ def torchrun(config: Config, module: str, *flags: str) -> dict:
     run_dir.mkdir(parents=True, exist_ok=True)
     changed = {name: value for name, value in vars(config).items() if value != getattr(Config(), name)}
     options = [text for name, value in changed.items() for text in ("--" + name.replace("_", "-"), str(value))]
-    start, variables = launch_ranks.torchrun(2, tempfile.mkdtemp(dir=run_dir))
+    start, variables = launch_ranks.torchrun_command(2, tempfile.mkdtemp(dir=run_dir))
     command = [*start, "-m", module]
     one_thread = {"THREADS_PER_RANK": "1", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(

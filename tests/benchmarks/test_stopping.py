@@ -22,7 +22,7 @@ from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner.attempt import GRACE_S, checkpoint_grace_s
-from scripts.runner.run_status import Ended, why_interrupted
+from scripts.runner.run_status import RunEnd, why_interrupted
 
 TERM = signal.SIGTERM
 
@@ -154,7 +154,7 @@ def test_the_grace_is_as_long_as_the_steps_and_the_row_says_what_became_of_it(tm
     assert checkpoint_grace_s(asked, folder, 9000.0) == 180.0
     folder.write_progress(10, 100, 90.0)
     assert checkpoint_grace_s(asked, folder, 9000.0) == 240.0 > GRACE_S
-    ended = Ended(-9, 1.0, 0.0, signum=TERM, grace_s=240.0, ending_s=240.2)
+    ended = RunEnd(-9, 1.0, 0.0, signum=TERM, grace_s=240.0, ending_s=240.2)
     asked_by = "SIGTERM to the launcher"
     assert why_interrupted(ended, folder) == f"{asked_by}; killed after 240.2 s, before a checkpoint was written"
     ended.ending_s = 0.3

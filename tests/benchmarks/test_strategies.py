@@ -18,7 +18,7 @@ from benchmarks import ddp_spawn
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import Shape
 from benchmarks.common.store.results import read_table
-from scripts.runner.memory_check import tell_of
+from scripts.runner.memory_check import split_function
 
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
 SHAPES = {
@@ -63,7 +63,7 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     told = json.loads((results / "logs" / row["run_id"] / "summary.json").read_text())
     shape = {field.name: told["met"][field.name] for field in dataclasses.fields(Shape)}
     assert shape == dataclasses.asdict(Shape(**SHAPES[name]))
-    split = tell_of(name)(load_config(["--config", str(tiny_config)]), shape["num_shards"] * shape["num_stages"])
+    split = split_function(name)(load_config(["--config", str(tiny_config)]), shape["num_shards"] * shape["num_stages"])
     for field in ("num_shards", "num_stages", "num_microbatches"):  # or the memory forecast is of another strategy
         assert getattr(split, field) == shape[field]
     assert told["met"]["precision"] == row["precision"] == ("bf16" if name == "ddp_amp" else "fp32")

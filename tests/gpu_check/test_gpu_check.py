@@ -166,7 +166,7 @@ def test_runs_of_a_check_that_had_to_be_killed_are_ended(tmp_path, monkeypatch):
     check = shell("proof", text, tmp_path, limit_s=1.0)
     state, _ = do([dataclasses.replace(check, variables={"RESULTS": str(tmp_path / "proof")})], tmp_path)
     assert statuses(state) == {"proof": "failed"} and logs.exists()
-    assert processes.of_run(logs) == []
+    assert processes.processes_of_run(logs) == []
 
 
 def test_the_page_is_there_before_the_report(tmp_path, monkeypatch):
@@ -190,7 +190,7 @@ def test_a_report_that_hangs_is_given_up(tmp_path, monkeypatch, capfd):
     hangs.write_text("#!/bin/sh\nexec sleep 600\n")
     hangs.chmod(0o755)
     (tmp_path / "runs.csv").touch()
-    monkeypatch.setattr(run, "python", lambda: str(hangs))
+    monkeypatch.setattr(run, "interpreter_path", lambda: str(hangs))
     assert not run.make_report(tmp_path, 0.5) and "no time was left for the report" in capfd.readouterr().out
 
 
@@ -381,7 +381,7 @@ def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("scripts.gpu_check.check_process.begin", lambda check: (None, folder, {}))
     state, _ = do([check], tmp_path)
     assert state.ended["leaves"]["words"] == "1 left"
-    assert processes.of_run(folder.path) == []
+    assert processes.processes_of_run(folder.path) == []
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from scripts.proof.reference_images import global_batches
 from scripts.proof.trained_states import NOT_READ, SavedState, Training, initial_state, perturb
 from scripts.proof.verify import Options, main, prove
 from scripts.runner import run_plan
-from scripts.runner.measured_figures import MEASURED, add_rows
+from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
 from scripts.setup import pack
 
 CPU = torch.device("cpu")
@@ -258,7 +258,7 @@ def test_a_small_mistake_is_found_beside_rounding(mistake, strategy, checkout, t
     assert row["max_relative_difference"] > row["tolerance"]
     size = {"ranks": 3, "steps": int(row["steps"]), "max_relative_difference": row["max_relative_difference"]}
     name = mistake + (", fp16" if "fp16" in told["ARGS"] else "")
-    add_rows(MEASURED / "planted.csv", [{"fault": name, "strategy": strategy, **size}])
+    add_rows(MEASURED_FOLDER / "planted.csv", [{"fault": name, "strategy": strategy, **size}])
 
 
 @pytest.mark.slow
@@ -306,7 +306,7 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
     assert rows[strategy]["max_relative_difference"] > (1e-5 if fault == "no compression" else 1e-4)
     size = {"ranks": int(rows[strategy]["world_size"]), "steps": int(rows[strategy]["steps"])}
     size["max_relative_difference"] = rows[strategy]["max_relative_difference"]
-    add_rows(MEASURED / "planted.csv", [{"fault": fault, "strategy": strategy, **size}])
+    add_rows(MEASURED_FOLDER / "planted.csv", [{"fault": fault, "strategy": strategy, **size}])
 
 
 @pytest.mark.parametrize(
@@ -370,11 +370,11 @@ def set_variables(monkeypatch, **variables) -> None:
 def recorded_set(results: Path, data: Path, monkeypatch, device: str = "cpu") -> None:
     """A set with one ok run of ddp on two ranks, of which nothing but its settings is there."""
     set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS="--global-batch 8 --image-size 32", STRATEGIES="ddp")
-    run = run_plan.bench(run_plan.read_variables())[0]
-    folder, _ = run_plan.begin(run, results)
+    run = run_plan.plan_strategies(run_plan.read_variables())[0]
+    folder, _ = run_plan.create_run_folder(run, results)
     folder.add_resolved({"device": device})
     row = {"schema": 2, "run_id": folder.run_id, "strategy": "ddp", "status": "ok"}
-    append_rows(results, "runs", [row | {"settings": add_settings(results, run.asked, {"device": device})}])
+    append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, {"device": device})}])
 
 
 def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_data, tmp_path, monkeypatch):
@@ -391,7 +391,7 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
         given = run_plan.read_variables()
         if message is None:
             (run,) = cases.cases_of_set(given, results, 20)
-            assert (run.strategy, run.asked["ranks"], run.config.image_size) == ("ddp", 2, 32)
+            assert (run.strategy, run.requested["ranks"], run.config.image_size) == ("ddp", 2, 32)
         else:
             with pytest.raises(UserError, match=message):
                 cases.cases_of_set(given, results, 20)

@@ -22,7 +22,7 @@ from scripts.pages import measure_missing, page
 from scripts.pages.markdown import code_span, escape_markdown, read_cells
 from scripts.publish import publish, readme
 from scripts.runner import preflight
-from scripts.runner.allowed_settings import why_not
+from scripts.runner.allowed_settings import why_not_allowed
 from scripts.sets.result_set import load_set
 from scripts.sets.safe_names import read_whole_rows, refuse_links
 from scripts.studies.ablation import chart as ablation_chart
@@ -43,7 +43,7 @@ COMMANDS = {
     "ablate": lambda path: ablation_chart.main(ablation_chart.Options(strategy="ddp", results=path)),
     "loaders": lambda path: loaders_chart.main(loaders_chart.Options(results=path)),
     "publish": lambda path: publish.main(publish.Options(name="x", results=path)),
-    "suite": preflight.open_set,
+    "suite": preflight.open_result_set,
 }
 
 
@@ -82,7 +82,9 @@ def test_links_above_a_set_and_those_of_a_stopped_run_stay_fine(tmp_path):
     folder.decide_stop(-1)
     (tmp_path / "results").symlink_to(tmp_path / "disk")
     (tmp_path / "disk/latest").symlink_to("set")
-    assert preflight.open_set(tmp_path / "results/latest") and preflight.open_set(tmp_path / "results/set")
+    assert preflight.open_result_set(tmp_path / "results/latest") and preflight.open_result_set(
+        tmp_path / "results/set"
+    )
     refuse_links(tmp_path / "missing")
 
 
@@ -136,8 +138,8 @@ def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):
 def test_a_set_may_not_make_slurm_listen():
     """Protects the network: by `address` the first rank's store listens on every one. Mutant: any word let through."""
     asked = {"strategy": "slurm", "ranks": 2, "nodes": 1, "threads_per_rank": 1, "fingerprint": "1", "seed": 0}
-    assert why_not(asked | {"rendezvous": "file"}, {}) == "" == why_not(asked, {})
-    assert why_not(asked | {"rendezvous": "address"}, {}).startswith(
+    assert why_not_allowed(asked | {"rendezvous": "file"}, {}) == "" == why_not_allowed(asked, {})
+    assert why_not_allowed(asked | {"rendezvous": "address"}, {}).startswith(
         "rendezvous is 'address', by which it would listen"
     )
 

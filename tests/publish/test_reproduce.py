@@ -207,12 +207,14 @@ def test_what_runs_is_the_users_and_not_the_sets(kept, monkeypatch):
     for name in ("CONTAINER", "PARTITION", "DATA"):
         monkeypatch.setenv(name, "")
     made = reproduce._run(run["asked"] | told, 1, "mine")
-    assert not {"container", "partition"} & made.asked.keys() and made.asked["data"] == made.config.data == "mine"
+    assert (
+        not {"container", "partition"} & made.requested.keys() and made.requested["data"] == made.config.data == "mine"
+    )
     assert "evil" not in str(made.variables) and made.variables["CPUS_PER_TASK"] == "3"
     assert reproduce._data(run["asked"] | told, kept.set) == os.path.abspath("data/imagenet-mini")
     monkeypatch.setenv("CONTAINER", "mine.sif")
     made = reproduce._run(run["asked"] | told, 1, "mine")
-    assert made.asked["container"] == made.variables["CONTAINER"] == "mine.sif"
+    assert made.requested["container"] == made.variables["CONTAINER"] == "mine.sif"
 
 
 @pytest.mark.parametrize("harm", ["link", "link of a folder", "fifo"])

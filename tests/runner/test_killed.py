@@ -116,7 +116,7 @@ def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_sui
     done = subprocess.run(attempt(folder, finishes), cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode and "move it away" in done.stderr
     (tmp_path / "runs.csv").unlink()
-    schedule.record_lost(tmp_path)
+    schedule.record_lost_runs(tmp_path)
     row = row_of(tmp_path)
     assert (row["run_id"], row["status"], row["images_per_s"]) == (folder.run_id, "ok", 1.0)
     (settings,) = read_table(tmp_path, "settings").to_dict("records")
@@ -132,7 +132,7 @@ def test_the_next_suite_removes_the_rendezvous_folder_of_a_lost_run(tmp_path, mo
     for path in (own, other):
         path.mkdir(parents=True)
         (path / "torchrun").touch()
-    schedule.record_lost(tmp_path)
+    schedule.record_lost_runs(tmp_path)
     assert not own.exists() and other.exists()
 
 
@@ -143,7 +143,7 @@ def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
     monkeypatch.setattr(attempts.source_version, "local_changes", lambda: "")
     (folder.path / "summary.json").write_text(SUMMARY.replace('"met": {}', '"met": {"torch": "2"}'))
     descriptor = os.open(folder.unrecorded, os.O_RDWR | os.O_CREAT)
-    monkeypatch.setattr(attempts, "watch", lambda *words: words[3].start() or attempts.Ended(0, 1.0, 0.0))
+    monkeypatch.setattr(attempts, "run_command", lambda *words: words[3].start() or attempts.RunEnd(0, 1.0, 0.0))
     options = attempts.Options("single", tmp_path, folder.run_id)
     assert attempts.run(options, ["true"], folder, descriptor) == 0
     os.close(descriptor)
@@ -251,7 +251,7 @@ def test_a_run_that_is_alive_is_not_taken_for_a_lost_one(suite):
     folder = folder_of(suite.results)
     by_hand = subprocess.Popen(attempt(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
     until((folder.path / "began").exists, "the run begins", 60)
-    schedule.record_lost(suite.results)
+    schedule.record_lost_runs(suite.results)
     assert read_table(suite.results, "runs").empty
     (folder.path / "go").touch()
     assert by_hand.wait(60) == 0

@@ -20,7 +20,7 @@ import pytest
 from fault_runs import finish, start, until_planted
 from support import ONE_PROCESS, ROOT, RUNNABLE, environment, hear_sigint
 
-from scripts.runner.launch_ranks import torchrun
+from scripts.runner.launch_ranks import torchrun_command
 
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
@@ -178,7 +178,7 @@ def test_the_words_that_start_ranks_are_in_one_place_each():
     # a command for people may have other stores, where it says so
     for name, text in texts.items():
         assert "--standalone" not in text or "on every address" in text, name
-    assert "--rdzv-conf store_type=file" in " ".join(torchrun(2, "folder")[0])
+    assert "--rdzv-conf store_type=file" in " ".join(torchrun_command(2, "folder")[0])
 
 
 @pytest.mark.parametrize("words", ["_object(", "object_list", "consolidate_state_dict(", "broadcast_optimizer_state"])

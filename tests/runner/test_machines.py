@@ -61,7 +61,7 @@ def num_ranks(name: str, num_gpus: int) -> int:
 
 def launched(recorder, run: run_plan.Run, results) -> dict:
     """What the launcher of a run hands to the attempt: words and env."""
-    _, told = run_plan.begin(run, results)
+    _, told = run_plan.create_run_folder(run, results)
     (results.parent / "bin").mkdir(exist_ok=True)
     (results.parent / "bin" / "sinfo").write_text("#!/bin/sh\necho 1\n")  # a cluster of one node that answers
     (results.parent / "bin" / "sinfo").chmod(0o755)
@@ -84,7 +84,7 @@ def test_a_launcher_starts_a_rank_a_gpu(see, recorder, monkeypatch, tmp_path, nu
     monkeypatch.setenv("STRATEGIES", "all")
     given = run_plan.read_variables()
     assert given.flags[:2] == ["--config", "configs/imagenet-bench.yaml"] and given.ranks_here == num_gpus
-    runs = [run for run in run_plan.bench(given) if run.round == 1]
+    runs = [run for run in run_plan.plan_strategies(given) if run.round == 1]
     assert {run.strategy for run in runs} == set(STRATEGIES)
     for run in runs:
         call = launched(recorder, run, tmp_path / "a set")

@@ -21,12 +21,13 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner.memory_check import (
     RESERVED_BYTES,
+    MemoryCase,
+    best_cut,
     largest_batch,
     loader_bytes,
-    reasons,
-    refusal,
-    roomiest_cut,
-    tell_of,
+    split_function,
+    why_not_fitting,
+    why_runs_do_not_fit,
 )
 from scripts.runner.memory_forecast import forecast, peak_bytes
 
@@ -36,7 +37,7 @@ V100_16GB, V100_32GB = 16.9e9, 34.1e9
 
 def refused(strategy: str, config: Config, memory_bytes: float, free_bytes: float = 1e12) -> str:
     """The sentence for a strategy on four GPUs."""
-    return refusal(config, tell_of(strategy), 4, memory_bytes, free_bytes)
+    return why_not_fitting(config, split_function(strategy), 4, memory_bytes, free_bytes)
 
 
 def real_peak(config: Config) -> int:
@@ -141,7 +142,7 @@ def test_another_cut_is_named_where_it_fits():
     """Protects model parallel training, which people choose for its memory: a cut by time fills the first GPU first."""
     config = Config(arch="resnet18", global_batch=2048)
     said = refused("model_parallel", config, V100_32GB)
-    cut = roomiest_cut(config, Split(num_stages=2))
+    cut = best_cut(config, Split(num_stages=2))
     assert f"or --cut {cut}" in said and "--microbatches" not in said
     assert refused("model_parallel", dataclasses.replace(config, cut=cut), V100_32GB) == ""
     peaks = {
@@ -155,9 +156,9 @@ def test_loaders_need_memory():
     """Each rank: 2 batches ready in each of 8 workers, and 2 more, for training and for validation; 2 page-locked ones;
     4 ranks x 38 x 800 images x 3 x 224 x 224 bytes. Mutant: training's alone, half of it."""
     config = load_config(["--config", "configs/v100x4.yaml"])
-    ddp = tell_of("ddp")(config, 4)
+    ddp = split_function("ddp")(config, 4)
     assert loader_bytes(config, ddp) == 4 * (2 * (8 * 2 + 2) + 2) * 800 * 3 * 224 * 224
-    in_one_process = loader_bytes(config, tell_of("dataparallel")(config, 4))
+    in_one_process = loader_bytes(config, split_function("dataparallel")(config, 4))
     assert in_one_process == (2 * (32 * 2 + 2) + 2) * 3200 * 3 * 224 * 224
     said = refused("ddp", config, V100_32GB, free_bytes := 64e6)
     assert f"{free_bytes / 1e9:.1f} are free" in said and "--workers 0" in said
@@ -166,15 +167,17 @@ def test_loaders_need_memory():
 
 def test_where_no_batch_fits_the_sentence_says_so():
     config = Config(arch="resnet50", global_batch=256)
-    assert "no batch fits" in refusal(config, lambda *_: Split(), 1, RESERVED_BYTES + 0.3e9, 8e9)
+    assert "no batch fits" in why_not_fitting(config, lambda *_: Split(), 1, RESERVED_BYTES + 0.3e9, 8e9)
 
 
 def test_images_too_few_for_a_step_are_no_remedy_and_no_error():
     """Protects a plan of small images on a small GPU: BatchNorm refuses one image of 32 px, which the search for a
     batch that fits comes by."""
     config = Config(arch="resnet18", image_size=32, global_batch=8)
-    assert "no batch fits" in refusal(config, lambda *_: Split(), 1, RESERVED_BYTES + 1e6, 8e9)
-    assert refusal(config, lambda *_: Split(num_shards=8), 8, RESERVED_BYTES + 1e6, 8e9) == ""  # the run itself says it
+    assert "no batch fits" in why_not_fitting(config, lambda *_: Split(), 1, RESERVED_BYTES + 1e6, 8e9)
+    assert (
+        why_not_fitting(config, lambda *_: Split(num_shards=8), 8, RESERVED_BYTES + 1e6, 8e9) == ""
+    )  # the run itself says it
 
 
 # --- through the launchers ----------------------------------------------------------------------------------------
@@ -228,10 +231,10 @@ def test_a_machine_without_gpus_pays_nothing(monkeypatch):
     """Protects start-up on a laptop: no torch for an answer that is known. A variable that is no number is refused."""
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setitem(sys.modules, "scripts.runner.memory_forecast", None)  # an import of it would fail
-    points = [("ddp", Config(arch="resnet152", global_batch=2**16), 2, 1)]
-    assert reasons(points, 2) == [""]
+    cases = [MemoryCase("ddp", Config(arch="resnet152", global_batch=2**16), 2, 1)]
+    assert why_runs_do_not_fit(cases, 2) == [""]
     monkeypatch.setenv("NUM_GPUS", "2")  # and nobody can ask them
-    assert reasons(points, 2) == [""]
+    assert why_runs_do_not_fit(cases, 2) == [""]
     monkeypatch.setenv("GPU_MEMORY_GB", "16 GB")
     with pytest.raises(UserError, match="for a V100 of 16 GB"):
-        reasons(points, 2)
+        why_runs_do_not_fit(cases, 2)

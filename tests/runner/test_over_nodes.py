@@ -116,8 +116,8 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
     monkeypatch.setattr("benchmarks.common.system.machine.min_compute_capability", lambda: (7, 0))
     monkeypatch.setattr("benchmarks.common.system.machine.usable_gpus", lambda: 4)
     given = run_plan.read_variables()
-    runs = [run for run in run_plan.bench(given) if run.round == 1 and run.strategy == "ddp_amp"]
-    assert sorted((run.asked["ranks"], run.asked["nodes"], run.variables.get("NODES")) for run in runs) == [
+    runs = [run for run in run_plan.plan_strategies(given) if run.round == 1 and run.strategy == "ddp_amp"]
+    assert sorted((run.requested["ranks"], run.requested["nodes"], run.variables.get("NODES")) for run in runs) == [
         (1, 1, "1"),
         (8, 2, None),
     ]

@@ -25,7 +25,7 @@ from benchmarks.common.system import gpus
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import BUILDS, choose_build, has_kernels, query_gpus, usable_gpus
 from benchmarks.common.system.machine import gpu_memory_bytes, min_compute_capability
-from scripts.setup.install import RECORD
+from scripts.setup.install import RECORD_NAME
 
 V100, A100, H100 = "Tesla V100-PCIE-16GB, 7.0", "NVIDIA A100-SXM4-40GB, 8.0", "NVIDIA H100 80GB HBM3, 9.0"
 NEWEST, VOLTA = "-r requirements.lock", "-r requirements-torch2.10.lock"
@@ -218,9 +218,9 @@ def differences(lock: str, came: dict[str, str]) -> dict[str, tuple[str, str]]:
 
 def test_this_environment_is_what_its_lock_says():
     """Protects "the same next month": nothing besides the lock's versions, and all of them. Markers are evaluated."""
-    record = Path(sys.prefix) / RECORD
+    record = Path(sys.prefix) / RECORD_NAME
     if not record.exists():
-        pytest.skip(f"{sys.prefix} was not made by this `make setup` (SETUP=no, or before it left {RECORD})")
+        pytest.skip(f"{sys.prefix} was not made by this `make setup` (SETUP=no, or before it left {RECORD_NAME})")
     kind, source, *rest = record.read_text().split()
     if not source.endswith(".lock"):
         pytest.skip(f"{sys.prefix} was set up without a lock: {kind} {source} {' '.join(rest)}")

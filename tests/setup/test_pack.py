@@ -282,12 +282,12 @@ def test_hostile_images_are_packed_as_not_readable(tmp_path, kind):
     """Protects packing from an image that stops it: the image is left out, as it is in the folder."""
     for hostile, (content, _) in HOSTILE.items():
         (tmp_path / "bad.JPEG").write_bytes(content())
-        assert chunks.encode(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0)), hostile
+        assert chunks.encode_image(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0)), hostile
     with (tmp_path / "bad.JPEG").open("wb") as file:
         file.truncate(3 << 40)
-    assert chunks.encode(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0))
+    assert chunks.encode_image(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0))
     with pytest.raises(FileNotFoundError):
-        chunks.encode(str(tmp_path / "gone.JPEG"), kind)
+        chunks.encode_image(str(tmp_path / "gone.JPEG"), kind)
 
 
 def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):
@@ -441,25 +441,25 @@ def test_packed_jpegs_are_checked_whenever_they_are_read(own_data):
 
 
 def test_a_folder_that_changes_while_it_is_packed_is_refused(own_data, monkeypatch):
-    encode = chunks.encode
+    encode = chunks.encode_image
 
     def meanwhile(path, kind):
         save(own_data / "train" / "left" / "late.JPEG", "L")
         return encode(path, kind)
 
-    monkeypatch.setattr(chunks, "encode", meanwhile)
+    monkeypatch.setattr(chunks, "encode_image", meanwhile)
     with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
         make(own_data)
     assert not (own_data / "packed" / "full" / "train.safetensors").exists()
-    monkeypatch.setattr(chunks, "encode", encode)
+    monkeypatch.setattr(chunks, "encode_image", encode)
     assert len(PackedSource(make(own_data))) == NUM_TRAIN + 1
 
 
 def test_a_folder_that_changes_is_not_packed_to_its_end(own_data, monkeypatch):
     """Protects hours: a change in the first is said in the next minute."""
-    monkeypatch.setattr(pack, "LOOK_AGAIN_S", 0)
-    monkeypatch.setattr(chunks, "CHUNK", 8)
-    monkeypatch.setattr(pack, "told_size", lambda *_: save(own_data / "train" / "left" / "late.JPEG", "L") or 0)
+    monkeypatch.setattr(pack, "CHECK_PERIOD_S", 0)
+    monkeypatch.setattr(chunks, "MAX_CHUNK_IMAGES", 8)
+    monkeypatch.setattr(pack, "estimate_bytes", lambda *_: save(own_data / "train" / "left" / "late.JPEG", "L") or 0)
     with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
         make(own_data)
     assert len((own_data / "packed" / "full" / "train.journal").read_text().splitlines()) <= 1 + 2
@@ -467,7 +467,7 @@ def test_a_folder_that_changes_is_not_packed_to_its_end(own_data, monkeypatch):
 
 def test_a_file_that_is_written_again_meanwhile_is_refused(own_data, monkeypatch):
     """Protects from half a photograph: its folder's time stays what it was, and the fingerprint too."""
-    encode = chunks.encode
+    encode = chunks.encode_image
 
     def meanwhile(path, kind):
         found = encode(path, kind)
@@ -476,16 +476,16 @@ def test_a_file_that_is_written_again_meanwhile_is_refused(own_data, monkeypatch
             Path(path).write_bytes(Path(path).read_bytes())
         return found
 
-    monkeypatch.setattr(chunks, "encode", meanwhile)
+    monkeypatch.setattr(chunks, "encode_image", meanwhile)
     with pytest.raises(UserError, match=r"left 17.JPEG' changed while it was packed; run make pack again"):
         make(own_data)
-    monkeypatch.setattr(chunks, "encode", encode)
+    monkeypatch.setattr(chunks, "encode_image", encode)
     assert len(PackedSource(make(own_data))) == NUM_TRAIN
 
 
 def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
     """Protects memory: at 3 images of 14,400 bytes a chunk, no more than two chunks and what is begun."""
-    journal, encode, held = own_data / "packed" / "full" / "train.journal", chunks.encode, []
+    journal, encode, held = own_data / "packed" / "full" / "train.journal", chunks.encode_image, []
 
     def counted(path, kind):
         if journal.exists() and "train" in path:
@@ -495,9 +495,9 @@ def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
         return encode(path, kind)
 
     begun = []
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 30_000)
+    monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 30_000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr(chunks, "encode", counted)
+    monkeypatch.setattr(chunks, "encode_image", counted)
     make(own_data)
     assert len(begun) == NUM_TRAIN and max(held) <= 3 + 3 + 3
 
@@ -512,8 +512,8 @@ def test_a_disk_without_room_is_said_before_anything_is_written(own_data, monkey
 SLOWLY = """
 import os, sys, time
 from scripts.setup import chunks, pack
-chunks.CHUNK, encode = 3, chunks.encode
-chunks.encode = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
+chunks.MAX_CHUNK_IMAGES, encode = 3, chunks.encode_image
+chunks.encode_image = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
 pack.main(pack.Options(sys.argv[1]))
 """
 
@@ -556,7 +556,7 @@ def test_packing_goes_on_after_kills(own_data):
 @pytest.fixture
 def stopped(own_data, monkeypatch, capsys) -> tuple[Path, bytes]:
     """The train.part of packing in chunks of 8 images that was stopped at its end, and the file that it would be."""
-    monkeypatch.setattr(chunks, "CHUNK", 8)
+    monkeypatch.setattr(chunks, "MAX_CHUNK_IMAGES", 8)
     path = make(own_data)
     expected = path.read_bytes()
     path.unlink()
@@ -567,7 +567,7 @@ def stopped(own_data, monkeypatch, capsys) -> tuple[Path, bytes]:
 
 def stop_at_the_end(data: Path, monkeypatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(pack, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(pack, "write_tables", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         make(data)
 
 

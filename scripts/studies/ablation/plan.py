@@ -16,22 +16,22 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
-from scripts.runner.make_variables import Given
+from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
-from scripts.runner.run_plan import Run, in_rounds, make_run
+from scripts.runner.run_plan import Run, make_run, order_rounds
 from scripts.studies.ablation.analysis import ALL_TOGETHER, CORES_OVER_RANKS, OPTIONS, Option, requested_fields
 
 
-def plan_runs(given: Given) -> list[Run]:
+def plan_runs(variables: MakeVariables) -> list[Run]:
     """STRATEGY without options, with each option, and with all that can run here, REPEATS times. Raises UserError for a
     variable that is missing or wrong."""
-    if not given.strategy:
+    if not variables.strategy:
         raise UserError("STRATEGY is not set; for example: make ablate STRATEGY=ddp")
-    strategy, config = preflight.only(given.strategy), load_config(given.flags)
-    if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in given.args.split()):
+    strategy, config = preflight.parse_strategy(variables.strategy), load_config(variables.flags)
+    if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in variables.args.split()):
         config = dataclasses.replace(config, loader="synthetic")  # else the baseline's Pillow is all that is timed
-    preflight.check_ranks([config], [given.ranks_here])
-    why_not = {option.name: missing(option, config, given.ranks_here) for option in OPTIONS}
+    preflight.check_ranks([config], [variables.ranks_here])
+    why_not = {option.name: missing(option, config, variables.ranks_here) for option in OPTIONS}
     able = [option for option in OPTIONS if not why_not[option.name]]
     combinations: list[tuple[str, list[Option]]] = [("", [])]
     combinations += [(option.name, [option]) for option in OPTIONS]
@@ -43,19 +43,23 @@ def plan_runs(given: Given) -> list[Run]:
             fields["loader"] = "synthetic"
         threads = fields.pop("threads_per_rank")
         if threads == CORES_OVER_RANKS:
-            threads = machine.threads_per_rank(given.ranks_here)
+            threads = machine.threads_per_rank(variables.ranks_here)
         own = dataclasses.replace(config, **fields)
-        run = make_run(given, strategy, round_number, own, threads=threads, flags=given.args, num_seeds=given.num_seeds)
-        short = timed_part(run.config, run.asked["fingerprint"], run.asked["ranks"])
-        variables = run.variables | {"SKIP": why_not.get(name, "")}
-        return dataclasses.replace(run, config=short, asked=run.asked | dataclasses.asdict(short), variables=variables)
+        run = make_run(
+            variables, strategy, round_number, own, threads=threads, flags=variables.args, num_seeds=variables.num_seeds
+        )
+        short = timed_part(run.config, run.requested["fingerprint"], run.requested["ranks"])
+        env = run.variables | {"SKIP": why_not.get(name, "")}
+        return dataclasses.replace(
+            run, config=short, requested=run.requested | dataclasses.asdict(short), variables=env
+        )
 
     def of_round(round_number: int) -> list[Run]:
         runs = [make(round_number, name, options) for name, options in combinations]
         # an option that changes nothing here, such as one thread per rank where a rank has one core, is no run
         return [run for place, run in enumerate(runs) if run.key not in {other.key for other in runs[:place]}]
 
-    return in_rounds(given, of_round)
+    return order_rounds(variables, of_round)
 
 
 def missing(option: Option, config: Config, ranks_here: int) -> str:
@@ -79,6 +83,6 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
     return ""
 
 
-def chart_command(given: Given) -> list[str]:
+def chart_command(variables: MakeVariables) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
-    return ["scripts.studies.ablation.chart", "--strategy", preflight.only(given.strategy)]
+    return ["scripts.studies.ablation.chart", "--strategy", preflight.parse_strategy(variables.strategy)]

@@ -28,7 +28,7 @@ from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
-from scripts.runner.launch_ranks import environment, horovodrun
+from scripts.runner.launch_ranks import horovodrun_command, rank_environment
 from scripts.runner.measured_figures import add_rows
 from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
@@ -160,9 +160,9 @@ def time_path(path: str, num_ranks: int, num_rounds: int, largest: int) -> Itera
 
 def _time_horovod(args: list[str], num_ranks: int, threads: int, num_expected: int) -> Iterator[dict[str, Any]]:
     launched = subprocess.Popen(
-        [*horovodrun(num_ranks), *main_command(RANK_MODULE), *args],
+        [*horovodrun_command(num_ranks), *main_command(RANK_MODULE), *args],
         cwd=ROOT,
-        env=environment(threads),
+        env=rank_environment(threads),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
-from scripts.runner.launch_ranks import environment
+from scripts.runner.launch_ranks import rank_environment
 
 
 def main_command(module: str) -> list[str]:
@@ -43,7 +43,7 @@ class WorkerPool:
     ):
         self.folder = tempfile.TemporaryDirectory(prefix="worker-pool-")
         self.num_rendezvous = 0
-        env = environment(threads, interface) | {"RENDEZVOUS_FILE": self.new_rendezvous_file()}
+        env = rank_environment(threads, interface) | {"RENDEZVOUS_FILE": self.new_rendezvous_file()}
         env |= {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
         self.processes: list[subprocess.Popen[str]] = []
         for rank in range(num_ranks):

@@ -45,7 +45,7 @@ class Options:
 
 def main(config: Config, results: Path | None) -> None:
     if results:
-        if why := preflight.why_published(results):
+        if why := preflight.why_not_writable(results):
             raise UserError(why)
         check_alike(config, results)
     rows = measure(config)

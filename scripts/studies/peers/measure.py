@@ -35,9 +35,9 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
-from scripts.runner.launch_ranks import environment, horovodrun, torchrun
-from scripts.runner.make_variables import Given, read_variables
-from scripts.runner.preflight import check_data, check_ranks, open_set
+from scripts.runner.launch_ranks import horovodrun_command, rank_environment, torchrun_command
+from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.runner.preflight import check_data, check_ranks, open_result_set
 from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_text, estimate_ratio, is_precise, ratio_rows
 from scripts.studies.peers.chart import peers_chart
@@ -101,14 +101,14 @@ def main(options: Options) -> int:
         for peer in chosen
         if peer.needs and importlib.util.find_spec(peer.needs) is None
     }
-    given = read_variables()
-    flags = flags_of(given)
+    variables = read_variables()
+    flags = flags_of(variables)
     config = load_config(flags)
-    check_ranks([config], [given.ranks_here])
+    check_ranks([config], [variables.ranks_here])
     check_data(config.data)
     all_images = load_config(flags).steps * resolve_global_batch(config, machine.num_ranks()).global_batch
-    limit_s = (given.limit_s if given.limit_s is not None else config.limit_s or LIMIT_S) or None
-    results = open_set(given.results, "peers-")
+    limit_s = (variables.limit_s if variables.limit_s is not None else config.limit_s or LIMIT_S) or None
+    results = open_result_set(variables.results, "peers-")
     if (results / "peers.csv").exists():
         raise UserError(f"{results} has peers of another session; choose another RESULTS=, or move peers.csv away")
     about = f"{config.arch}, {config.image_size} px, {machine.num_ranks()} ranks"
@@ -136,15 +136,15 @@ def terminal_cells(row: dict[str, Any]) -> tuple[str, ...]:
     return row["peer"], str(row["num_pairs"]), f"{row['ratio']:.3f}", bounds, shown, row["verdict"] or row["why_not"]
 
 
-def flags_of(given: Given) -> list[str]:
+def flags_of(variables: MakeVariables) -> list[str]:
     """The configuration of every launch: what the user gave, in float32, one long epoch of its windows.
 
     lr 0: both sides do the same work for ever; a loss that sinks meets numbers that a CPU is slow with.
     """
-    config = load_config(given.flags)
+    config = load_config(variables.flags)
     steps = 1 + config.warmup_steps + (config.windows + 1) * config.window_steps
     alike = "--loader folder --precision fp32 --memory-format contiguous --lr 0 --epochs 1 --account-steps 0"
-    return [*given.flags, *alike.split(), "--steps", str(steps)]
+    return [*variables.flags, *alike.split(), "--steps", str(steps)]
 
 
 def run_rounds(
@@ -198,13 +198,13 @@ def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, 
     module = peer.module if peer is not None else ""
     data = ["--data", folder] if module else []
     with tempfile.TemporaryDirectory(prefix="peers-") as rendezvous_folder:
-        start, variables = torchrun(num_ranks, rendezvous_folder)
+        start, variables = torchrun_command(num_ranks, rendezvous_folder)
         if peer is not None and peer.by_horovodrun:
-            start, variables = [*horovodrun(num_ranks), sys.executable], {}
+            start, variables = [*horovodrun_command(num_ranks), sys.executable], {}
         child = subprocess.Popen(
             [*start, "-m", "scripts.studies.peers.measure", "rank", module, *flags, *own, *data],
             cwd=ROOT,
-            env=environment(machine.threads_per_rank(num_ranks)) | variables,
+            env=rank_environment(machine.threads_per_rank(num_ranks)) | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

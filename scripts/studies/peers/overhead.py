@@ -33,7 +33,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.runner.launch_ranks import environment, torchrun
+from scripts.runner.launch_ranks import rank_environment, torchrun_command
 from scripts.runner.measured_figures import add_rows
 from scripts.studies.peers.repeated_images import repeated_images
 
@@ -119,9 +119,9 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
         tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
     ):
         taken = []
-        start, variables = torchrun(num_ranks, rendezvous_folder)
+        start, variables = torchrun_command(num_ranks, rendezvous_folder)
         command = [*start, "-m", "scripts.studies.peers.overhead", "rank", folder, *flags]
-        env = environment(machine.threads_per_rank(num_ranks)) | variables
+        env = rank_environment(machine.threads_per_rank(num_ranks)) | variables
         errors = Path(rendezvous_folder, "errors")
         with (
             errors.open("w") as file,

@@ -27,7 +27,7 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.train.clock import Clock
 from scripts.runner.make_variables import read_variables
 from scripts.runner.measured_figures import add_rows
-from scripts.runner.preflight import why_published
+from scripts.runner.preflight import why_not_writable
 from scripts.sets.result_set import BASELINE, load_set
 from scripts.studies.predict.machine_models import baseline_of
 from scripts.studies.predict.timeline import Gradient
@@ -89,7 +89,7 @@ def output_file(options: Options) -> Path:
         return options.out
     if options.results is None:
         raise UserError("no file to write is named; give --out results/gradients.csv, or --results results/latest")
-    if why := why_published(options.results):
+    if why := why_not_writable(options.results):
         raise UserError(f"{why}; --out names another file")
     return options.results / "gradients.csv"
 

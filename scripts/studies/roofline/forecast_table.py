@@ -29,7 +29,7 @@ FORECAST_EXPLANATION = (
 
 
 def forecast_table(results: ResultSet, path: Path = FORECAST) -> tuple[str, list[list[str]]]:
-    """(a sentence on the table, rows of text with the columns of FORECAST_HEADER); ('', []) where the file is missing."""
+    """(a sentence on the table, rows of text by FORECAST_HEADER); ('', []) where the file is missing."""
     if not path.exists():
         return "", []
     with open(path, encoding="utf-8", newline="") as file:

@@ -71,7 +71,7 @@ def kind_of(name: str) -> str:
 
 def measure(options: Options, config: Config):
     """Profile of `steps` steps: (its events by operation, by kernel, seconds, device, images of a step on it)."""
-    script = importlib.import_module(f"benchmarks.{preflight.only(options.strategy)}")
+    script = importlib.import_module(f"benchmarks.{preflight.parse_strategy(options.strategy)}")
     found: dict = {}
 
     def fit(config, worker, *, train, step, **parts) -> None:

@@ -9,19 +9,9 @@ def tables(results: ResultSet) -> list[ReportTable]:
     state, rows = forecast_table(results)
     if not rows:
         return []
-    return [
-        ReportTable(
-            "Forecast for GPUs", FORECAST_EXPLANATION, FORECAST_HEADER, rows, f"{state}.", text_columns=(0, 1)
-        )
-    ]
-        [
-            ReportTable(
-                "Forecast for GPUs", FORECAST_EXPLANATION, FORECAST_HEADER, rows, f"{state}.", text_columns=(0, 1)
-            )
-        ]
-        if rows
-        else []
-    )
+    text = f"{state}."
+    table = ReportTable("Forecast for GPUs", FORECAST_EXPLANATION, FORECAST_HEADER, rows, text, text_columns=(0, 1))
+    return [table]
 
 
 SECTION = StudySection(order=60, tables=tables)

@@ -10,11 +10,11 @@ from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
-from scripts.runner.make_variables import Given
-from scripts.runner.run_plan import MOST_VALUES, Run, in_rounds, make_run
+from scripts.runner.make_variables import MakeVariables
+from scripts.runner.run_plan import MAX_VALUES, Run, make_run, order_rounds
 
 
-def plan_runs(given: Given) -> list[Run]:
+def plan_runs(variables: MakeVariables) -> list[Run]:
     """The runs of STRATEGY on each of RANKS, and the baseline's, REPEATS times.
 
     Strong scaling: every number of ranks has the configured batch. Weak scaling: every rank has as many images as a
@@ -23,10 +23,10 @@ def plan_runs(given: Given) -> list[Run]:
     """
     from scripts.sets.result_set import BASELINE  # pandas, which nothing else here needs
 
-    if not given.strategy or not given.ranks:
+    if not variables.strategy or not variables.ranks:
         raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
-    strategy, ranks = preflight.only(given.strategy), parse_ranks(given.ranks)
-    config, most = load_config(given.flags), ranks[-1]
+    strategy, ranks = preflight.parse_strategy(variables.strategy), parse_ranks(variables.ranks)
+    config, most = load_config(variables.flags), ranks[-1]
     preflight.check_ranks([config], ranks, "RANKS")
     batch, threads = resolve_global_batch(config, most).global_batch, machine.threads_per_rank(most)
     # with the most ranks, strong and weak scaling are the same run
@@ -37,17 +37,17 @@ def plan_runs(given: Given) -> list[Run]:
 
     def make(name: str, round_number: int, num_ranks: int, global_batch: int) -> Run:
         return make_run(
-            given,
+            variables,
             name,
             round_number,
             dataclasses.replace(config, global_batch=global_batch, batch_per_device=0),
             ranks_here=num_ranks,
             threads=threads,
-            num_seeds=given.num_seeds,
-            flags=f"{given.args} --global-batch {global_batch}".strip(),
+            num_seeds=variables.num_seeds,
+            flags=f"{variables.args} --global-batch {global_batch}".strip(),
         )
 
-    return in_rounds(given, lambda round_number: [make(name, round_number, *shape) for name, *shape in points])
+    return order_rounds(variables, lambda round_number: [make(name, round_number, *shape) for name, *shape in points])
 
 
 def parse_ranks(text: str) -> list[int]:
@@ -57,7 +57,7 @@ def parse_ranks(text: str) -> list[int]:
     valid = [
         word.isascii() and word.isdecimal() and len(word) <= machine.MAX_DIGITS and int(word) > 0 for word in words
     ]
-    if not all(valid) or len(words) > MOST_VALUES:
+    if not all(valid) or len(words) > MAX_VALUES:
         raise UserError(f"RANKS is {text[:80]!r}, but must be some numbers of ranks, such as 1 2 4")
     if elsewhere := [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]:
         raise UserError(f"RANKS are numbers of ranks on this machine; leave {elsewhere[0]} out")
@@ -67,6 +67,6 @@ def parse_ranks(text: str) -> list[int]:
     return ranks
 
 
-def chart_command(given: Given) -> list[str]:
+def chart_command(variables: MakeVariables) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
-    return ["scripts.studies.scaling.chart", "--strategy", preflight.only(given.strategy)]
+    return ["scripts.studies.scaling.chart", "--strategy", preflight.parse_strategy(variables.strategy)]
