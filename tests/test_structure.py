@@ -155,6 +155,12 @@ def test_folders_have_no_circle_of_imports():
 PARTS_OF_A_STUDY = {"analysis", "chart", "measure", "plan", "report", "section"}
 
 
+def test_every_study_has_a_readme():
+    """Protects the reader of a study's folder: its README says what is measured, and by which command."""
+    studies = {path.parent for path in (ROOT / "scripts/studies").glob("*/__init__.py")}
+    assert studies == {path.parent for path in (ROOT / "scripts/studies").glob("*/README.md")}
+
+
 def test_no_two_files_share_a_name():
     """Protects search: a module's name says which file is meant, but for the parts that studies have."""
     modules = [*SCRIPTS, *COMMON, *TOOLS]

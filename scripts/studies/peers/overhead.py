@@ -34,7 +34,7 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.runner.launch_ranks import rank_environment, torchrun_command
 from scripts.runner.measured_figures import add_rows
-from scripts.studies.peers.repeated_images import long_enough
+from scripts.studies.peers.repeated_images import repeated_images
 
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
 SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
@@ -78,7 +78,8 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
     """Geometric mean of the ratios of pairs and its 95 % interval, by Student's t of their logarithms."""
     logs = numpy.log(ratios)
     margin = student_t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
-    return tuple(float(numpy.exp(logs.mean() + shift)) for shift in (0, -margin, margin))
+    mean, low, high = (float(numpy.exp(logs.mean() + shift)) for shift in (0, -margin, margin))
+    return mean, low, high
 
 
 def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
@@ -112,7 +113,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     num_ranks = machine.num_ranks()
     all_images = (WARMUP_STEPS + pairs * WINDOW_STEPS) * resolve_global_batch(config, num_ranks).global_batch
     with (
-        long_enough(config.data, all_images) as folder,
+        repeated_images(config.data, all_images) as folder,
         tempfile.TemporaryDirectory(prefix="overhead-") as rendezvous_folder,
         tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
     ):
@@ -125,6 +126,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
             errors.open("w") as file,
             subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=file, text=True) as ranks,
         ):
+            assert ranks.stdout is not None
             for line in ranks.stdout:
                 if line.startswith("pair: "):
                     taken.append(json.loads(line.removeprefix("pair: ")))
