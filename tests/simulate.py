@@ -1,6 +1,6 @@
 """Noise like that of the published sets, and worse, and how often the statistics err under it.
 
-    PYTHONPATH=. .venv/bin/python tests/stats/simulate.py [simulations, default 2000]
+    PYTHONPATH=. .venv/bin/python tests/simulate.py [simulations, default 2000]
 
 prints the table that test_simulations.py holds to account. All of it goes through the functions that users call.
 """

@@ -69,7 +69,7 @@ def draw_bars(
         )
         if bar.ideal is not None:
             axes.plot([bar.ideal] * 2, [place - 0.4, place + 0.4], color=IDEAL, linewidth=2.5, solid_capstyle="butt")
-        if bar.low is not None:
+        if bar.low is not None and bar.high is not None:
             axes.plot([bar.low, bar.high], [place, place], color="black", linewidth=1.2, marker="|", markersize=7)
         heights = place + numpy.linspace(-0.2, 0.2, len(bar.points) + 2)[1:-1]
         axes.plot(bar.points, heights, **REPEAT_STYLE)

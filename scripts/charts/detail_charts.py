@@ -61,7 +61,7 @@ class StepBar:
         """What stands behind the bar: its length, the interval of what it shows, n."""
         names = [f"{phase}_ms" for phase in PHASES]
         step_ms = mean_over_steps([run[names].sum(axis=1).to_numpy() for _, run in self.parts.groupby("run_id")])
-        text = f"{step_ms.text()} ms"
+        text = f"{step_ms.text()} ms" if step_ms else ""
         if self.bubble:
             waits = self.bubble.waited.text(scale=100)
             text += f"; waits {waits} %, ideal {100 * self.bubble.ideal:.0f} %"
@@ -141,7 +141,7 @@ def _draw_bar(axes: Axes, place: int, bar: StepBar, least: float) -> float:
             linewidth=0.6,
             alpha=1.0 if bar.group.parallel else 0.45,
         )
-        if phase == "exposed_comm" and bar.exposed and bar.exposed.low is not None:
+        if phase == "exposed_comm" and bar.exposed and bar.exposed.low is not None and bar.exposed.high is not None:
             ends = [max(0.0, left + bound) for bound in (bar.exposed.low, bar.exposed.high)]
             axes.plot(ends, [place - 0.27] * 2, color="black", linewidth=1.3, marker="|", markersize=5)
         if width > least:

@@ -8,6 +8,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pandas
@@ -44,7 +45,7 @@ LINE_COLORS = tuple(color for color in COLORS if color != "#F0E442")  # yellow i
 MARKERS = "osD^vP*X<>hpd8H"
 LINES = ("-", "--", "-.", ":")
 # how each repeat is drawn, in every chart
-REPEAT_STYLE = {
+REPEAT_STYLE: dict[str, Any] = {
     "linestyle": "none",
     "marker": "o",
     "markersize": 3.5,
@@ -95,7 +96,8 @@ def in_paper_column() -> bool:
 def fit_to_paper_column(figure: Figure) -> None:
     """Wrap what stands around the axes, so that it is no wider than these."""
     for axes in figure.axes:
-        columns = axes.get_gridspec().ncols if axes.get_gridspec() else 1
+        grid = axes.get_gridspec()
+        columns = grid.ncols if grid else 1
         label, title = " ".join(axes.get_xlabel().split()), " ".join(axes.get_title("left").split())
         axes.set_xlabel(wrap(label, 40 // columns) if label else "")
         axes.set_title(wrap(title, 34 // columns) if title else "")
@@ -184,8 +186,8 @@ def describe_rows(rows: pandas.DataFrame) -> str:
 
 def draw_point(axes: Axes, place: float, group: Group, marker: str, hollow: bool = False) -> None:
     """Images/s of a group at a place of the x axis: geometric mean, 95 % interval, every repeat, and n."""
-    estimate = group.throughput
-    if estimate.low is not None:
+    estimate = group.timed_throughput
+    if estimate.low is not None and estimate.high is not None:
         axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
     face = "white" if hollow else COLORS[0]
     axes.plot(place, estimate.value, marker=marker, markersize=6, color=COLORS[0], markerfacecolor=face)
@@ -197,7 +199,7 @@ def draw_point(axes: Axes, place: float, group: Group, marker: str, hollow: bool
 
 def annotate_point(axes: Axes, x: float, y: float, words: str, above: bool = False) -> None:
     """Words at the right of a point."""
-    place = {"xytext": (5, 3), "va": "bottom"} if above else {"xytext": (6, -3), "va": "top"}
+    place: dict[str, Any] = {"xytext": (5, 3), "va": "bottom"} if above else {"xytext": (6, -3), "va": "top"}
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
     axes.annotate(words, (x, y), textcoords="offset points", fontsize=7, bbox=box, **place)
 

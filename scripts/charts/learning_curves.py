@@ -6,10 +6,12 @@ torch.
 
 import dataclasses
 import functools
+from typing import Any
 
 import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from scripts.charts.figures import (
@@ -133,7 +135,7 @@ def _draw(axes: Axes, table: pandas.DataFrame | None, style: dict) -> None:
 def _draw_interval(axes: Axes, curve: Curve, shift: float, style: dict) -> None:
     """At the last point, a little aside for each curve, so that they do not hide each other."""
     accuracy, table = top1_accuracy(curve.group), curve.tables.get("val top-1, %")
-    if table is None or accuracy is None or accuracy.low is None:
+    if table is None or accuracy is None or accuracy.low is None or accuracy.high is None:
         return
     axes.plot(
         [table.index[-1] + 1 + 0.02 * shift * max(1, len(table) - 1)] * 2,
@@ -145,7 +147,7 @@ def _draw_interval(axes: Axes, curve: Curve, shift: float, style: dict) -> None:
     )
 
 
-def _draw_by_seconds(axes: Axes, curve: Curve, style: dict):
+def _draw_by_seconds(axes: Axes, curve: Curve, style: dict[str, Any]) -> Line2D:
     """Returns the line, for the legend."""
     table = curve.tables.get("val top-1, %")
     if table is None or curve.seconds.empty:

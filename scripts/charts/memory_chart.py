@@ -1,5 +1,7 @@
 """The chart of what a strategy's speed costs in memory. Needs no torch."""
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -38,11 +40,11 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
     styles = [
         {"color": LINE_COLORS[n % len(LINE_COLORS)], "marker": MARKERS[n % len(MARKERS)]} for n in range(len(every))
     ]
-    handles = []
+    handles: list[Line2D] = []
     for axes, (work, found) in zip(panels, works.items(), strict=True):
         handles += [_draw_memory(axes, group, **styles[len(handles) + n]) for n, (_, group) in enumerate(found)]
         axes.margins(x=0.08)
-        axes.set_ylim(axis_limits([group.throughput for _, group in found]))
+        axes.set_ylim(axis_limits([group.timed_throughput for _, group in found]))
         axes.grid(alpha=0.3)
         axes.set_title(work if len(works) > 1 else "")
         axes.set_ylabel("images/s")
@@ -71,9 +73,9 @@ def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
 
 def _draw_memory(axes: Axes, group: Group, color: str, marker: str) -> Line2D:
     """One group as a point with its lines; returns the point, for the legend."""
-    estimate, memory = group.throughput, group.ok.peak_memory_mb.dropna() / 1000
-    where = {"color": color, "linewidth": 1.0, "zorder": 2, "markersize": 4}
-    if estimate.low is not None:
+    estimate, memory = group.timed_throughput, group.ok.peak_memory_mb.dropna() / 1000
+    where: dict[str, Any] = {"color": color, "linewidth": 1.0, "zorder": 2, "markersize": 4}
+    if estimate.low is not None and estimate.high is not None:
         axes.plot([memory.mean()] * 2, [estimate.low, estimate.high], marker="_", **where)
     axes.plot([memory.min(), memory.max()], [estimate.value] * 2, marker="|", **where)
     (point,) = axes.plot(

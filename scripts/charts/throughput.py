@@ -45,7 +45,7 @@ def throughput_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 def _throughput_bar(group: Group, number: int) -> Bar:
-    estimate = group.throughput
+    estimate = group.timed_throughput
     points = [strategy_throughput([run]).value for run in group.samples]
     cells = _n(group), format_number(estimate.value), format_interval(estimate.low, estimate.high, format_number)
     return Bar(group.label, estimate.value, estimate.low, estimate.high, points, cells, group.parallel, number)
@@ -85,9 +85,9 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
 
 def _speedup_bar(results: ResultSet, group: Group, number: int) -> Bar | None:
     over, single = results.over_baseline.get(group.label), results.baseline_of(group)
-    if over is None:
+    if over is None or single is None:
         return None
-    points = [strategy_throughput([run]).value / single.throughput.value for run in group.samples]
+    points = [strategy_throughput([run]).value / single.timed_throughput.value for run in group.samples]
     cells = _n(group), _times(over.value), format_interval(over.low, over.high, _times)
     ideal = _ideal(group, single)
     return Bar(group.label, over.value, over.low, over.high, points, cells, group.parallel, number, ideal)
@@ -167,7 +167,7 @@ def groups_by_model(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]
     for pairs in found.values():
         best: dict[str, float] = {}
         for _, group in pairs:
-            best[group.label] = max(group.throughput.value, best.get(group.label, 0.0))
+            best[group.label] = max(group.timed_throughput.value, best.get(group.label, 0.0))
         pairs.sort(key=lambda pair: (-best[pair[1].label], pair[1].label, pair[0]))
     return found
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import jinja2
@@ -75,9 +76,9 @@ def tex_number(value: float) -> Tex:
     return Tex(format_number(value).replace(",", ""))
 
 
-def tex_interval(low: float | None, high: float | None, style=tex_number) -> Tex:
+def tex_interval(low: float | None, high: float | None, style: Callable[[float], Tex] = tex_number) -> Tex:
     """[low, high] as a cell of text; '' without an interval."""
-    return Tex("" if low is None else rf"[\num{{{style(low)}}}, \num{{{style(high)}}}]")
+    return Tex("" if low is None or high is None else rf"[\num{{{style(low)}}}, \num{{{style(high)}}}]")
 
 
 def tex_fixed(value: float) -> Tex:
@@ -124,8 +125,17 @@ def compile_pdf(source: Path) -> Path | None:
         env = os.environ | {"openin_any": "p", "openout_any": "p"}  # it reads and writes in this folder only
         for _ in tqdm(range(2), desc="report.pdf", disable=None, leave=False):  # twice, for references
             try:
-                pipes = {"capture_output": True, "text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
-                done = subprocess.run(command, cwd=folder, env=env, timeout=LIMIT_S, check=False, **pipes)
+                done = subprocess.run(
+                    command,
+                    cwd=folder,
+                    env=env,
+                    timeout=LIMIT_S,
+                    check=False,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    stdin=subprocess.DEVNULL,
+                )
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise UserError(f"{PROGRAM} did not end with {source}: {error}") from None
             if done.returncode:

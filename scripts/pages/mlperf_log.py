@@ -56,7 +56,7 @@ class Options:
 class _Lines(logging.Handler):
     """Collects the log lines that mlperf_logging makes."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.texts: list[str] = []
 
@@ -127,8 +127,8 @@ def log_text(
     log.end(keys.INIT_STOP, time_ms=at())
     log.start(keys.RUN_START, time_ms=at())
     accuracy = 0.0
-    for number, passes in epochs.sort_values("epoch", kind="stable").groupby("epoch"):
-        epoch = {"epoch_num": int(number) + 1}  # MLPerf counts from 1
+    for _, passes in epochs.sort_values("epoch", kind="stable").groupby("epoch"):
+        epoch = {"epoch_num": int(passes.epoch.iloc[0]) + 1}  # MLPerf counts from 1
         for _, one in passes[passes.phase == "train"].iterrows():
             log.start(keys.EPOCH_START, metadata=epoch, time_ms=at())
             now += one.seconds

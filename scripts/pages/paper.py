@@ -54,7 +54,7 @@ def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
 
 def _row(results: ResultSet, group: Group) -> dict[str, str]:
     """Cells of a timed strategy: text, and numbers for siunitx."""
-    rate, over = group.throughput, results.over_baseline.get(group.label)
+    rate, over = group.timed_throughput, results.over_baseline.get(group.label)
     joules = group.ok.energy_j_per_image.dropna()
     energy = mean_interval(joules.to_numpy(float)) if len(joules) else None
     accuracy = top1_accuracy(group)

@@ -5,6 +5,8 @@
 Needs no torch.
 """
 
+from collections.abc import Callable
+
 import numpy
 import pandas
 
@@ -103,7 +105,7 @@ def headline(results: ResultSet) -> list[str]:
     seen = {label: over for label, over in over_best.items() if over.verdict in ("slower", "faster")}
     unseen = {label: over for label, over in over_best.items() if over.verdict == "no difference seen"}
     if unseen:
-        least = max(over.smallest_difference for over in unseen.values())
+        least = max(over.smallest_difference or 0.0 for over in unseen.values())
         sentences.append(f"No difference seen between {best.label} and {_join([*unseen])}; {_describe_power(least)}.")
     if seen:
         sentences.append("; ".join(f"{label} is {_times(over)} {best.label}" for label, over in seen.items()) + ".")
@@ -138,7 +140,7 @@ def _not_ranked(results: ResultSet, others: list[Group]) -> list[str]:
 def _first_sentence(results: ResultSet, best: Group, excluded: bool) -> str:
     """excluded: whether every strategy that was compared with the best one is slower with confidence."""
     device = best.ok.iloc[0].device_name or "this machine"
-    estimate = best.throughput
+    estimate = best.timed_throughput
     speed = f"{format_number(estimate.value)}{_bounds(estimate.low, estimate.high, format_number)} images/s"
     speed += f", n = {plural(estimate.num_runs, 'run')}"
     if best.strategy == BASELINE:
@@ -209,7 +211,7 @@ def _table_row(results: ResultSet, group: Group) -> dict:
     return row
 
 
-def _bounds(low: float | None, high: float | None, style) -> str:
+def _bounds(low: float | None, high: float | None, style: Callable[[float], str]) -> str:
     return f" {format_interval(low, high, style)}".rstrip()
 
 
@@ -222,12 +224,14 @@ def _mean(values: pandas.Series) -> str:
     return format_number(mean) + _bounds(low, high, format_number)
 
 
-def scale_with_interval(value: float, estimate: Estimate | RatioEstimate | EpochTime | None, style) -> str:
+def scale_with_interval(
+    value: float, estimate: Estimate | RatioEstimate | EpochTime | None, style: Callable[[float], str]
+) -> str:
     """A value that is in proportion to a throughput, a ratio or an epoch, with the interval of that."""
-    if estimate is None or estimate.low is None:
+    if estimate is None or estimate.low is None or estimate.high is None:
         return style(value)
-    bounds = (value * bound / estimate.value for bound in (estimate.low, estimate.high))
-    return style(value) + _bounds(*bounds, style)
+    low, high = (value * bound / estimate.value for bound in (estimate.low, estimate.high))
+    return style(value) + _bounds(low, high, style)
 
 
 def describe_mfu(results: ResultSet) -> list[tuple[str, str]]:
@@ -259,4 +263,4 @@ def wall_tables(results: ResultSet) -> list[ReportTable]:
 
 def _plus_minus(values: pandas.Series) -> str:
     mean, low, high = mean_interval(values.to_numpy(float))
-    return f"{round(mean, 2) + 0.0:.2f}" + ("" if low is None else f" ± {(high - low) / 2:.2f}")
+    return f"{round(mean, 2) + 0.0:.2f}" + ("" if low is None or high is None else f" ± {(high - low) / 2:.2f}")

@@ -96,8 +96,8 @@ def faults_in_line(line: str, names: set[str]) -> Iterator[str]:
             yield f"an address with a user or a password ({found[0].removesuffix(rest)}...)"
         elif not rest.startswith(tuple(f"{host}/" for host in HOSTS)) and rest not in HOSTS:
             yield f"an address ({found[0][:40]})"
-    if found := USER_AT.search(ADDRESS.sub("", line)):
-        yield f"a user or a token at a host (...@{found[0].rpartition('@')[2][:20]})"
+    if user := USER_AT.search(ADDRESS.sub("", line)):
+        yield f"a user or a token at a host (...@{user[0].rpartition('@')[2][:20]})"
     for found in PATH_PATTERN.finditer(ADDRESS.sub("", line)):
         if not found[0].startswith(OF_THE_SYSTEM):
             yield f"a path ({found[0][:40]})"

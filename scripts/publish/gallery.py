@@ -15,6 +15,7 @@ import math
 import os
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import jinja2
@@ -83,8 +84,10 @@ def main(options: Options) -> int:
     for path in tqdm(folders, desc="sets", disable=None, leave=False):
         try:
             lines = changed_files(path)
-            results = None if lines else load_set(path)
-            if not (lines := lines or why_not_shown(results)):
+            if not lines:
+                results = load_set(path)
+                lines = why_not_shown(results)
+            if not lines:
                 told.append(describe_set(results, prices, options.output.parent))
         except UserError as error:
             lines = [str(error)]
@@ -119,7 +122,7 @@ def _read_mark(path: Path) -> dict:
 def read_prices(text: str, names: list[str]) -> dict[str, float]:
     """The price of an hour by the name of a set, for those that have one. Raises UserError for what is no price."""
     example = "give a number such as 2.50, or of single sets: PRICE_PER_HOUR='NAME=2.50 ...'"
-    prices = {}
+    prices: dict[str, float] = {}
     for word in text.split():
         name, given, number = word.rpartition("=")
         try:
@@ -166,7 +169,7 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
     strategies = [*dict.fromkeys(group.strategy for group in timed)]
     rows = [
         _row(results, group, said[group.label], prices.get(results.name)) | {"number": strategies.index(group.strategy)}
-        for group in sorted(timed, key=lambda each: -each.throughput.value)
+        for group in sorted(timed, key=lambda each: -each.timed_throughput.value)
     ]
     return {
         "name": results.name,
@@ -191,7 +194,7 @@ def _link(path: Path, base: Path) -> str:
     return quote(os.path.relpath(path.resolve(), base.resolve()))
 
 
-def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> dict[str, str]:
+def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> dict[str, Any]:
     """One strategy of a set: its cells by column, and what it is filtered by. said: its row of the report."""
     first, epoch = group.ok.iloc[0], epoch_time(results, group)
     cells = {
@@ -208,7 +211,7 @@ def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> d
     }
     if price:
         second = price * max(1.0, first.nodes if first.nodes > 0 else 1.0) / 3600
-        rate = group.throughput
+        rate = group.timed_throughput
         cells |= {
             COST_COLUMNS[0]: scale_with_interval(rate.value / second / 1000, rate, format_number),
             COST_COLUMNS[1]: scale_with_interval(second * epoch.value, epoch, format_number),

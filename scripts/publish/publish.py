@@ -62,9 +62,10 @@ def main(options: Options) -> int:
     place = _target_folder(options)
     _check_folder(options)
     lines = missing_files(options.results)
-    results = None if lines else load_set(options.results)
-    lines = lines or find_problems(results)
     if lines:
+        return _refuse(options, lines)
+    results = load_set(options.results)
+    if lines := find_problems(results):
         return _refuse(options, lines)
     with tempfile.TemporaryDirectory(prefix=".publishing-", dir=readme.PUBLISHED) as scratch:
         new = Path(scratch) / options.name

@@ -22,6 +22,7 @@ from scripts.charts.figures import describe
 from scripts.pages.markdown import code_span, escape_markdown, markdown_table, read_cells
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import describe_top1, top1_accuracy
+from scripts.sets.frames import iterate_rows
 from scripts.sets.result_set import Group, ResultSet, load_set
 from scripts.sets.step_breakdown import StepMean, exposed_communication
 from scripts.stats.families import ratios_of_all_pairs
@@ -50,7 +51,8 @@ def main() -> None:
 def shown_sets(published: Path) -> dict[str, str]:
     """The name of the set that the READMEs show, by the kind of its devices: cpu, gpu. `make publish` writes it."""
     path = published / SHOWN
-    return json.loads(path.read_text()) if path.exists() else {}
+    found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def all_figures(sets: dict[str, Path], measured: Path) -> dict[str, str]:
@@ -111,14 +113,14 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "smallest_difference": f"{100 * least:.0f} %",
         "rounds": plural_of_several([len(group.samples) for group in results.compared], "round"),
         "minutes": f"{len(results.ok)} runs took {results.table('runs').wall_s.sum() / 60:.0f} minutes",
-        **{f"images_per_s.{group.label}": f"{group.throughput.value:,.0f}" for group in timed},
+        **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }
 
 
 def _strategy_row(group: Group, over: RatioEstimate | None, base: bool, exchange: StepMean | None) -> tuple[str, ...]:
     """base: whether it is a baseline."""
-    speed, accuracy = group.throughput, top1_accuracy(group)
+    speed, accuracy = group.timed_throughput, top1_accuracy(group)
     return (
         code_span(group.label) + ("" if group.parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
@@ -148,7 +150,7 @@ def sweep_figures(path: Path) -> dict[str, str]:
     for (strategy, key), points in rows.groupby(["strategy", "key"]):
         pairs = zip(points.value, points.images_per_s, strict=True)
         speeds = [f"{escape_markdown(value)}→{float(speed):.0f}" for value, speed in pairs]
-        groups = sweep_points(load_set(path), strategy, key)
+        groups = sweep_points(load_set(path), str(strategy), str(key))
         made[f"sweep.{strategy}.{key}"] = f"{', '.join(speeds)}; {_differences({*points.num_runs}, groups)}"
     return made
 
@@ -167,7 +169,7 @@ def ablation_figures(path: Path) -> dict[str, str]:
     ratio = ("ratio", "ratio_low", "ratio_high")
     rows = read_cells(path, ("option", "num_runs", "images_per_s", *ratio, "why_not", "about"))
     lines = []
-    for row in rows.itertuples():
+    for row in iterate_rows(rows):
         bounds = f" [{float(row.ratio_low):.2f}, {float(row.ratio_high):.2f}]" if row.ratio_low else ""
         worth = f"{float(row.ratio):.2f}{bounds}" if row.ratio else row.why_not or "1"
         speed = format_number(float(row.images_per_s)) if row.images_per_s else ""
@@ -182,7 +184,7 @@ def proof_figures(path: Path, measured: Path) -> dict[str, str]:
     """What `make verify` found for the set, and for other settings in the folders of `measured`."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for folder in (path, *sorted(found.parent for found in measured.glob("*/equivalence.csv"))):
-        for row in _last_proofs(folder).itertuples():
+        for row in iterate_rows(_last_proofs(folder)):
             difference = (
                 format_number(row.max_relative_difference) if row.max_relative_difference else "0: bit-identical"
             )

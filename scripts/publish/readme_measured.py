@@ -9,6 +9,7 @@ import pandas
 
 from scripts.pages.markdown import describe_origin, markdown_table, read_cells
 from scripts.publish.readme_predicted import prediction_figures
+from scripts.sets.frames import iterate_rows
 from scripts.stats.formatting import format_number
 
 TIMES = ("times_plain", "times_low", "times_high")
@@ -32,19 +33,19 @@ def measured_figures(measured: Path) -> dict[str, str]:
             ("planted fault", "in", "ranks", "steps", "largest relative difference"),
             [
                 (row.fault, f"`{row.strategy}`", row.ranks, row.steps, f"{float(row.max_relative_difference):.2g}")
-                for row in planted.drop_duplicates("fault", keep="last").itertuples()
+                for row in iterate_rows(planted.drop_duplicates("fault", keep="last"))
             ],
         ),
         "faults": markdown_table(
             ("#", "fault", "ends with", "seconds"),
-            [(row.number, row.fault, row.ended, row.seconds) for row in faults.itertuples()],
+            [(row.number, row.fault, row.ended, row.seconds) for row in iterate_rows(faults)],
         ),
         "planted.origin": describe_origin(planted),
         "faults.origin": describe_origin(faults),
         "loaders": _loaders(loaders),
         "loaders.fast": _fast(loaders),
         "loaders.about": "".join(
-            f"{row.image_size} px, {describe_origin(loaders[:1])}" for row in loaders[:1].itertuples()
+            f"{row.image_size} px, {describe_origin(loaders[:1])}" for row in iterate_rows(loaders[:1])
         ),
         **prediction_figures(measured),
     }
@@ -61,7 +62,9 @@ def measured_figures(measured: Path) -> dict[str, str]:
 
 
 def _ratios(rows: pandas.DataFrame) -> str:
-    shown = [f"{float(row.ratio):.3f} [{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]" for row in rows.itertuples()]
+    shown = [
+        f"{float(row.ratio):.3f} [{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]" for row in iterate_rows(rows)
+    ]
     return ", ".join(shown)
 
 
@@ -70,7 +73,7 @@ def _loaders(rows: pandas.DataFrame) -> str:
     of_what = (("images_per_s", "low", "high"), TIMES, TIMES_BARE)
     lines = [
         (row.cores, row.loader, row.n, *(_bounded(*(getattr(row, name) for name in names)) for names in of_what))
-        for row in rows.itertuples()
+        for row in iterate_rows(rows)
     ]
     return markdown_table(
         ("cores", "loader", "n", "images/s [95%]", "x torchvision [95%]", "x its bare loop [95%]"), lines

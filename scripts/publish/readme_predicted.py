@@ -4,10 +4,12 @@ from scripts.publish.readme_predicted import prediction_figures
 """
 
 from pathlib import Path
+from typing import Any
 
 import pandas
 
 from scripts.pages.markdown import describe_origin, markdown_table, read_cells
+from scripts.sets.frames import iterate_rows
 from scripts.studies.predict.prediction_error import CASE_COLUMNS, verdict
 from scripts.studies.predict.published_figures import published_rows
 
@@ -38,7 +40,7 @@ def prediction_figures(measured: Path) -> dict[str, str]:
         "predictions.origin": describe_origin(predictions),
         "allreduce": markdown_table(
             ("path", "latency, us", "GB/s", "core busy, %", "n", "x a bare loop [95%]", "from 1 MB on [95%]"),
-            map(_path, paths.itertuples()),
+            map(_path, iterate_rows(paths)),
         ),
         "allreduce.origin": describe_origin(paths),
         "published": _published(measured / "gradients.csv"),
@@ -49,13 +51,13 @@ def _cases(rows: pandas.DataFrame) -> str:
     """A row a case, with a column a network: predicted, measured with its interval, and the error."""
     networks = [*dict.fromkeys(rows.network)]
     lines = []
-    for case, part in rows.groupby(CASE_COLUMNS, sort=False):
+    for case, part in rows.groupby([*CASE_COLUMNS], sort=False):
         found = {
             row.network: f"{row.predicted_ms:.0f}; {row.measured_ms:.0f} [{row.measured_low:.0f}, "
             f"{row.measured_high:.0f}]; {round(100 * row.error):+d} %, {round(100 * row.off):+d} %"
-            for row in part.itertuples()
+            for row in iterate_rows(part)
         }
-        lines.append((*case, *(found.get(network, "") for network in networks)))
+        lines.append((*map(str, case), *(found.get(network, "") for network in networks)))
     return markdown_table(("model", "px", "strategy", *networks), lines)
 
 
@@ -65,7 +67,7 @@ def _said(rows: pandas.DataFrame) -> str:
     return "; ".join(line.replace("\n", "; ") for line in found)
 
 
-def _path(row) -> tuple[str, ...]:
+def _path(row: Any) -> tuple[str, ...]:
     ratios = [[f"{float(getattr(row, name)):.3f}" for name in RATIOS[first : first + 3]] for first in (0, 3)]
     bounded = [f"{mean} [{low}, {high}]" for mean, low, high in ratios]
     latency, rate, busy = (float(getattr(row, name)) for name in LINK)

@@ -17,13 +17,14 @@ Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129
 import dataclasses
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import tyro
 
 from benchmarks.common.config.config import FIELDS, Config
 from benchmarks.common.config.settings import seed_of_round, settings_hash
+from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
@@ -204,22 +205,29 @@ def _device(chosen: Sequence[dict]) -> str:
     return "/".join(dict.fromkeys(str(run["met"].get("device_name") or "unknown hardware") for run in chosen))
 
 
-def start_rounds(batches, results: Path, commit: str, total: int, args: str) -> int:
+def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: str, total: int, args: str) -> int:
     """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
 
     args: ARGS of the published set, which the new one's environment.json tells, as our own are of make compare.
     """
     fields, all_ok, num_done = worktrees.fields_of(commit), True, 0
 
-    def configure(run, folder):
+    def configure(run: run_plan.Run, folder: RunFolder) -> None:
         worktrees.write_config(folder, run.requested, fields)
 
     with schedule.lock_result_set(results), forward_signals() as children, worktrees.checked_out([commit]) as folders:
         for batch in batches:
             told = batch[0].variables | {"ARGS": args}
             schedule.record_environment(results, dataclasses.replace(batch[0], variables=told), children)
-            place = {"checkout": folders[commit], "before_run": configure, "first": num_done + 1, "total": total}
-            all_ok &= schedule.run_each(batch, results, children, **place)
+            all_ok &= schedule.run_each(
+                batch,
+                results,
+                children,
+                checkout=folders[commit],
+                before_run=configure,
+                first=num_done + 1,
+                total=total,
+            )
             num_done += len(batch) if batch[0].round else 0
             if children.signum:
                 return 128 + children.signum

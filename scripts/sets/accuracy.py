@@ -128,8 +128,9 @@ def _batches(groups: Sequence[Group]) -> str:
 
 def _images_at_once(group: Group) -> float | None:
     """Images of the part of a batch that passes the model at once; None where its shape was not recorded."""
-    told = group.settings
-    batch, cuts = told.get("global_batch"), [told.get("num_shards"), told.get("num_microbatches")]
-    if not batch or not all(cuts):
+    batch, num_shards, num_microbatches = (
+        group.settings.get(name) for name in ("global_batch", "num_shards", "num_microbatches")
+    )
+    if not batch or not num_shards or not num_microbatches:
         return None
-    return batch / (cuts[0] * cuts[1])
+    return float(batch / (num_shards * num_microbatches))

@@ -61,8 +61,8 @@ def comparison_table(comparisons: list[Comparison]) -> str:
     """The comparisons as lines of text."""
     lines = [COMPARISON_COLUMNS]
     for each in comparisons:
-        estimate, of, to = each.estimate, each.of.throughput, each.to.throughput
-        smallest = "" if estimate.low is None else f"{100 * estimate.smallest_difference:.1f} %"
+        estimate, of, to = each.estimate, each.of.timed_throughput, each.to.timed_throughput
+        smallest = "" if estimate.smallest_difference is None else f"{100 * estimate.smallest_difference:.1f} %"
         verdict = f"{estimate.verdict}: {estimate.why}" if estimate.why else estimate.verdict
         runs, windows = f"{of.num_runs} / {to.num_runs}", f"{of.num_windows} / {to.num_windows}"
         bounds = format_interval(estimate.low, estimate.high, _digits)
@@ -161,7 +161,9 @@ def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> in
     unclear = [
         each.title
         for each in comparisons
-        if each.estimate.low is not None and each.estimate.low < 1 - limit <= each.estimate.high
+        if each.estimate.low is not None
+        and each.estimate.high is not None
+        and each.estimate.low < 1 - limit <= each.estimate.high
     ]
     if unclear:
         print(

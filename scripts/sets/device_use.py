@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -101,20 +102,20 @@ def device_use(group: Group, environment: dict) -> DeviceUse | None:
 
 def why_lower_mfu(uses: Sequence[tuple[str, DeviceUse]]) -> str:
     """A sentence on the fastest where another has a higher MFU; nothing where none has, or a peak is unknown."""
-    known = [(label, use) for label, use in uses if use.mfu is not None]
+    known = [(use.mfu, label, use) for label, use in uses if use.mfu is not None]
     if not known:
         return ""
-    fastest, most = max(known, key=lambda pair: pair[1].tflops)
-    other, best = max(known, key=lambda pair: pair[1].mfu)
-    if best.mfu <= most.mfu:
+    fastest_mfu, fastest, most = max(known, key=lambda entry: entry[2].tflops)
+    best_mfu, other, best = max(known, key=lambda entry: entry[0])
+    if best_mfu <= fastest_mfu:
         return ""
     less = (
-        f"{fastest} computes most a second, {most.tflops:#.3g} TFLOP/s, with an MFU of {100 * most.mfu:.1f} %, below "
-        f"the {100 * best.mfu:.1f} % of {other}: "
+        f"{fastest} computes most a second, {most.tflops:#.3g} TFLOP/s, with an MFU of {100 * fastest_mfu:.1f} %, "
+        f"below the {100 * best_mfu:.1f} % of {other}: "
     )
     return less + (
         f"MFU is of the peak of all devices in the precision in use, here {_peak(most)}, there {_peak(best)}. What is "
-        "no product (BatchNorm, ReLU, the loader, the exchange) does not grow faster with it."
+        "no product (BatchNorm, ReLU, the loader, communication) does not grow faster with it."
     )
 
 
@@ -166,7 +167,7 @@ def measure_peak() -> dict:
     return {"device_name": device_name(device), "threads": None if cuda else threads, "tflops": tflops}
 
 
-def _peak_operations(dtype, device) -> Iterator[tuple[float, Callable[[], object]]]:
+def _peak_operations(dtype: Any, device: Any) -> Iterator[tuple[float, Callable[[], object]]]:
     """(FLOPs, the work): products of n x n matrices, 2 n^3 FLOPs, and convolutions as in the middle of a ResNet.
 
     Small ones, on a CPU, fit between two interruptions on a busy machine.
@@ -175,8 +176,8 @@ def _peak_operations(dtype, device) -> Iterator[tuple[float, Callable[[], object
 
     from benchmarks.common.dist.devices import synchronize
 
-    def done(work, *operands):
-        def run():
+    def done(work: Callable[..., object], *operands: Any) -> Callable[[], object]:
+        def run() -> None:
             work(*operands)
             synchronize(device)
 

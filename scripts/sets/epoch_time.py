@@ -36,7 +36,7 @@ def epoch_time(results: ResultSet, group: Group) -> EpochTime:
             passes.append(mine[["images", "seconds"]].to_numpy(float))
     if passes and len(passes) == len(group.ok):
         return _epoch(strategy_throughput(passes), True, passes)
-    return _epoch(group.throughput, False, group.samples)
+    return _epoch(group.timed_throughput, False, group.samples)
 
 
 def _epoch(rate: Estimate, measured: bool, samples: list[Windows]) -> EpochTime:

@@ -105,14 +105,14 @@ def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             name = printable(path.relative_to(folder).as_posix())
             yield f"{name} is a link or no regular file, and no set is published with one"
-    for name, wanted in files.items():
-        path, shown = file_inside(folder, name), printable(name)[:100]
-        if path is None and _leads_out(name):
+    for name, checksum in files.items():
+        file, shown = file_inside(folder, name), printable(name)[:100]
+        if file is None and _leads_out(name):
             yield f"{NAME} names {shown}, which is not in the set"
-        elif path is None:
+        elif file is None:
             yield f"{shown} is missing; git checkout {folder / shown}"
-        elif _sha256(path) != wanted:
-            yield f"{shown} is not what was published (sha256); git checkout {path}"
+        elif _sha256(file) != checksum:
+            yield f"{shown} is not what was published (sha256); git checkout {file}"
     for name in _names(folder):
         if name not in files:
             yield f"{name} is not in {NAME}: it was not published; take it away, or git checkout {folder / NAME}"

@@ -84,7 +84,7 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
     else:
         bases = {label: results.baseline_of(group) for label, group in groups.items()}
         singles = {base.label for base in bases.values() if base}
-        found = {(of, bases[of].label): over for of, over in results.over_baseline.items()}
+        found = {(of, results.baselines[of]): over for of, over in results.over_baseline.items()}
         fastest, over_it = ratios_to_fastest({group.label: group.sample for group in results.ranked})
         # a pair with the baseline is in its family, and has one interval
         found |= {(of, fastest): over for of, over in over_it.items() if not {of, fastest} & singles}

@@ -85,7 +85,8 @@ def widest_half_width(samples: Mapping[str, Sample], baselines: Mapping[str, str
     """
     family = ratios_to_own_baselines(samples, baselines) if baselines else ratios_of_all_pairs(samples)
     widths = [each.half_width for each in family.values()]
-    return None if not widths or None in widths else max(widths)
+    known = [width for width in widths if width is not None]
+    return max(known) if known and len(known) == len(widths) else None
 
 
 def precise_enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:

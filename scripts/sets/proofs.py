@@ -7,10 +7,12 @@ A proof says yes of the settings that it ran with, and of nothing else.
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy
 import pandas
 
+from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import DERIVED_FIELDS, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity
 from scripts.sets.result_set import Group
@@ -32,7 +34,7 @@ def proof_text(group: Group, equivalence: pandas.DataFrame) -> str:
 
     "yes: ..." names what did differ and may; "not proved: ..." names what differs and may not.
     """
-    rows = [(row, _identity(row)) for row in equivalence.itertuples() if row.strategy == group.strategy]
+    rows = [(row, _identity(row)) for row in iterate_rows(equivalence) if row.strategy == group.strategy]
     if not len(group.ok):
         return "skipped" if rows and rows[-1][0].verdict == "skipped" else ""
     if not rows:
@@ -64,13 +66,13 @@ def _of_each_seed(identity: Identity) -> list[Identity]:
     return [dataclasses.replace(identity, requested=asked | {"seed": seed}) for seed in identity.requested["seeds"]]
 
 
-def _other_source(row, group: Group) -> list[str]:
+def _other_source(row: Any, group: Group) -> list[str]:
     """'commit' where a run of the group is of another commit than the proof."""
     commit = json.loads(row.met).get("commit") if row.met else None
     return ["commit"] if commit and set(group.ok.commit) - {commit, ""} else []
 
 
-def _identity(row) -> Identity | None:
+def _identity(row: Any) -> Identity | None:
     """The proof's settings; None of a table that did not record them."""
     return read_identity(row.asked, row.met) if row.asked else None
 
@@ -86,7 +88,7 @@ def _others(names: list[str]) -> list[str]:
     return [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)] or names
 
 
-def proof_verdict(row) -> str:
+def proof_verdict(row: Any) -> str:
     """A row of equivalence.csv in words."""
     if row.verdict == "ok" and row.bit_identical == "yes":
         return "yes: bit-identical"

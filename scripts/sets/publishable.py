@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.store.results import WARM_UP, read_table
+from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import comparable, incomparable_fields
 from scripts.sets.proofs import EXCEPTIONS, proof_text
 from scripts.sets.result_set import BASELINE, Group, ResultSet
@@ -71,7 +72,7 @@ def _rows(results: ResultSet) -> Iterator[str]:
     """The last attempt of each round is ok, or was skipped for a reason."""
     for group in results.groups:
         last = group.rows.drop_duplicates("repeat", keep="last")
-        for row in last.itertuples():
+        for row in iterate_rows(last):
             if row.status in ("failed", "timeout", "interrupted", "invalid"):
                 yield (
                     f"{group.label}, round {format_setting(row.repeat)}: {row.status}: {row.reason or 'no reason'}; "

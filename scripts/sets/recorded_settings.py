@@ -7,11 +7,13 @@ No row is lost: a sentence says which settings are missing, and what replaces th
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas
 
 from benchmarks.common.config.settings import SCHEMA, compared_fields
 from benchmarks.common.system.files import read_regular_file
+from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
 from scripts.sets.safe_names import SAFE_NAME, file_inside
 from scripts.stats.formatting import plural
@@ -31,8 +33,9 @@ def identities_of_runs(path: Path, runs: pandas.DataFrame, table: pandas.DataFra
     path: the set. table: its settings.csv.
     """
     known, twice = identities_by_hash(table)
-    found, troubled = [], {}
-    for row in runs.itertuples():
+    found: list[Identity] = []
+    troubled: dict[str, list[str]] = {}
+    for row in iterate_rows(runs):
         identity, trouble = known.get(row.settings), ""
         if identity is None:
             identity, trouble = _from_its_folder(path, row, row.settings in twice)
@@ -48,7 +51,7 @@ def identities_by_hash(table: pandas.DataFrame) -> tuple[dict[str, Identity], se
     them. Rows that cannot be read are left out."""
     known: dict[str, Identity] = {}
     twice: set[str] = set()
-    for row in table.itertuples():
+    for row in iterate_rows(table):
         identity = read_identity(row.asked, row.met)
         if identity is None:
             continue
@@ -72,7 +75,7 @@ def read_identity(asked: str, met: str) -> Identity | None:
     return Identity(*halves) if all(isinstance(half, dict) for half in halves) else None
 
 
-def _from_its_folder(path: Path, row, twice: bool) -> tuple[Identity, str]:
+def _from_its_folder(path: Path, row: Any, twice: bool) -> tuple[Identity, str]:
     """The identity of a row whose hash is not in settings.csv, or is there twice, and a sentence on that."""
     if twice:
         trouble = f"settings.csv has different settings under one hash, {row.settings}"
@@ -108,19 +111,18 @@ def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
     return identity, ""
 
 
-def identity_from_columns(row) -> Identity:
+def identity_from_columns(row: Any) -> Identity:
     """Settings from columns of runs.csv and the flags in `options`. A row that is not ok has no resolved settings."""
     flags = parse_flags(row.options)
     requested = {name: _value(getattr(row, name)) for name in REQUESTED_COLUMNS}
     resolved = {name: _value(getattr(row, name)) for name in RESOLVED_COLUMNS} if row.status == "ok" else {}
-    requested, resolved = (
-        {name: value for name, value in half.items() if value is not None} for half in (requested, resolved)
-    )
+    requested = {name: value for name, value in requested.items() if value is not None}
+    resolved = {name: value for name, value in resolved.items() if value is not None}
     more = {name: text for name, text in flags.items() if name not in requested | resolved}
     return Identity(requested | more, resolved, recorded=False)
 
 
-def _value(cell: object) -> str | int | float | None:
+def _value(cell: Any) -> str | int | float | None:
     if isinstance(cell, str):
         return cell or None
     number = float(cell)

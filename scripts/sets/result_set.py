@@ -11,6 +11,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pandas
@@ -56,13 +57,20 @@ class Group:
     """The number of the session of each."""
 
     @property
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         """All fields that count, of both halves."""
         return self.identity.fields
 
     @functools.cached_property
     def throughput(self) -> Estimate | None:
         return strategy_throughput(self.samples) if self.samples else None
+
+    @property
+    def timed_throughput(self) -> Estimate:
+        """The throughput of a group that has timed runs. Raises ValueError for a group without."""
+        if self.throughput is None:
+            raise ValueError(f"{self.label} has no timed run")
+        return self.throughput
 
     @functools.cached_property
     def sample(self) -> Sample:
@@ -203,7 +211,7 @@ def load_set(path: Path) -> ResultSet:
     tables = {name: table for name, (table, _) in read.items()}
     tables["runs"] = _without_warm_up(tables["runs"])
     windows = _plausible(tables["windows"], ["images", "seconds"], path / "windows.csv")
-    timed = {run_id: rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
+    timed = {str(run_id): rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
     runs = tables["runs"]
     found, remarks = identities_of_runs(path, runs, tables["settings"])
     for remark in remarks:
@@ -215,16 +223,16 @@ def load_set(path: Path) -> ResultSet:
         num_cores = _read_environment(path / "environment.json").get("num_cores") if len(parts) > 1 else None
         names = group_labels(str(strategy), [identity for identity, _ in parts], others, num_cores)
         for name, (identity, part) in zip(names, parts, strict=True):
-            samples = {index: _samples(row, timed) for index, row in part[part.status == "ok"].iterrows()}
-            kept = [index for index, sample in samples.items() if sample is not None]
-            rounds = [float(value) for value in part.loc[kept, "repeat"]]
-            own = [samples[index] for index in kept], rounds, part.loc[kept, "session"].tolist()
-            groups.append(Group(printable(name), str(strategy), identity, part, *own))
+            with_windows = [(index, _samples(row, timed)) for index, row in part[part.status == "ok"].iterrows()]
+            samples = {index: sample for index, sample in with_windows if sample is not None}
+            own = part.loc[[*samples]]
+            rounds, sessions = own["repeat"].astype(float).tolist(), own["session"].tolist()
+            groups.append(Group(printable(name), str(strategy), identity, part, [*samples.values()], rounds, sessions))
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
-    found = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
-    for sentence in found:
+    contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
+    for sentence in contradictions:
         print(f"warning: {printable(sentence)}", file=sys.stderr)
-    return ResultSet(path.resolve().name, path, groups, [*remarks, *found], tables, found)
+    return ResultSet(path.resolve().name, path, groups, [*remarks, *contradictions], tables, contradictions)
 
 
 def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:

@@ -35,7 +35,7 @@ class StepMean:
 
     def text(self, style: Callable[[float], str] = "{:.0f}".format, scale: float = 1.0) -> str:
         """54±22: the mean, and how far its interval reaches, if it has one."""
-        reach = "" if self.low is None else f"±{style(scale * (self.high - self.value))}"
+        reach = "" if self.high is None else f"±{style(scale * (self.high - self.value))}"
         return style(scale * self.value) + reach
 
 
@@ -91,15 +91,17 @@ def pipeline_bubbles(group: Group, steps: pandas.DataFrame) -> list[PipelineBubb
 
     Ideal: (p - 1) / (m + p - 1) for p equal stages and m micro-batches (GPipe, arXiv:1811.06965, section 2.3).
     """
-    num_stages, num_parts = (group.settings.get(name) for name in ("num_stages", "num_microbatches"))
-    if not num_stages or num_stages < 2 or not (steps[steps.run_id.isin(group.ok.run_id)].wait_ms > 0).any():
+    num_stages, num_parts = (group.settings.get(name) or 0 for name in ("num_stages", "num_microbatches"))
+    if num_stages < 2 or not (steps[steps.run_id.isin(group.ok.run_id)].wait_ms > 0).any():
         return []
     found = []
     for rank in ranks_with_breakdown(group, steps):
         parts = step_parts(group, steps, rank)
         shares = parts.wait_ms / (parts.wait_ms + parts.forward_ms + parts.backward_ms)
         waited = mean_over_steps([shares[each].to_numpy(float) for each in parts.groupby("run_id").groups.values()])
-        found.append(PipelineBubble(rank, waited, (num_stages - 1) / (num_parts + num_stages - 1)))
+        if waited is not None:
+            ideal = (num_stages - 1) / (num_parts + num_stages - 1)
+            found.append(PipelineBubble(rank, waited, ideal))
     return found
 
 

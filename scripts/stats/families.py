@@ -120,14 +120,14 @@ def _family(
     repeated = {name: each for name, each in samples.items() if len(each.logs) > 1}
     usable = [pair for pair in pairs if repeated.keys() >= set(pair)]
     spread = find_spread([*repeated.values()]) if usable else None
-    limits = find_limits(repeated, usable, spread.df) if usable and spread.variance is not None else None
+    limits = find_limits(repeated, usable, spread.df) if spread and spread.variance is not None else None
     found = []
     for of, to in pairs:
         first, second = samples[of].logs, samples[to].logs
         difference = first.mean() - second.mean()
-        if (of, to) not in usable:
+        if (of, to) not in usable or spread is None:
             estimate = ratio_with_verdict(difference, 0.0, 1.0, 0.0, why=NO_REPEAT)
-        elif limits is None:
+        elif limits is None or spread.variance is None:
             error, df = welch_error(first, second)
             estimate = ratio_with_verdict(difference, error, df, critical_values.sidak_critical_value(len(usable), df))
         else:

@@ -53,7 +53,7 @@ def make_assignment(name: str, value: object) -> str:
 
 def format_interval(low: float | None, high: float | None, style: Callable[[float], str]) -> str:
     """[low, high], or nothing where one sample says nothing of the spread."""
-    return "" if low is None else f"[{style(low)}, {style(high)}]"
+    return "" if low is None or high is None else f"[{style(low)}, {style(high)}]"
 
 
 def text_table(lines: Sequence[Sequence[str]], left: Collection[int]) -> str:

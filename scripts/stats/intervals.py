@@ -63,7 +63,7 @@ class RatioEstimate:
     def inverse(self) -> "RatioEstimate":
         """The same of the second over the first."""
         turned = {"faster": "slower", "slower": "faster"}.get(self.verdict, self.verdict)
-        low, high = (None, None) if self.low is None else (1 / self.high, 1 / self.low)
+        low, high = (None, None) if self.low is None or self.high is None else (1 / self.high, 1 / self.low)
         return dataclasses.replace(self, value=1 / self.value, low=low, high=high, verdict=turned)
 
 
@@ -72,10 +72,10 @@ def run_interval(windows: Sequence[tuple[float, float]]) -> Estimate:
 
     Windows of one run share its luck and follow one another: the next run may well be outside.
     """
-    windows = numpy.asarray(windows, dtype=float).reshape(-1, 2)
-    images, seconds = windows.sum(axis=0)
-    low, high = _t_interval(numpy.log(images / seconds), numpy.log(windows[:, 0] / windows[:, 1]))
-    return Estimate(float(images / seconds), low, high, 1, len(windows))
+    table = numpy.asarray(windows, dtype=float).reshape(-1, 2)
+    images, seconds = table.sum(axis=0)
+    low, high = _t_interval(numpy.log(images / seconds), numpy.log(table[:, 0] / table[:, 1]))
+    return Estimate(float(images / seconds), low, high, 1, len(table))
 
 
 def strategy_throughput(runs: Sequence[Windows]) -> Estimate:

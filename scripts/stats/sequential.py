@@ -59,7 +59,9 @@ def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: f
         return SequentialResult(len(logs) < most, ratio_with_verdict(mean, 0.0, 1.0, 0.0, paired=True, why=why))
     error = logs.std(ddof=1) / numpy.sqrt(len(logs))
     estimate = ratio_with_verdict(logs.mean(), error, len(logs) - 1, wide, paired=True)
-    clear = estimate.low is not None and not estimate.low <= 1 - limit <= estimate.high
+    clear = False
+    if estimate.low is not None and estimate.high is not None:
+        clear = not estimate.low <= 1 - limit <= estimate.high
     return SequentialResult(not clear and len(logs) < most, estimate, clear and len(logs) < most)
 
 

@@ -64,7 +64,7 @@ def _between(
     first: numpy.ndarray, second: numpy.ndarray, day: DaySpread | None, spread: Spread | None, num_compared: int
 ) -> RatioEstimate:
     difference = second.mean() - first.mean()
-    if day is None or min(len(first), len(second)) < 2:
+    if day is None or spread is None or min(len(first), len(second)) < 2:
         why = UNKNOWN_DAY_EFFECT if day is None else NO_REPEAT
         return ratio_with_verdict(difference, 0.0, 1.0, 0.0, why=why)
     if spread.variance is None:

@@ -1,4 +1,4 @@
-"""How many GPUs, cores, ranks and threads a run has, where its environment does not say: the one place that decides.
+"""How many GPUs, cores, ranks and threads a run has: from environment variables, else from the machine.
 
 Imports torch only where there may be GPUs and nobody has counted them.
 """
@@ -29,22 +29,26 @@ def number_from_env(name: str, what: str, least: int = 1) -> int | None:
 
 def num_gpus() -> int:
     """NUM_GPUS, else those that torch can use. Raises UserError where there are some that it cannot."""
-    given = number_from_env("NUM_GPUS", "a number of GPUs", least=0)
-    return usable_gpus() if given is None else given
+    number = number_from_env("NUM_GPUS", "a number of GPUs", least=0)
+    return usable_gpus() if number is None else number
 
 
 def min_compute_capability() -> tuple[int, int] | None:
-    """The least compute capability of the GPUs that a run here sees; None without GPUs. Of GPUs that nothing tells of,
-    such as those of a cluster's nodes, the newest architecture's is believed: what they cannot do, their runs will
-    say."""
+    """The least compute capability of the GPUs of a run; None without GPUs.
+
+    Of GPUs that cannot be queried, such as those of a cluster's nodes, the newest architecture is assumed. Where they
+    lack something, their runs fail with a message.
+    """
     if not num_gpus() and os.environ.get("GPUS_PER_NODE", "0") == "0":
         return None
     return min(((gpu.major, gpu.minor) for gpu in _visible_gpus()), default=(9, 0))
 
 
 def gpu_memory_bytes(num_used: int) -> float | None:
-    """GPU_MEMORY_GB (10^9 bytes), else of the smallest of the first num_used GPUs; None where there are none, or none
-    that can be asked."""
+    """Memory of the smallest of the first num_used GPUs: GPU_MEMORY_GB (10^9 bytes), else as torch says.
+
+    None where there are no GPUs, or none that can be queried.
+    """
     if not num_gpus():
         return None
     if text := os.environ.get("GPU_MEMORY_GB", ""):
