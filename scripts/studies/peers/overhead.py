@@ -11,7 +11,6 @@ ratio, which other programs on the machine disturb less.
 """
 
 import dataclasses
-import functools
 import json
 import os
 import statistics
@@ -35,7 +34,7 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.runner.launch_ranks import rank_environment, torchrun_command
 from scripts.runner.measured_figures import add_rows
-from scripts.studies.peers.repeated_images import long_enough
+from scripts.studies.peers.repeated_images import repeated_images
 
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
 SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
@@ -79,7 +78,8 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
     """Geometric mean of the ratios of pairs and its 95 % interval, by Student's t of their logarithms."""
     logs = numpy.log(ratios)
     margin = student_t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
-    return tuple(float(numpy.exp(logs.mean() + shift)) for shift in (0, -margin, margin))
+    mean, low, high = (float(numpy.exp(logs.mean() + shift)) for shift in (0, -margin, margin))
+    return mean, low, high
 
 
 def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
@@ -113,7 +113,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     num_ranks = machine.num_ranks()
     all_images = (WARMUP_STEPS + pairs * WINDOW_STEPS) * resolve_global_batch(config, num_ranks).global_batch
     with (
-        long_enough(config.data, all_images) as folder,
+        repeated_images(config.data, all_images) as folder,
         tempfile.TemporaryDirectory(prefix="overhead-") as rendezvous_folder,
         tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
     ):
@@ -126,6 +126,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
             errors.open("w") as file,
             subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=file, text=True) as ranks,
         ):
+            assert ranks.stdout is not None
             for line in ranks.stdout:
                 if line.startswith("pair: "):
                     taken.append(json.loads(line.removeprefix("pair: ")))
@@ -184,7 +185,8 @@ def rank(folder: str, flags: list[str]) -> None:
                 print("pair:", json.dumps([suite, bare]), flush=True)
             return seconds, step_ms
 
-    ddp.main(config, fit=functools.partial(fit, make_clock=PairedClock))
+    strategy = ddp.build(config)
+    fit(strategy, PairedClock(strategy.context.device))
 
 
 def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]]:
@@ -201,9 +203,8 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
     # batch does not sink to numbers that a CPU is slow with.
     flags = [*flags, "--image-size", "32", "--global-batch", "8", "--loader", "synthetic", "--lr", "0"]
     flags += ["--steps", "1000000"]
-    built = {}  # all that the script makes, without training
-    single.main(load_config(flags), fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
-    batches, clock, step = iter(built["train"]), Clock(built["device"]), built["step"]
+    strategy = single.build(load_config(flags))
+    batches, clock, step = iter(strategy.loaders.train), Clock(strategy.context.device), strategy.step
 
     def window(start: Callable, tick: Callable, stop: Callable) -> numpy.ndarray:
         """Seconds and CPU seconds of a window."""

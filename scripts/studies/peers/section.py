@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 
 from scripts.pages.study_sections import ReportTable, StudySection, StudySets
 from scripts.sets.result_set import ResultSet
-from scripts.studies.peers.chart import cells, peers_chart, read_peers
+from scripts.studies.peers.chart import peers_chart, read_peers, report_cells
 
 HEADER = ("loop", "pairs", "suite, images/s", "images/s", "suite / it [95 %]", "")
 TEXT = (
@@ -24,7 +24,9 @@ def tables(results: ResultSet) -> list[ReportTable]:
         return []
     last = len(HEADER) - 1
     return [
-        ReportTable("What one would pick instead", TEXT, HEADER, [cells(row) for row in rows], text_columns=(0, last))
+        ReportTable(
+            "What one would pick instead", TEXT, HEADER, [report_cells(row) for row in rows], text_columns=(0, last)
+        )
     ]
 
 

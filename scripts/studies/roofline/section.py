@@ -2,12 +2,16 @@
 
 from scripts.pages.study_sections import ReportTable, StudySection
 from scripts.sets.result_set import ResultSet
-from scripts.studies.roofline.forecast_table import EXPLAIN, HEADER, forecast_table
+from scripts.studies.roofline.forecast_table import FORECAST_EXPLANATION, FORECAST_HEADER, forecast_table
 
 
 def tables(results: ResultSet) -> list[ReportTable]:
     state, rows = forecast_table(results)
-    return [ReportTable("Forecast for GPUs", EXPLAIN, HEADER, rows, f"{state}.", text_columns=(0, 1))] if rows else []
+    if not rows:
+        return []
+    text = f"{state}."
+    table = ReportTable("Forecast for GPUs", FORECAST_EXPLANATION, FORECAST_HEADER, rows, text, text_columns=(0, 1))
+    return [table]
 
 
 SECTION = StudySection(order=60, tables=tables)
