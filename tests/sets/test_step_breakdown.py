@@ -73,7 +73,7 @@ def test_a_pipeline_shows_how_long_each_rank_waited(tmp_path):
     assert [bubble.ideal for bubble in found] == [0.2, 0.2]  # (2 - 1) / (4 + 2 - 1)
     bars = step_bars([results])
     assert [bar.label.split(", ")[-1] for bar in bars] == ["rank 0", "rank 1"]
-    assert "waits 50" in bars[1].words and "ideal 20 %" in bars[1].words
+    assert "waits 50" in bars[1].text and "ideal 20 %" in bars[1].text
     assert exposed_communication(group, results.table("steps")) is None
 
 
@@ -82,8 +82,8 @@ def test_a_wait_without_stages_is_no_pipelines_bubble(tmp_path):
     accounted(tmp_path, PIPELINE | {"num_stages": 1}, [{"forward": 30, "wait": 20}, {"forward": 20, "wait": 60}])
     results = load_set(tmp_path)
     (bar,) = step_bars([results])
-    assert pipeline_bubbles(bar.group, results.table("steps")) == [] and "ideal" not in bar.words
-    assert bar.words.startswith("50±") and bar.means.wait_ms == pytest.approx(20, rel=0.01)
+    assert pipeline_bubbles(bar.group, results.table("steps")) == [] and "ideal" not in bar.text
+    assert bar.text.startswith("50±") and bar.means.wait_ms == pytest.approx(20, rel=0.01)
 
 
 def test_the_report_and_the_chart_have_the_same_figure(tmp_path):
@@ -95,4 +95,4 @@ def test_the_report_and_the_chart_have_the_same_figure(tmp_path):
     assert describe_exposed([], results.table("steps")) == ""
     assert "±" in text and text.startswith("30")
     assert table_rows(results)[0]["exposed comm. ms"] == text
-    assert f"exposed {text} " in step_bars([results])[0].words
+    assert f"exposed {text} " in step_bars([results])[0].text
