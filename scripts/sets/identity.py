@@ -88,7 +88,7 @@ def key_without(identity: Identity, names: Collection[str]) -> str:
 
 
 def key_without_derived(identity: Identity, *names: str) -> str:
-    """A key that is equal for runs that were asked the same but for `names`, on the same hardware and software."""
+    """A key that is equal for runs with equal requested settings but for `names`, on equal hardware and software."""
     follow = {name for name in identity.fields if name in DERIVED_FIELDS or name.endswith(RESOLVED_SUFFIX)}
     return key_without(identity, {*names, *follow})
 
