@@ -72,8 +72,8 @@ def generate_rounds(
 ) -> Iterator[list[Run]]:
     """Rounds, each when its turn has come: 0, to warm up, then what is left of the first, then those that are added.
 
-    left: of rounds 1 to num_planned_rounds. of_round: all runs of a round. Prints what ended the rounds, where that is not
-    REPEATS.
+    left: of rounds 1 to num_planned_rounds. of_round: all runs of a round.
+    Prints what ended the rounds, where that is not REPEATS.
     """
     began, round_s = time.monotonic(), _longest_round_s(of_round(1), results)
     begun = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
