@@ -40,9 +40,13 @@ def training_ranks(launcher: psutil.Process) -> dict[int, psutil.Process]:
     with contextlib.suppress(psutil.Error):
         for process in launcher.children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):
-                told = process.environ()
-                if "RANK" in told and RUN_DIR_VARIABLE in told and RunFolder(told[RUN_DIR_VARIABLE]).progress():
-                    found[int(told["RANK"])] = process
+                variables = process.environ()
+                if (
+                    "RANK" in environment
+                    and RUN_DIR_VARIABLE in environment
+                    and RunFolder(environment[RUN_DIR_VARIABLE]).progress()
+                ):
+                    found[int(variables["RANK"])] = process
     return found
 
 
