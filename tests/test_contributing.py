@@ -124,6 +124,9 @@ EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
         "scripts/studies/<name>/section.py": lambda folder: write_new(
             folder / "scripts/studies/new_study/section.py", SECTION
         ),
+        "scripts/studies/<name>/README.md": lambda folder: write_new(
+            folder / "scripts/studies/new_study/README.md", "# A new study\n"
+        ),
         "Makefile": lambda folder: insert_before(folder / "Makefile", "scaling: setup data ##", TARGET),
     },
 }
@@ -294,4 +297,4 @@ def test_a_study(follow):
     assert python_in(folder, STUDY).split() == ["1000", "scripts.studies.new_study.plan"]
     assert "new-study" in run_in(folder, "make", "help")
     assert "single" in run_in(folder, "make", "new-study", "PLAN=yes", ARGS=SYNTHETIC, DATA=folder)
-    run_tests(folder, "tests/test_structure.py", "-k", "layers or circle or share_a_name")
+    run_tests(folder, "tests/test_structure.py", "-k", "layers or circle or share_a_name or study")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scripts.gpu_check import timed_checks, verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
-from scripts.runner.preflight import all_strategies, is_mixed
+from scripts.runner.preflight import all_strategies, strategy_facts
 from scripts.runner.run_plan import interpreter_path
 from scripts.sets.result_set import BASELINE
 
@@ -96,7 +96,7 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
     for strategy in all_strategies():
         if strategy.split("_")[0] in LIBRARIES:
             continue
-        for precision in MIXED_PRECISIONS if is_mixed(strategy) else PRECISIONS:
+        for precision in MIXED_PRECISIONS if strategy_facts(strategy).mixed_precision else PRECISIONS:
             found.append(
                 launched(
                     f"{strategy} {precision}",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scripts.gpu_check import verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
-from scripts.runner.preflight import all_strategies, is_mixed
+from scripts.runner.preflight import all_strategies, strategy_facts
 from scripts.runner.run_plan import interpreter_path
 from scripts.sets.result_set import BASELINE
 
@@ -17,7 +17,7 @@ FOLDER = "--loader folder"
 
 def matrix(scale: Scale, results: Path) -> list[Check]:
     points = [(name, precision, "") for precision in PRECISIONS for name in (BASELINE, "ddp")]
-    mixed = next(name for name in all_strategies() if is_mixed(name))
+    mixed = next(name for name in all_strategies() if strategy_facts(name).mixed_precision)
     points.append((mixed, "fp16", "1"))
     found = []
     for strategy, precision, ranks in points:
