@@ -41,11 +41,8 @@ def training_ranks(launcher: psutil.Process) -> dict[int, psutil.Process]:
         for process in launcher.children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):
                 variables = process.environ()
-                if (
-                    "RANK" in environment
-                    and RUN_DIR_VARIABLE in environment
-                    and RunFolder(environment[RUN_DIR_VARIABLE]).progress()
-                ):
+                run_dir = variables.get(RUN_DIR_VARIABLE)
+                if "RANK" in variables and run_dir and RunFolder(run_dir).progress():
                     found[int(variables["RANK"])] = process
     return found
 
