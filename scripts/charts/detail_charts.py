@@ -57,7 +57,7 @@ class StepBar:
         return self.parts[[f"{phase}_ms" for phase in PHASES]].mean()
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """What stands behind the bar: its length, the interval of what it shows, n."""
         names = [f"{phase}_ms" for phase in PHASES]
         step_ms = mean_over_steps([run[names].sum(axis=1).to_numpy() for _, run in self.parts.groupby("run_id")])
@@ -71,7 +71,7 @@ class StepBar:
 
 
 def step_bars(sets: list[ResultSet]) -> list[StepBar]:
-    """A bar for every strategy with accounted steps; of a pipeline, one for each stage."""
+    """A bar for every strategy with a step breakdown; of a pipeline, one for each stage."""
     bars = []
     for results in sets:
         steps = results.table("steps")
@@ -92,14 +92,16 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
     bars = step_bars(sets)
     if not bars:
         return None
-    rows, room = (8, 2.3) if in_paper_column() else (2, 1.75)
-    figure, (axes,), legend = make_figure("Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], rows)
+    num_legend_rows, width = (8, 2.3) if in_paper_column() else (2, 1.75)
+    figure, (axes,), legend = make_figure(
+        "Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], num_legend_rows
+    )
     longest = max(bar.means.clip(lower=0).sum() for bar in bars)
     for place, bar in enumerate(bars):
         end = _draw_bar(axes, place, bar, least=(0.2 if in_paper_column() else 0.07) * longest)
-        words = wrap(bar.words, 22) if in_paper_column() else bar.words
+        words = wrap(bar.text, 22) if in_paper_column() else bar.text
         axes.annotate(words, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
-    axes.set_xlim(0, room * longest)
+    axes.set_xlim(0, width * longest)
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
     lines = [[wrap(line, 20) if in_paper_column() else line for line in bar.label.splitlines()] for bar in bars]
     axes.set_yticks(range(len(bars)), ["\n".join(each) for each in lines])
@@ -115,7 +117,7 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
         )
         for phase in shown
     ]
-    legend.legend(handles=handles, loc="center", ncols=8 // rows, frameon=False, fontsize=7)
+    legend.legend(handles=handles, loc="center", ncols=8 // num_legend_rows, frameon=False, fontsize=7)
     footnote(figure, _step_notes(bars))
     return figure
 

@@ -1,4 +1,4 @@
-"""The chart of what was learnt: losses and top-1 by epoch, and top-1 by seconds.
+"""The learning curves: losses and top-1 by epoch, and top-1 by seconds.
 
 Strategies that learn the same, to all recorded digits, are drawn as one line, and the footnote names them. Needs no
 torch.
@@ -33,7 +33,7 @@ PANELS = (("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """What one group learnt: a table for each panel, [epoch, run], and the seconds that its epochs ended at."""
+    """Learning curves of one group: a table for each panel, [epoch, run], and the seconds at the end of each epoch."""
 
     label: str
     group: Group

@@ -67,8 +67,8 @@ def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
     largest = max(each.value for each in estimates)
     top = max([largest, *(min(each.high, 1.6 * largest) for each in estimates if each.high is not None)])
     bottom = min([top, *(each.value if each.low is None else each.low for each in estimates)])
-    room = 0.08 * ((top - bottom) or top)
-    return bottom - room, top + room
+    margin = 0.08 * ((top - bottom) or top)
+    return bottom - margin, top + margin
 
 
 def _draw_memory(axes: Axes, group: Group, color: str, marker: str) -> Line2D:

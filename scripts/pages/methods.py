@@ -57,7 +57,7 @@ def _interleaved(results: ResultSet, timed: list[Group]) -> bool:
 
 
 def _requested(timed: Iterable[Group], name: str) -> str:
-    """The value of a field that all were asked, '' where they differ or one did not record it."""
+    """The requested value of a field, '' where groups differ in it or one did not record it."""
     values = {
         format_setting(group.identity.requested.get(name)) if group.identity.recorded else "unknown" for group in timed
     }
@@ -65,7 +65,7 @@ def _requested(timed: Iterable[Group], name: str) -> str:
 
 
 def _of_windows(results: ResultSet, timed: list[Group]) -> list[str]:
-    """As many windows as were taken: the last ones that were asked may not fit in a run."""
+    """The number of windows is the one that was timed: the last requested ones may not fit in a run."""
     warm_up, window, taken = (
         _requested(timed, "warmup_steps"),
         _requested(timed, "window_steps"),
@@ -181,20 +181,20 @@ def _runs(results: ResultSet) -> str:
     for group in results.groups:
         for status, number_of in group.counts.items():
             counts[status or "no status"] = counts.get(status or "no status", 0) + number_of
-    told = ", ".join(f"{number_of} {status}" for status, number_of in counts.items())
-    return f"all attempts are in runs.csv: {told}"
+    parts = ", ".join(f"{number_of} {status}" for status, number_of in counts.items())
+    return f"all attempts are in runs.csv: {parts}"
 
 
 def _intervals(results: ResultSet, timed: list[Group]) -> str:
     many, once = ([group for group in timed if (len(group.samples) > 1) is several] for several in (True, False))
     windows = _windows(results, timed) or "unrecorded windows"
-    told = (
+    parts = (
         [f"95 %, over {plural_of_several([len(group.samples) for group in many], 'run')} of {windows} each"]
         if many
         else []
     )
-    told += [f"none of {'; '.join(group.label for group in once)}: one run"] if once else []
-    return "; ".join(told)
+    parts += [f"none of {'; '.join(group.label for group in once)}: one run"] if once else []
+    return "; ".join(parts)
 
 
 def compute(path: Path) -> str:

@@ -80,7 +80,7 @@ def pick_run(runs: pandas.DataFrame, epochs: pandas.DataFrame, run_id: str) -> p
 
 
 def startup_s(wall: pandas.DataFrame) -> float:
-    """Seconds from the launch to the first training step: the parts of the wall account before it, in order."""
+    """Seconds from the launch to the first training step: the parts of wall.csv before it, in order."""
     total = 0.0
     for part, seconds in zip(wall.part, wall.seconds, strict=True):
         if part in STARTUP_ENDS:
@@ -157,7 +157,7 @@ def moment_s(row: pandas.Series) -> float:
 
 
 def settings_of(results: ResultSet, run_id: str) -> Identity:
-    """What a run was asked and met. Raises UserError where the set did not record it."""
+    """The requested and the resolved settings of a run. Raises UserError where the set did not record it."""
     (group,) = (group for group in results.groups if run_id in set(group.ok.run_id))
     identity = group.identity
     if (
@@ -169,31 +169,31 @@ def settings_of(results: ResultSet, run_id: str) -> Identity:
     return identity
 
 
-def hyper_parameters(asked: dict, met: dict) -> dict[str, object]:
+def hyper_parameters(requested: dict, resolved: dict) -> dict[str, object]:
     """What MLPerf's resnet benchmark logs of a training with SGD, by its keys, and the rest by our names.
 
-    asked, met: the settings of the run, as benchmarks.common.config.settings has them.
+    requested, resolved: the settings of the run, as benchmarks.common.config.settings has them.
     """
     from mlperf_logging.mllog import constants as keys
 
-    batch = met.get("global_batch", asked["global_batch"])  # met where images a device were asked
-    together = -(-batch // (met["num_shards"] * met["num_microbatches"]))
+    batch = resolved.get("global_batch", requested["global_batch"])  # resolved where images a device were requested
+    together = -(-batch // (resolved["num_shards"] * resolved["num_microbatches"]))
     return {
-        keys.SEED: asked["seed"],
+        keys.SEED: requested["seed"],
         keys.GLOBAL_BATCH_SIZE: batch,
         keys.GRADIENT_ACCUMULATION_STEPS: 1,
-        keys.MODEL_BN_SPAN: None if asked["norm"] == "group" else together,
+        keys.MODEL_BN_SPAN: None if requested["norm"] == "group" else together,
         keys.OPT_NAME: keys.SGD,
-        "sgd_opt_base_learning_rate": asked["lr"] * batch / asked["lr_batch"],
-        "opt_learning_rate_warmup_epochs": asked["lr_warmup_epochs"],
-        "opt_learning_rate_schedule": asked["lr_schedule"],
-        "sgd_opt_momentum": asked["momentum"],
-        "sgd_opt_weight_decay": asked["weight_decay"],
-        "arch": asked["arch"],
-        "image_size": asked["image_size"],
-        "precision": met.get("precision", asked["precision"]),
-        "strategy": asked["strategy"],
-        "commit": met.get("commit"),
+        "sgd_opt_base_learning_rate": requested["lr"] * batch / requested["lr_batch"],
+        "opt_learning_rate_warmup_epochs": requested["lr_warmup_epochs"],
+        "opt_learning_rate_schedule": requested["lr_schedule"],
+        "sgd_opt_momentum": requested["momentum"],
+        "sgd_opt_weight_decay": requested["weight_decay"],
+        "arch": requested["arch"],
+        "image_size": requested["image_size"],
+        "precision": resolved.get("precision", requested["precision"]),
+        "strategy": requested["strategy"],
+        "commit": resolved.get("commit"),
     }
 
 

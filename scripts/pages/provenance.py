@@ -36,19 +36,19 @@ def reproduction_commands(results: ResultSet) -> list[str]:
         "HOSTS",
         "CONTAINER",
     )
-    given = {name: variables[name] for name in names if variables.get(name)}
+    make_variables = {name: variables[name] for name in names if variables.get(name)}
     repeats = results.ok.repeat.max()
-    given |= {"REPEATS": f"{repeats:.0f}"} if repeats > 0 else {}
+    make_variables |= {"REPEATS": f"{repeats:.0f}"} if repeats > 0 else {}
     lines = [_checkout(commit) for commit in sorted(set(results.ok.commit) - {""})]
     strategies = dict.fromkeys(group.strategy for group in results.groups if group.samples)
     studies = [command for section in load_sections() for command in section.commands(results)]
     for study in studies:
-        kept = {name: value for name, value in given.items() if name not in study.replaced}
+        kept = {name: value for name, value in make_variables.items() if name not in study.replaced}
         lines.append(_command(study.target, kept, STRATEGY=study.strategy, **study.variables))
     rest = [name for name in strategies if name not in {study.strategy for study in studies}]
     if rest:
         target = "slurm-all" if variables.get("ALLOCATION") else "bench-all"  # launchers/slurm_all.sh
-        lines.append(_command(target, given, STRATEGIES=" ".join(rest)))
+        lines.append(_command(target, make_variables, STRATEGIES=" ".join(rest)))
     return [*lines, "make report"]
 
 
@@ -57,8 +57,8 @@ def _checkout(commit: str) -> str:
     return f"git checkout {commit}" if COMMIT.fullmatch(commit) else "# its commit is left out: it is no hash"
 
 
-def _command(target: str, given: dict[str, object], **variables: str) -> str:
-    words = {name: make_assignment(name, value) for name, value in (variables | given).items()}
+def _command(target: str, make_variables: dict[str, object], **variables: str) -> str:
+    words = {name: make_assignment(name, value) for name, value in (variables | make_variables).items()}
     left_out = [name for name, word in words.items() if not word]
     line = " ".join([f"make {target}", *filter(None, words.values())])
     return line + (f"  # without {', '.join(left_out)}, which make cannot carry" if left_out else "")

@@ -26,7 +26,7 @@ Points = TypeVar("Points")
 
 @dataclasses.dataclass(frozen=True)
 class StudySets:
-    """The result set of a report, and the sets in its folders, in which studies were measured apart."""
+    """The result set of a report, and the sets in its folders, in which studies were measured by themselves."""
 
     main: ResultSet
     nested: Mapping[str, ResultSet]

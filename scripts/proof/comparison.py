@@ -110,7 +110,7 @@ def is_blurred(finding: Finding) -> bool:
 @functools.cache
 def reference(training: Training) -> State:
     device = torch.device(training.device)
-    return train_reference(training.config, training.shape, training.precision, device)
+    return train_reference(training.config, training.layout, training.precision, device)
 
 
 def step_by_step(training: Training, states: list[SavedState]) -> list[Finding]:
@@ -127,8 +127,8 @@ def step_by_step(training: Training, states: list[SavedState]) -> list[Finding]:
 
 
 def has_other_kernels(training: Training) -> bool:
-    """Whether the run's kernels may round differently from the reference's: on a GPU, or where Shape is not exact."""
-    return training.device != "cpu" or not training.shape.exact
+    """Whether the run's kernels may round differently from the reference's: on a GPU, or where Layout is not exact."""
+    return training.device != "cpu" or not training.layout.exact
 
 
 def compare_step(training: Training, before: SavedState, after: SavedState) -> list[Finding]:
@@ -208,7 +208,7 @@ def continue_reference(training: Training, before: SavedState, last: int, averag
     """The reference's state after step `last`, from the state `before`."""
     return train_reference(
         training.config,
-        training.shape,
+        training.layout,
         training.precision,
         torch.device(training.device),
         start=before.state,

@@ -2,7 +2,7 @@
 
     python -m scripts.proof.verify        # compares every strategy with it
 
-It deals the images, cuts the shards and averages the gradients itself, so that a fault of the code under test is
+It orders the images, cuts the shards and averages the gradients itself, so that a fault of the code under test is
 not repeated here. Only the initial weights and the learning rate are the suite's own.
 """
 
@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import Shape
+from benchmarks.common.dist.layout import Layout
 from benchmarks.common.model.model import build_model, learning_rate
 from scripts.proof.reference_images import Key, decode, labelled_images, num_classes, training_batch
 
@@ -55,7 +55,7 @@ def average_in_float64(gradients: list[torch.Tensor]) -> torch.Tensor:
 class Arithmetic:
     """How the reference divides a step and computes its gradients."""
 
-    shape: Shape
+    layout: Layout
     device: torch.device
     autocast: torch.dtype | None
     scaler: torch.amp.GradScaler
@@ -64,7 +64,7 @@ class Arithmetic:
 
 def train_reference(
     config: Config,
-    shape: Shape,
+    layout: Layout,
     precision: str,
     device: torch.device,
     *,
@@ -92,8 +92,8 @@ def train_reference(
     autocast = AUTOCAST.get(precision)
     scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=autocast == torch.float16)
     steps = range(config.epochs * config.steps) if steps is None else steps
-    arithmetic = Arithmetic(shape, device, autocast, scaler, average)
-    if shape.period:
+    arithmetic = Arithmetic(layout, device, autocast, scaler, average)
+    if layout.period:
         return train_replicas(config, net, optimizer, arithmetic, steps, starts)
     for at in tqdm(steps, desc="reference", unit="step", disable=None, leave=False):
         epoch, step = divmod(at, config.steps)
@@ -115,21 +115,21 @@ def train_replicas(
     starts: Sequence[State],
 ) -> State:
     """As train_reference, for local SGD: each group of shards trains a replica of its own, and all replicas get the
-    mean of their weights after every shape.period steps.
+    mean of their weights after every layout.period steps.
 
     starts: the State of each shard (default: that of `net`). The returned State has the mean of the weights after the
     last step, and the statistics and momentum of shard 0.
     """
-    shape = arithmetic.shape
+    layout = arithmetic.layout
     replicas = [(net, optimizer)]
-    for _ in range(1, shape.num_shards // shape.group):
+    for _ in range(1, layout.num_shards // layout.group):
         other = copy.deepcopy(net)
         replicas.append((other, torch.optim.SGD(other.parameters(), **optimizer.defaults)))
-    for (replica, own_optimizer), state in zip(replicas, starts[:: shape.group], strict=bool(starts)):
+    for (replica, own_optimizer), state in zip(replicas, starts[:: layout.group], strict=bool(starts)):
         load_state(replica, own_optimizer, state)
     of_group = dataclasses.replace(
         arithmetic,
-        shape=dataclasses.replace(shape, num_shards=shape.group),
+        layout=dataclasses.replace(layout, num_shards=layout.group),
         scaler=torch.amp.GradScaler(arithmetic.device.type, enabled=False),
     )
     for at in tqdm(steps, desc="reference", unit="step", disable=None, leave=False):
@@ -141,7 +141,7 @@ def train_replicas(
             own_target = target.tensor_split(len(replicas))[number]
             average_gradients(replica, own_pixels, own_target, of_group)
             own_optimizer.step()
-        if (at + 1) % shape.period == 0 or at + 1 == steps.stop:
+        if (at + 1) % layout.period == 0 or at + 1 == steps.stop:
             average_weights([replica for replica, _ in replicas], arithmetic.average)
     return read_state(net, optimizer)
 
@@ -179,9 +179,9 @@ def average_gradients(net: nn.Module, pixels: torch.Tensor, target: torch.Tensor
 
     pixels: float32 (N, 3, height, width) of all shards. target: int64 (N,).
     """
-    shape, autocast = arithmetic.shape, arithmetic.autocast
-    num_shards, num_losses = shape.num_shards, 1 if shape.split_size else shape.num_microbatches
-    travels_as = TRAVELS_AS[shape.compression] if num_shards > 1 else torch.float32
+    layout, autocast = arithmetic.layout, arithmetic.autocast
+    num_shards, num_losses = layout.num_shards, 1 if layout.split_size else layout.num_microbatches
+    travels_as = TRAVELS_AS[layout.compression] if num_shards > 1 else torch.float32
     gradients: list[list[torch.Tensor]] = [[] for _ in net.parameters()]
     for shard in range(num_shards):
         statistics = [buffer.clone() for buffer in net.buffers()]
@@ -190,7 +190,7 @@ def average_gradients(net: nn.Module, pixels: torch.Tensor, target: torch.Tensor
         for part_pixels, part_target in zip(*mine, strict=True):
             with torch.autocast(pixels.device.type, autocast, enabled=autocast is not None):
                 # one loss of all scores: the mean of the splits' means would weigh the images of a short one more
-                scores = [net(split) for split in part_pixels.split(shape.split_size or len(part_pixels))]
+                scores = [net(split) for split in part_pixels.split(layout.split_size or len(part_pixels))]
                 loss = cross_entropy(torch.cat(scores), part_target)
             arithmetic.scaler.scale(loss).backward()
         for of_shards, parameter in zip(gradients, net.parameters(), strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import Shape
+from benchmarks.common.dist.layout import STORED_FIELDS, Layout
 from benchmarks.common.model.model import build_model, draw_model
 from scripts.proof.reference import AUTOCAST, MOMENTUM, PLAIN, TRAVELS_AS, State
 from scripts.proof.reference_images import labelled_images, num_classes
@@ -30,13 +30,13 @@ class Training:
     """What a run trained, as far as the reference reads it."""
 
     config: Config
-    shape: Shape
+    layout: Layout
     precision: str
     device: str
 
     @property
     def exact(self) -> bool:
-        return self.shape.exact and self.device == "cpu" and self.shape.num_shards <= 2
+        return self.layout.exact and self.device == "cpu" and self.layout.num_shards <= 2
 
     @property
     def num_steps(self) -> int:
@@ -60,20 +60,20 @@ def why_no_reference(training: Training) -> str:
     """Why no reference computes what the run computes; '' where one does."""
     if training.precision not in (*PLAIN, *AUTOCAST):
         return f"there is no reference in precision {training.precision}"
-    if training.shape.compression not in TRAVELS_AS:
-        return f"there is no reference whose gradients travel as {training.shape.compression}"
+    if training.layout.compression not in TRAVELS_AS:
+        return f"there is no reference whose gradients travel as {training.layout.compression}"
     return ""
 
 
 def training_of(config: Config, resolved: dict[str, Any]) -> Training:
     """What a run trained. config: as requested. resolved: settings.json's `met`. Sets torch's number of threads."""
-    shape = Shape(**{field.name: resolved[field.name] for field in dataclasses.fields(Shape)})
+    layout = Layout(**{name: resolved[name] for name in STORED_FIELDS})
     config = dataclasses.replace(config, **{name: getattr(Config(), name) for name in NOT_READ})
     batch = resolved.get("global_batch", config.global_batch)  # where images per device were requested
     config = dataclasses.replace(config, global_batch=batch, batch_per_device=0)
     torch.set_num_threads(resolved["threads_per_rank"])  # another number of threads adds in another order
     return Training(
-        dataclasses.replace(config, decoder=resolved["decoder"]), shape, resolved["precision"], resolved["device"]
+        dataclasses.replace(config, decoder=resolved["decoder"]), layout, resolved["precision"], resolved["device"]
     )
 
 

@@ -49,10 +49,10 @@ def local_names() -> set[str]:
     return {name for name in names if len(name) > 2 and name.lower() not in COMMON}
 
 
-def allowed_environment(told: dict, names: set[str]) -> dict:
+def allowed_environment(environment: dict, names: set[str]) -> dict:
     """What a set may say of environment.json: known keys, known variables, and lines of collect_env that hold nothing
     private. collect_env is a long text of torch.utils."""
-    kept = {key: value for key, value in told.items() if key in ENVIRONMENT}
+    kept = {key: value for key, value in environment.items() if key in ENVIRONMENT}
     if isinstance(kept.get("variables"), dict):
         kept["variables"] = {name: text for name, text in kept["variables"].items() if name in VARIABLES}
     if isinstance(kept.get("collect_env"), str):

@@ -80,7 +80,7 @@ class Options:
 def main(options: Options) -> int:
     folders = find_sets(options.published)
     prices = read_prices(options.price_per_hour, [path.name for path in folders])
-    told, left_out = [], {}
+    entries, left_out = [], {}
     for path in tqdm(folders, desc="sets", disable=None, leave=False):
         try:
             lines = changed_files(path)
@@ -88,18 +88,18 @@ def main(options: Options) -> int:
                 results = load_set(path)
                 lines = why_not_shown(results)
             if not lines:
-                told.append(describe_set(results, prices, options.output.parent))
+                entries.append(describe_set(results, prices, options.output.parent))
         except UserError as error:
             lines = [str(error)]
         if lines:
             left_out[path.name] = lines
     try:
-        write_text_atomically(options.output, render_gallery(told, left_out, options.price_per_hour))
+        write_text_atomically(options.output, render_gallery(entries, left_out, options.price_per_hour))
     except OSError as error:
         raise UserError(f"cannot write {options.output}: {error.strerror}; name another file: --output") from None
     for name, reasons in left_out.items():
         print(f"warning: {name} is left out: {'; '.join(map(printable, reasons))}", file=sys.stderr)
-    print(f"{sum(len(each['rows']) for each in told)} rows of {len(told)} sets: {options.output}")
+    print(f"{sum(len(each['rows']) for each in entries)} rows of {len(entries)} sets: {options.output}")
     return int(bool(left_out))
 
 
@@ -113,8 +113,8 @@ def find_sets(published: Path) -> list[Path]:
 
 def _read_mark(path: Path) -> dict:
     try:
-        told = json.loads(read_regular_file(path / MARK, manifest.LIMIT_BYTES))
-        return told if isinstance(told, dict) else {}
+        mark = json.loads(read_regular_file(path / MARK, manifest.LIMIT_BYTES))
+        return mark if isinstance(mark, dict) else {}
     except (OSError, ValueError):
         return {}
 
@@ -163,7 +163,7 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
     at = _link(results.path, base)
     timed = [group for group in results.groups if group.samples]
     said = {row["strategy"]: row for row in table_rows(results)}
-    told, again = _read_mark(results.path), ""
+    mark, again = _read_mark(results.path), ""
     if (results.path / manifest.NAME).exists():
         again = f"make reproduce {make_assignment('SET', os.path.relpath(results.path.resolve(), ROOT))}"
     strategies = [*dict.fromkeys(group.strategy for group in timed)]
@@ -174,8 +174,8 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
     return {
         "name": results.name,
         "about": f"{describe([results])}; {describe_images(timed)}",
-        "at": format_setting(told.get("at")),
-        "rule": "" if again else format_setting(told.get("reason") or "it has no manifest.json"),
+        "at": format_setting(mark.get("at")),
+        "rule": "" if again else format_setting(mark.get("reason") or "it has no manifest.json"),
         "commit": ", ".join(sorted(set(results.ok.commit) - {""})),
         "torch": ", ".join(sorted({version.split("+")[0] for version in results.ok.torch})),
         "price": prices.get(results.name),
@@ -223,16 +223,16 @@ def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> d
     return {"cells": cells, "filters": filters, "proof": proof, "measured": epoch.measured}
 
 
-def render_gallery(told: list[dict], left_out: dict[str, list[str]], price: str) -> str:
+def render_gallery(entries: list[dict], left_out: dict[str, list[str]], price: str) -> str:
     """The page as HTML."""
-    rows = [row for each in told for row in each["rows"]]
+    rows = [row for each in entries for row in each["rows"]]
     columns = [name for name in GALLERY_COLUMNS if any(row["cells"].get(name) for row in rows)]
     kinds = {name: sorted({row["filters"][name] for row in rows}) for name in FILTERS}
     page = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     return page.get_template("gallery.html.j2").render(
-        sets=told,
+        sets=entries,
         rows=rows,
         columns=columns,
         text_columns=TEXT_COLUMNS,

@@ -114,8 +114,8 @@ def _check_folder(options: Options) -> None:
 
 
 def _refuse(options: Options, lines: list[str]) -> int:
-    told = (f"  {printable(line)}" for line in lines)
-    print(f"error: {options.results} cannot be published:", *told, sep="\n", file=sys.stderr)
+    reasons = (f"  {printable(line)}" for line in lines)
+    print(f"error: {options.results} cannot be published:", *reasons, sep="\n", file=sys.stderr)
     return 1
 
 
@@ -136,12 +136,12 @@ def copy_set(source: Path, target: Path, private: dict[str, str], names: set[str
 def _allowed(path: Path, text: str, names: set[str]) -> str:
     """The text of environment.json with only what a set may say. Raises UserError where it is no JSON object."""
     try:
-        told = json.loads(text)
+        environment = json.loads(text)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        environment = None
+    if not isinstance(environment, dict):
         raise UserError(f"{path} is no JSON object with facts of the machine; measure again, in a new set")
-    return json.dumps(allowed_environment(told, names), indent=1) + "\n"
+    return json.dumps(allowed_environment(environment, names), indent=1) + "\n"
 
 
 def _hosts(results: ResultSet) -> set[str]:
@@ -154,9 +154,9 @@ def _hosts(results: ResultSet) -> set[str]:
 def _private(results: ResultSet, name: str) -> dict[str, str]:
     """Paths that this machine or these runs chose, and what stands for each: the longest first."""
     variables = results.environment.get("variables", {})
-    given = [variables, *_requested_settings(results)]
-    paths = {text for half in given for text in half.values() if isinstance(text, str) and text.startswith("/")}
-    images = {half.get(name) for half in given for name in ("CONTAINER", "container")}
+    sources = [variables, *_requested_settings(results)]
+    paths = {text for half in sources for text in half.values() if isinstance(text, str) and text.startswith("/")}
+    images = {half.get(name) for half in sources for name in ("CONTAINER", "container")}
     paths |= {text for text in images if isinstance(text, str) and "/" in text}
     stands = {path: Path(path).name for path in paths if path.rstrip("/")}
     dropped = {name: variables.get(name) for name in ("HOSTS", "RDZV_ENDPOINT")}

@@ -45,12 +45,12 @@ def main() -> int:
     published, variables = find_set(), read_variables()
     if variables.results and (variables.results / NAME).exists():
         raise UserError(f"RESULTS={variables.results} is a published set; leave it out for a new one")
-    told = read_manifest(published)
-    if lines := find_faults(published, told):
+    manifest = read_manifest(published)
+    if lines := find_faults(published, manifest):
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
     options = read_options(published, variables.results)
     preflight.check_rendezvous()
-    commit, chosen = find_commit(told, published), choose_runs(told["runs"], variables.strategies, published)
+    commit, chosen = find_commit(manifest, published), choose_runs(manifest["runs"], variables.strategies, published)
     for run in chosen:
         check_startable(run, commit, published)
         if not options.anyway:
@@ -90,15 +90,15 @@ def find_set() -> Path:
     return Path(text)
 
 
-def find_commit(told: dict, published: Path) -> str:
+def find_commit(manifest: dict, published: Path) -> str:
     """The whole hash of the set's commit. Raises UserError where no commit has its code, or it is not here."""
-    if any(run["met"].get("local_changes") for run in told["runs"]):
+    if any(run["met"].get("local_changes") for run in manifest["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
-    commit = worktrees.find_commit(told["commit"]) if COMMIT.fullmatch(told["commit"]) else ""
-    if not commit.startswith(told["commit"]) or not commit:  # nor is a branch of that name
+    commit = worktrees.find_commit(manifest["commit"]) if COMMIT.fullmatch(manifest["commit"]) else ""
+    if not commit.startswith(manifest["commit"]) or not commit:  # nor is a branch of that name
         raise UserError(
-            f"commit {printable(told['commit'])} of {published} is not in this repository, or this is no git checkout; "
-            "a clone that is not shallow has it: git fetch --unshallow"
+            f"commit {printable(manifest['commit'])} of {published} is not in this repository, or this is no git "
+            "checkout; a clone that is not shallow has it: git fetch --unshallow"
         )
     return commit
 
@@ -113,26 +113,26 @@ def choose_runs(runs: list[dict], strategies: str, published: Path) -> list[dict
 
 def check_startable(run: dict, commit: str, published: Path) -> None:
     """Refuse what cannot be run here. Raises UserError."""
-    asked, met, where = run["asked"], run["met"], f"{published}, {printable(run['label'])}"
-    if why := allowed_settings.why_not_allowed(asked, met):
+    requested, resolved, where = run["asked"], run["met"], f"{published}, {printable(run['label'])}"
+    if why := allowed_settings.why_not_allowed(requested, resolved):
         raise UserError(f"{where}: {why}; a set may not choose that")
     if name := next(
-        (name for name in allowed_settings.CHOSEN_BY_USER if asked.get(name.lower()) and name not in os.environ), ""
+        (name for name in allowed_settings.CHOSEN_BY_USER if requested.get(name.lower()) and name not in os.environ), ""
     ):
         raise UserError(
-            f"{where} ran with {name}={asked[name.lower()]}, and a set may not choose that here; give {name}=... "
+            f"{where} ran with {name}={requested[name.lower()]}, and a set may not choose that here; give {name}=... "
             f"yourself, or {name}= for none"
         )
     if why := worktrees.why_not_startable(commit, run["strategy"]):
         raise UserError(f"{where}: {why}, and cannot be run again from here")
-    ranks_here, num_gpus = asked["ranks"] // asked["nodes"], machine.num_gpus()
-    if met.get("device") == "cuda" and num_gpus < ranks_here:
+    ranks_here, num_gpus = requested["ranks"] // requested["nodes"], machine.num_gpus()
+    if resolved.get("device") == "cuda" and num_gpus < ranks_here:
         raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; STRATEGIES takes others")
     place = (
         (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.ranks_and_nodes(ranks_here)
     )
-    if place != (asked["ranks"], asked["nodes"]):
-        ran = f"{asked['ranks']} ranks on {asked['nodes']} nodes"
+    if place != (requested["ranks"], requested["nodes"]):
+        ran = f"{requested['ranks']} ranks on {requested['nodes']} nodes"
         raise UserError(f"{where} ran {ran}; say where they are: NODES and TASKS_PER_NODE, HOSTS, or NNODES")
 
 
@@ -170,31 +170,33 @@ def plan_rounds(
     return of_round
 
 
-def _data(asked: dict, published: Path) -> str:
+def _data(requested: dict, published: Path) -> str:
     """The folder of the images, which the user chooses. Raises UserError where they are not the set's."""
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
-    found, wanted = run_plan.images_fingerprint(_config(asked | {"data": folder})), asked["fingerprint"]
+    found, wanted = run_plan.images_fingerprint(_config(requested | {"data": folder})), requested["fingerprint"]
     if found != wanted:
         raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({wanted}); give DATA=")
     return folder
 
 
-def _config(asked: dict) -> Config:
+def _config(requested: dict) -> Config:
     """What this checkout knows of a configuration."""
-    return Config(**{name: value for name, value in asked.items() if name in FIELDS})
+    return Config(**{name: value for name, value in requested.items() if name in FIELDS})
 
 
-def _run(asked: dict, number: int, data: str) -> run_plan.Run:
-    """A run of round `number` as it was asked, for whatever fields its commit knows."""
+def _run(requested: dict, number: int, data: str) -> run_plan.Run:
+    """A run of round `number` with the requested settings, for whatever fields its commit knows."""
     places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
-    asked = asked | places | {"seed": seed_of_round(asked, number)}
+    requested = requested | places | {"seed": seed_of_round(requested, number)}
     for name in allowed_settings.CHOSEN_BY_USER:
-        asked.pop(name.lower(), None)
+        requested.pop(name.lower(), None)
         if text := os.environ.get(name):
-            asked[name.lower()] = text
-    told = run_plan.machine_variables(asked["ranks"] // asked["nodes"], asked["threads_per_rank"])
-    told |= {name: str(asked[name.lower()]) for name in run_plan.CLUSTER_VARIABLES if name.lower() in asked}
-    return run_plan.Run(asked["strategy"], number, _config(asked), asked, told)
+            requested[name.lower()] = text
+    variables = run_plan.machine_variables(requested["ranks"] // requested["nodes"], requested["threads_per_rank"])
+    variables |= {
+        name: str(requested[name.lower()]) for name in run_plan.CLUSTER_VARIABLES if name.lower() in requested
+    }
+    return run_plan.Run(requested["strategy"], number, _config(requested), requested, variables)
 
 
 def _rounds(chosen: Sequence[dict]) -> int:
@@ -217,8 +219,8 @@ def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: s
 
     with schedule.lock_result_set(results), forward_signals() as children, worktrees.checked_out([commit]) as folders:
         for batch in batches:
-            told = batch[0].variables | {"ARGS": args}
-            schedule.record_environment(results, dataclasses.replace(batch[0], variables=told), children)
+            variables = batch[0].variables | {"ARGS": args}
+            schedule.record_environment(results, dataclasses.replace(batch[0], variables=variables), children)
             all_ok &= schedule.run_each(
                 batch,
                 results,
@@ -257,7 +259,7 @@ def compare_with_published(before: ResultSet, results: Path, options: compare.Op
 def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
     """The set with the labels of the published one, which names each group by what it differs in from all others.
 
-    Raises UserError where two groups would have one label: asked the same, they met other versions or machines.
+    Raises UserError where two groups would have one label: they differ in versions or machines alone.
     """
     labels = {settings_hash(group.identity.requested): group.label for group in published.groups}
     groups = [

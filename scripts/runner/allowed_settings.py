@@ -11,7 +11,7 @@ import itertools
 import re
 import typing
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.common.config.config import FIELD_TYPES
 from scripts.sets.safe_names import SAFE_NAME
@@ -69,7 +69,7 @@ def _is_value(name: str, value: object) -> bool:
     return type(value) in allowed
 
 
-def _allowed_types(annotation: object) -> set[type]:
+def _allowed_types(annotation: Any) -> set[type]:
     if typing.get_origin(annotation) is Literal:
         return {str}
     if parts := typing.get_args(annotation):

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import tyro
 from tqdm import tqdm
@@ -203,7 +204,12 @@ def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> floa
 
 
 def wait_for_end(
-    child: subprocess.Popen, folder: RunFolder, options: Options, ended: RunEnd, signals: list[int], log
+    child: subprocess.Popen[bytes],
+    folder: RunFolder,
+    options: Options,
+    ended: RunEnd,
+    signals: list[int],
+    log: IO[bytes],
 ) -> None:
     """Wait for the child, with a bar on a terminal, until it ends, a signal has come or its limit has passed.
 

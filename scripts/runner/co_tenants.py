@@ -17,7 +17,7 @@ from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE
 class CoreCounters:
     """Counters of the cores that this process may use, from now on; its children must have been waited for."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.before, self.own_before_s = _core_seconds(), _own_cpu_s()
 
     def shares(self, rank_cpu_s: float | None) -> dict[str, float | None]:

@@ -49,7 +49,7 @@ def describe_environment() -> dict:
     """Facts of this machine and this interpreter, as text and numbers."""
     from torch.utils.collect_env import get_pretty_env_info
 
-    installed = {}
+    installed: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             installed[name] = importlib.metadata.version(name)

@@ -61,7 +61,7 @@ def read_variables() -> MakeVariables:
             f"RESULTS is {text['RESULTS']!r}, which has a line end or another unprintable character; choose another"
         )
     results = Path(os.environ["RESULTS"]) if text["RESULTS"] else None
-    if text["RESULTS"].startswith("-"):  # programs would take it for a flag
+    if results and text["RESULTS"].startswith("-"):  # programs would take it for a flag
         results = results.absolute()
     if results and results.is_symlink():  # results/latest is about to be linked anew
         results = Path(os.path.relpath(results.resolve()))

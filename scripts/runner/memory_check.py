@@ -20,7 +20,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config, load_config, resolve_global_batch
-from benchmarks.common.dist.layout import Split
+from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
@@ -32,8 +32,8 @@ NEWEST_CAPABILITY = (9, 0)  # compute capability of GPUs that are not at hand
 PREFETCHED, IN_USE = 2, 2  # batches that each loader worker has ready, and others that a loader keeps
 LOADERS = 2  # training's, and that of validation, which comes to keep as much
 
-SplitFunction = Callable[[Config, int], Split]
-"""A strategy's own `split(config, num_devices)`."""
+LayoutFunction = Callable[[Config, int], Layout]
+"""A strategy's own `layout(config, num_devices)`."""
 
 
 class MemoryCase(NamedTuple):
@@ -60,8 +60,8 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[st
     reasons = {}
     for case in tqdm(dict.fromkeys(cases), desc="memory forecast", disable=None, leave=False):
         config = resolve_config(case.strategy, case.config, case.num_ranks)
-        split = split_function(case.strategy)
-        reasons[case] = why_not_fitting(config, split, case.num_ranks, memory_bytes, free_bytes * case.num_nodes)
+        layout = layout_function(case.strategy)
+        reasons[case] = why_not_fitting(config, layout, case.num_ranks, memory_bytes, free_bytes * case.num_nodes)
     return [reasons[case] for case in cases]
 
 
@@ -71,49 +71,50 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
     Where the run itself will refuse its settings, only the global batch is resolved.
     """
     with contextlib.suppress(UserError):
-        mixed = preflight.is_mixed(strategy)
+        mixed = preflight.strategy_facts(strategy).mixed_precision
         precision = resolve_precision(config.precision, machine.min_compute_capability() or NEWEST_CAPABILITY, mixed)
-        split = split_function(strategy)(resolve_global_batch(config, num_devices), num_devices)
-        config = resolve_global_batch(config, split.num_shards * split.num_stages)
+        layout = layout_function(strategy)(resolve_global_batch(config, num_devices), num_devices)
+        config = resolve_global_batch(config, layout.num_devices)
         return dataclasses.replace(config, precision=precision)
     return resolve_global_batch(config, num_devices)
 
 
-def split_function(strategy: str) -> SplitFunction:
+def layout_function(strategy: str) -> LayoutFunction:
     """The strategy's function that says how it divides a step."""
-    return importlib.import_module(f"benchmarks.{strategy}").split
+    return importlib.import_module(f"benchmarks.{strategy}").layout
 
 
-def loader_bytes(config: Config, split: Split) -> int:
+def loader_bytes(config: Config, layout: Layout) -> int:
     """What all loaders together keep in memory: uint8 images that wait for the training processes, and page-locked
     copies of those that are next."""
     if config.loader == "synthetic":
         return 0
-    as_ranks = split.num_shards if split.whole_batch else 1  # one process gets the workers that ranks would have
+    # one process that loads for all gets the workers that as many ranks would have
+    as_ranks = layout.num_shards if layout.one_process_loads else 1
     num_workers = machine.resolve_num_workers(config.workers, on_gpu=True) * as_ranks
     num_batches = LOADERS * (num_workers * PREFETCHED + IN_USE) + 1 + max(1, config.prefetch)
     return num_batches * config.global_batch * 3 * config.image_size**2
 
 
 def why_not_fitting(
-    config: Config, split_of: SplitFunction, num_devices: int, memory_bytes: float, free_bytes: float
+    config: Config, layout_of: LayoutFunction, num_devices: int, memory_bytes: float, free_bytes: float
 ) -> str:
     """Why the run would end for lack of memory, and what fits; empty where all fits, or where the run itself says what
     is wrong with its settings."""
     from scripts.runner.memory_forecast import peak_bytes
 
     try:
-        split = split_of(config, num_devices)
-        need = peak_bytes(config, split)
+        layout = layout_of(config, num_devices)
+        need = peak_bytes(config, layout)
     except UserError:
         return ""
     limit = memory_bytes - RESERVED_BYTES
     if need > limit:
         return (
             f"needs {need / 1e9:.1f} GB on one device, of {memory_bytes / 1e9:.1f} less {RESERVED_BYTES / 1e9:.1f} for "
-            f"CUDA itself; {describe_remedy(config, split_of, num_devices, limit)}"
+            f"CUDA itself; {describe_remedy(config, layout_of, num_devices, limit)}"
         )
-    waiting = loader_bytes(config, split)
+    waiting = loader_bytes(config, layout)
     if waiting > free_bytes:
         fit = int(machine.resolve_num_workers(config.workers, on_gpu=True) * free_bytes / waiting)
         return (
@@ -123,21 +124,21 @@ def why_not_fitting(
     return ""
 
 
-def describe_remedy(config: Config, split_of: SplitFunction, num_devices: int, limit_bytes: float) -> str:
+def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> str:
     """The largest global batch that fits in limit_bytes, and the cut or the micro-batches with which this one would."""
-    batch = largest_batch(config, split_of, num_devices, limit_bytes)
+    batch = largest_batch(config, layout_of, num_devices, limit_bytes)
     words = [f"the largest batch that fits is --global-batch {batch}" if batch else "no batch fits"]
-    split = split_of(config, num_devices)
-    if split.num_stages == 2:
-        cut = best_cut(config, split)
-        if fits(dataclasses.replace(config, cut=cut), split, limit_bytes):
+    layout = layout_of(config, num_devices)
+    if layout.devices_per_shard == 2:
+        cut = best_cut(config, layout)
+        if fits(dataclasses.replace(config, cut=cut), layout, limit_bytes):
             words.append(f"--cut {cut}")
-    for micro in range(max(split.num_microbatches + 1, split.num_stages), config.global_batch + 1):
+    for micro in range(max(layout.num_microbatches + 1, layout.devices_per_shard), config.global_batch + 1):
         if config.global_batch % micro:
             continue
         finer = dataclasses.replace(config, microbatches=micro, pipeline_schedule="1f1b")
-        divided = split_of(finer, num_devices)
-        if divided == split:  # a strategy without micro-batches
+        divided = layout_of(finer, num_devices)
+        if divided == layout:  # a strategy without micro-batches
             break
         if fits(finer, divided, limit_bytes):
             words.append(f"--microbatches {micro} --pipeline-schedule 1f1b")
@@ -145,44 +146,44 @@ def describe_remedy(config: Config, split_of: SplitFunction, num_devices: int, l
     return "; or ".join(words)
 
 
-def fits(config: Config, split: Split, limit_bytes: float) -> bool:
+def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:
     """Whether a step fits in limit_bytes on each device; False where it cannot be at all."""
     from scripts.runner.memory_forecast import peak_bytes
 
     with contextlib.suppress(UserError):
-        return peak_bytes(config, split) <= limit_bytes
+        return peak_bytes(config, layout) <= limit_bytes
     return False
 
 
-def best_cut(config: Config, split: Split) -> int:
+def best_cut(config: Config, layout: Layout) -> int:
     """The cut into two stages of which the larger needs least: a later one has more on the first device."""
     from scripts.runner.memory_forecast import forecast, num_blocks
 
     def of(cut: int) -> list[int]:
-        return [need.peak for need in forecast(dataclasses.replace(config, cut=cut), split)]
+        return [need.peak for need in forecast(dataclasses.replace(config, cut=cut), layout)]
 
     cuts = range(1, num_blocks(config))
     at = bisect.bisect(cuts, 0, key=lambda cut: of(cut)[0] - of(cut)[1])
     return min(cuts[max(0, at - 1) : at + 1], key=lambda cut: max(of(cut)))
 
 
-def largest_batch(config: Config, split_of: SplitFunction, num_devices: int, limit_bytes: float) -> int:
-    """The largest global batch, divisible as the split needs it, whose step fits in limit_bytes; 0: none does."""
+def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> int:
+    """The largest global batch, divisible as the layout needs it, whose step fits in limit_bytes; 0: none does."""
     from scripts.runner.memory_forecast import peak_bytes
 
-    split = split_of(config, num_devices)
-    unit = split.num_shards * split.num_microbatches
+    layout = layout_of(config, num_devices)
+    unit = layout.num_shards * layout.num_microbatches
 
     def of(units: int) -> Config:
         return dataclasses.replace(config, global_batch=units * unit)
 
     def peak(units: int) -> int:
         with contextlib.suppress(UserError):  # so few images that a step cannot be: fewer than what needs most
-            return peak_bytes(of(units), split)
+            return peak_bytes(of(units), layout)
         return 0
 
     units = bisect.bisect(range(1, config.global_batch // unit + 1), limit_bytes, key=peak)
-    return unit * units if units and fits(of(units), split, limit_bytes) else 0
+    return unit * units if units and fits(of(units), layout, limit_bytes) else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,10 +202,10 @@ def main(options: Options, config: Config) -> int:
     misfits = 0
     for name in preflight.parse_strategies(options.strategies):
         own = resolve_config(name, config, options.num_devices)
-        split = split_function(name)(own, options.num_devices)
-        why_not = why_not_fitting(own, split_function(name), options.num_devices, options.memory_gb * 1e9, math.inf)
+        layout = layout_function(name)(own, options.num_devices)
+        why_not = why_not_fitting(own, layout_function(name), options.num_devices, options.memory_gb * 1e9, math.inf)
         misfits += bool(why_not)
-        need, waiting = peak_bytes(own, split) / 1e9, loader_bytes(own, split) / 1e9
+        need, waiting = peak_bytes(own, layout) / 1e9, loader_bytes(own, layout) / 1e9
         print(f"{name:<18} {need:6.1f} GB on a GPU, {waiting:5.1f} GB for the loaders; {why_not or 'fits'}", flush=True)
     return int(misfits > 0)
 

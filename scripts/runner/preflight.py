@@ -1,5 +1,6 @@
 """Everything that can be refused before a run is started, and the strategies that there are. Needs no torch."""
 
+import ast
 import difflib
 import itertools
 import math
@@ -12,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.common.config.config import Config
+from benchmarks.common.dist.layout import StrategyFacts
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
@@ -59,16 +61,26 @@ def parse_strategy(text: str) -> str:
     return names[0]
 
 
-def is_mixed(strategy: str) -> bool:
-    """Whether its script is about mixed precision, which it says by a line `MIXED = True`."""
-    text = (BENCHMARKS / f"{strategy}.py").read_text(encoding="utf-8")
-    return any(line.split("#")[0].strip() == "MIXED = True" for line in text.splitlines())
+def strategy_facts(strategy: str) -> StrategyFacts:
+    """The constant FACTS of a strategy's script, without importing the script, which imports torch.
+
+    Raises ValueError where the constant's arguments are no literals.
+    """
+    tree = ast.parse((BENCHMARKS / f"{strategy}.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.targets[0]) == "FACTS"
+        ):
+            literals = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.value.keywords if keyword.arg}
+            return StrategyFacts(**literals)
+    return StrategyFacts()
 
 
 def ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
-    """(ranks, nodes) in all that a strategy has: those of one node where its launcher says `on_one_node`."""
-    lines = (ROOT / "launchers" / f"{strategy}.sh").read_text(encoding="utf-8").splitlines()
-    return (ranks_here, 1) if "on_one_node" in lines else machine.ranks_and_nodes(ranks_here)
+    """(ranks, nodes) in all that a strategy has: those of one node where it cannot span nodes."""
+    return (ranks_here, 1) if strategy_facts(strategy).one_node else machine.ranks_and_nodes(ranks_here)
 
 
 def check_nodes_variables(strategies: Sequence[str]) -> None:
@@ -90,7 +102,7 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
 def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, str, int]]:
     """(strategy, precision, ranks on this machine; 0: as the others) of what the speed-ups of mixed precision are
     over: the baseline in the same one, or for fp16, in which it cannot train, one rank of the first that can."""
-    mixed = [name for name in strategies if is_mixed(name)]
+    mixed = [name for name in strategies if strategy_facts(name).mixed_precision]
     if not mixed or CORE_STRATEGIES[0] not in strategies:
         return []
     capability = machine.min_compute_capability()

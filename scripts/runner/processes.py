@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -108,11 +109,11 @@ def _is_rank(process: psutil.Process) -> bool:
     return False
 
 
-def write_stacks(run_dir: Path, log) -> None:
+def write_stacks(run_dir: Path, log: IO[bytes]) -> None:
     """Append the Python stacks of the run's processes to `log`, a binary file.
 
     py-spy where it is installed, since it reads a process that cannot answer; else the processes' own
-    faulthandler, which outcome.guarded registered for SIGUSR2.
+    faulthandler, which exit_codes.guarded registered for SIGUSR2.
     """
     processes = processes_of_run(run_dir)
     py_spy, deadline = shutil.which("py-spy"), time.monotonic() + STACKS_LIMIT_S

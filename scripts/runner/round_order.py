@@ -1,6 +1,6 @@
 """The order of the runs in a round, and how much of a run is timed.
 
-    from scripts.runner.round_order import places, timed_part
+    from scripts.runner.round_order import run_order, timed_part
 
 Rows of a Williams square (1949): over as many rounds as there are runs, each has every place once, and, where their
 number is even, follows each other one once; over twice as many where it is odd. So neither a drift within a round nor
@@ -47,8 +47,15 @@ def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
         epochs, steps = 1, needed
     elif steps:
         epochs = min(config.epochs, _epochs_of_windows(config, steps))
-    run_order = {"checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
-    return dataclasses.replace(config, epochs=epochs, steps=steps, account_steps=0, **run_order)
+    return dataclasses.replace(
+        config,
+        epochs=epochs,
+        steps=steps,
+        account_steps=0,
+        checkpoint_dir="",
+        checkpoint_steps=0,
+        resume=False,
+    )
 
 
 def _epochs_of_windows(config: Config, steps: int) -> int:

@@ -14,12 +14,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import requested_settings, seed_of_round, settings_hash
+from benchmarks.common.config.settings import requested_settings, settings_hash
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.packed import has_files, open_packs
 from benchmarks.common.store.results import read_table
@@ -92,7 +92,7 @@ def make_run(
     """
     seeds = [config.seed + n for n in range(num_seeds)]
     if seeds:
-        config = dataclasses.replace(config, seed=seed_of_round({"seeds": seeds}, number))
+        config = dataclasses.replace(config, seed=seeds[(number - 1) % num_seeds])  # as settings.seed_of_round
     ranks_here = ranks_here or variables.ranks_here
     threads = threads or machine.threads_per_rank(ranks_here)
     if variables.limit_s is not None:
@@ -146,10 +146,10 @@ def images_fingerprint(config: Config) -> str:
 
 
 @functools.cache
-def _fingerprint(data: str, pack: str = "") -> str:
+def _fingerprint(data: str, pack: Literal["", "full", "256", "jpeg256"] = "") -> str:
     """pack: the kind of packed images, where these are read. A pack is enough where its image folder is not here."""
     if pack and not has_files(data):
-        return open_packs(dataclasses.replace(Config(data=data, loader="packed"), pack=pack))[0].metadata["fingerprint"]
+        return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
     preflight.check_data(data)
     return cached_fingerprint(Path(data))
 
@@ -258,15 +258,18 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
         for name, identity in zip(rows.settings, identities, strict=True):
             if name and identity.recorded:
                 hashes.setdefault(name, settings_hash(identity.requested))
-    unknown = [row.run_id for row in rows.itertuples() if row.settings not in hashes]
+    unknown: list[str] = rows[~rows.settings.isin(hashes)].run_id.tolist()
     if unknown:
         print(
             f"warning: {results} does not say what {len(unknown)} of its {len(rows)} runs were asked, such as "
             f"{unknown[0]}: an older suite wrote them; their rows stay, and count as none of this suite's runs",
             file=sys.stderr,
         )
-    whole = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
-    return {(hashes[row.settings], int(row.repeat)): row.status for row in whole.itertuples()}
+    known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
+    return {
+        (hashes[settings_name], int(number)): status
+        for settings_name, number, status in zip(known.settings, known.repeat, known.status, strict=True)
+    }
 
 
 def interpreter_path() -> str:

@@ -125,7 +125,7 @@ def find_killed_rank(log: str) -> str | None:
     """
     for match_groups in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
         code = int(match_groups.get("code") or 0)
-        signum = int(match_groups.get("signum") or SIGNALS.get(match_groups.get("word"), max(0, code - 128)))
+        signum = int(match_groups.get("signum") or SIGNALS.get(match_groups.get("word") or "", max(0, code - 128)))
         if signum in (0, signal.SIGTERM) or (signum == signal.SIGKILL and BY_TORCHRUN in log):
             continue
         return describe_kill(match_groups["rank"], signum)
@@ -133,7 +133,11 @@ def find_killed_rank(log: str) -> str | None:
 
 
 def describe_kill(rank: object, signum: int) -> str:
-    why = {signal.SIGKILL: ", possibly out of memory", signal.SIGBUS: f" (bus error): {TRUNCATED_FILE_HELP}"}
+    """'rank 1: signal 9', with what the signal often means."""
+    why: dict[int, str] = {
+        signal.SIGKILL: ", possibly out of memory",
+        signal.SIGBUS: f" (bus error): {TRUNCATED_FILE_HELP}",
+    }
     return f"rank {rank}: signal {signum}{why.get(signum, '')}"
 
 
@@ -161,8 +165,9 @@ def first_cause(
     if stopped:
         waited = f"; {describe_note(notes[0])}" if notes else ""
         return "timeout", f"{' and '.join(stopped)} was stopped by a signal and did not answer{waited}"
-    if waited := {int(rank) for rank in NCCL_WAITED.findall(log)}:
-        return "timeout", f"rank {min(waited)}: a collective timed out{describe_silent_rank(waited, num_ranks)}"
+    if timed_out_ranks := {int(rank) for rank in NCCL_WAITED.findall(log)}:
+        silent = describe_silent_rank(timed_out_ranks, num_ranks)
+        return "timeout", f"rank {min(timed_out_ranks)}: a collective timed out{silent}"
     if victim := find_killed_rank(log):
         return "failed", victim
     if termed := TERMED_FIRST.search(log):

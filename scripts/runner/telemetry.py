@@ -9,7 +9,9 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -91,9 +93,10 @@ class Sampler(threading.Thread):
         devices = [f"gpu{n}" for n, _ in self.gpus[: run["world_size"]]] if run["device"] == "cuda" else ["cpu"]
         times = [(end - seconds - self.began, end - self.began) for _, seconds, end in windows]
         watts = [mean_power_w(self.rows, device, times) for device in devices]
-        if not watts or None in watts:
+        known = [power_w for power_w in watts if power_w is not None]
+        if not known or len(known) < len(watts):
             return None
-        return sum(watts) * sum(seconds for _, seconds, _ in windows) / sum(images for images, _, _ in windows)
+        return sum(known) * sum(seconds for _, seconds, _ in windows) / sum(images for images, _, _ in windows)
 
 
 def mean_power_w(rows: list[dict], device: str, times: list[tuple[float, float]]) -> float | None:
@@ -145,7 +148,7 @@ def _rapl_j(folder: Path = Path("/sys/class/powercap")) -> float:
         return 0.0
 
 
-def _nvml_gpus() -> list[tuple[int, object | None]]:
+def _nvml_gpus() -> list[tuple[int, Any]]:
     """Numbers and handles of the visible GPUs; None for one that NVML cannot find."""
     try:
         import pynvml
@@ -154,17 +157,21 @@ def _nvml_gpus() -> list[tuple[int, object | None]]:
     except Exception:  # no library, no driver, no GPU: the suite runs without
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = range(pynvml.nvmlDeviceGetCount()) if visible is None else [word for word in visible.split(",") if word]
-    gpus = dict.fromkeys(range(len(names)))
-    for n, name in enumerate(names):
+    if visible is None:
+        names = [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    else:
+        names = [name.strip() for name in visible.split(",") if name]
+    gpus: dict[int, Any] = dict.fromkeys(range(len(names)))
+    for number, name in enumerate(names):
         with contextlib.suppress(pynvml.NVMLError, ValueError):
-            by_uuid = isinstance(name, str) and not name.strip().isdecimal()
-            get = pynvml.nvmlDeviceGetHandleByUUID if by_uuid else pynvml.nvmlDeviceGetHandleByIndex
-            gpus[n] = get(name.strip() if by_uuid else int(name))
+            if name.isdecimal():
+                gpus[number] = pynvml.nvmlDeviceGetHandleByIndex(int(name))
+            else:
+                gpus[number] = pynvml.nvmlDeviceGetHandleByUUID(name)
     return [*gpus.items()]
 
 
-def _process_ids(gpu) -> list[int] | None:
+def _process_ids(gpu: Any) -> list[int] | None:
     """Processes that compute on a GPU; None where NVML does not tell."""
     import pynvml
 
@@ -174,13 +181,13 @@ def _process_ids(gpu) -> list[int] | None:
         return None
 
 
-def _gpu_row(gpu) -> dict:
+def _gpu_row(gpu: Any) -> dict[str, Any]:
     """What NVML says of one GPU; what this GPU does not tell stays empty."""
     import pynvml
 
-    def ask(question):
+    def ask(query: Callable[[], Any]) -> Any:
         try:
-            return question()
+            return query()
         except pynvml.NVMLError:
             return None
 

@@ -61,7 +61,8 @@ def fields_of(commit: str) -> frozenset[str]:
     texts = (git("show", f"{commit}:{path}") for path in CONFIG_MODULES)
     tree = ast.parse(next(filter(None, texts), ""))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
-    return frozenset(line.target.id for each in classes for line in each.body if isinstance(line, ast.AnnAssign))
+    fields = [line.target for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
+    return frozenset(field.id for field in fields if isinstance(field, ast.Name))
 
 
 def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collection[str]) -> None:
@@ -77,11 +78,12 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     Signals must not end this process before the end: see forward_signals.py. Raises UserError where git fails.
     """
     commits = [*dict.fromkeys(commits)]
-    folder = None
-    if commits:
-        _remove_left_over()
-        (ROOT / "results").mkdir(exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}@{socket.gethostname()}-", dir=ROOT / "results"))
+    if not commits:
+        yield {}
+        return
+    _remove_left_over()
+    (ROOT / "results").mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}@{socket.gethostname()}-", dir=ROOT / "results"))
     try:
         for commit in commits:
             if not git("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit, quiet=True):
@@ -90,8 +92,7 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     finally:
         for commit in commits:
             git("worktree", "remove", "--force", str(folder / commit[:12]))
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_left_over() -> None:

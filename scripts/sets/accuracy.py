@@ -69,8 +69,8 @@ def top1_accuracy(group: Group) -> Top1Accuracy | None:
 
 def seeds(group: Group) -> pandas.Series:
     """The recorded seed of each ok run, as text, by its row."""
-    asked = group.identity.requested
-    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of_round(asked, int(number))))
+    requested = group.identity.requested
+    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of_round(requested, int(number))))
 
 
 def describe_top1(groups: Sequence[Group]) -> str:
@@ -80,11 +80,11 @@ def describe_top1(groups: Sequence[Group]) -> str:
         return ""
     text = f"Top-1: {_counts([*found.values()])}; [a, b]: "
     ways = {each.num_seeds > 1 for each in found.values()}
-    told = {
+    methods = {
         False: "Wilson's 95 % interval for the images",
         True: "95 % interval for the images and the spread over seeds (s²/n + p(1-p)/N)",
     }
-    text += "; of several seeds ".join(told[way] for way in sorted(ways))
+    text += "; of several seeds ".join(methods[way] for way in sorted(ways))
     worst, best = (pick(found, key=lambda group: found[group].percent) for pick in (min, max))
     alike = len({each.num_images for each in found.values()}) == len(ways) == 1
     if alike and found[worst].percent < found[best].percent and comparable(worst.identity, best.identity):

@@ -3,7 +3,7 @@
     for sentence in contradictions(path, tables, groups): ...
 
 A run has one row and one run_id; a round has one ok run of a group; rates are images over seconds; a run has at most
-the windows that it was asked for, and a window is as long as its steps. A run that failed, was interrupted or warmed
+the requested number of windows, and a window is as long as its steps. A run that failed, was interrupted or warmed
 the machine may be repeated in its round.
 """
 

@@ -18,7 +18,7 @@ UNKNOWN = "unrecorded images"
 
 
 def describe_images(groups: Iterable[Group]) -> str:
-    """Such as "12 classes, 480 training and 132 validation images"; several kinds are told apart by "or"."""
+    """Such as "12 classes, 480 training and 132 validation images"; several kinds are joined by "or"."""
     return " or ".join(dict.fromkeys(_of(group) for group in groups)) or UNKNOWN
 
 

@@ -15,13 +15,14 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.config.settings import NOT_COMPARED, SOURCE_FIELDS, Shape, compared_fields
+from benchmarks.common.config.settings import NOT_COMPARED, SOURCE_FIELDS, compared_fields
+from benchmarks.common.dist.layout import STORED_FIELDS
 from scripts.stats.formatting import format_setting
 
 # `precision` was requested; `precision resolved` is what the run made of it, such as of `auto`.
 RESOLVED_SUFFIX = " resolved"
 # On one machine these follow from the requested settings, so that they separate no two runs by themselves.
-DERIVED_FIELDS = {"world_size", "backend", *(field.name for field in dataclasses.fields(Shape))} - FIELDS.keys()
+DERIVED_FIELDS = {"world_size", "backend", *STORED_FIELDS} - FIELDS.keys()
 # Options of some strategies; the other strategies, the baseline among them, ignore these.
 STRATEGY_OPTIONS = (
     *("opt_level", "compression", "bucket_cap_mb", "comm_hook", "powersgd_rank", "shard_ranks", "local_period"),
@@ -87,7 +88,7 @@ def key_without(identity: Identity, names: Collection[str]) -> str:
 
 
 def key_without_derived(identity: Identity, *names: str) -> str:
-    """A key that is equal for runs that were asked the same but for `names`, on the same hardware and software."""
+    """A key that is equal for runs with equal requested settings but for `names`, on equal hardware and software."""
     follow = {name for name in identity.fields if name in DERIVED_FIELDS or name.endswith(RESOLVED_SUFFIX)}
     return key_without(identity, {*names, *follow})
 

@@ -26,7 +26,7 @@ NAME, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26
 MADE_LATER = "report.pdf"  # by make report where there is a LaTeX; git does not keep it
 KINDS = {"strategy": str, "label": str, "rounds": int, "asked": dict, "met": dict}
 COUNTS = ("ranks", "nodes", "threads_per_rank")
-KINDS_ASKED = dict.fromkeys(("strategy", "fingerprint", "data"), str) | dict.fromkeys(COUNTS, int)
+KINDS_REQUESTED = dict.fromkeys(("strategy", "fingerprint", "data"), str) | dict.fromkeys(COUNTS, int)
 
 
 def write_manifest(folder: Path, results: ResultSet) -> None:
@@ -66,10 +66,10 @@ def _sha256(path: Path) -> str:
 
 def _is_whole(run: dict) -> bool:
     """Whether a run has all that it is started by, of the right kinds. Raises KeyError where it lacks something."""
-    asked = run["asked"]
+    requested = run["asked"]
     kinds = [isinstance(run[name], kind) for name, kind in KINDS.items()]
-    kinds += [isinstance(asked[name], kind) for name, kind in KINDS_ASKED.items()]
-    return all(kinds) and all(number > 0 for number in (run["rounds"], *(asked[name] for name in COUNTS)))
+    kinds += [isinstance(requested[name], kind) for name, kind in KINDS_REQUESTED.items()]
+    return all(kinds) and all(number > 0 for number in (run["rounds"], *(requested[name] for name in COUNTS)))
 
 
 def read_manifest(folder: Path) -> dict:
@@ -94,10 +94,13 @@ def read_manifest(folder: Path) -> dict:
     return found
 
 
-def find_faults(folder: Path, told: dict) -> list[str]:
-    """A line for each file that is missing, added, or not what was published; else for each thing that the manifest
-    says and the set's tables do not. told: the manifest."""
-    return [*_of_files(folder, told["files"])] or [*_of_tables(folder, told)]
+def find_faults(folder: Path, manifest: dict) -> list[str]:
+    """A line for each file that is missing, added or changed since publication.
+
+    Where there is none: a line for each statement of the manifest that the set's tables contradict. manifest: as of
+    read_manifest.
+    """
+    return [*_of_files(folder, manifest["files"])] or [*_of_tables(folder, manifest)]
 
 
 def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
@@ -122,16 +125,16 @@ def _leads_out(name: str) -> bool:
     return name.startswith("/") or ".." in name.split("/")
 
 
-def _of_tables(folder: Path, told: dict) -> Iterator[str]:
+def _of_tables(folder: Path, manifest: dict) -> Iterator[str]:
     """What runs of another commit, or of other settings, would be started by."""
     runs, (known, _) = read_table(folder, "runs"), identities_by_hash(read_table(folder, "settings"))
     commits = sorted(set(runs[runs.status == "ok"].commit))
-    if commits != [told["commit"]]:
-        yield f"{NAME} says commit {told['commit']}, and runs.csv {', '.join(commits) or 'none'}"
-    if (most := max(run["rounds"] for run in told["runs"])) > len(runs):
+    if commits != [manifest["commit"]]:
+        yield f"{NAME} says commit {manifest['commit']}, and runs.csv {', '.join(commits) or 'none'}"
+    if (most := max(run["rounds"] for run in manifest["runs"])) > len(runs):
         yield f"{NAME} says {most} rounds, and runs.csv has {len(runs)} rows"
     made = {settings_hash(each.requested, each.resolved) for each in known.values()}
-    for run in told["runs"]:
+    for run in manifest["runs"]:
         if settings_hash(run["asked"], run["met"]) not in made:
             yield f"{NAME} has settings of {run['label']} that settings.csv has not"
         if run["strategy"] != run["asked"]["strategy"]:

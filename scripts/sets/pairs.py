@@ -21,7 +21,7 @@ from scripts.stats.formatting import format_setting, parse_percent
 from scripts.stats.intervals import RatioEstimate
 from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
 
-# What two sets are often compared for: told of, and no reason to refuse.
+# Two sets are often compared for these: a difference is printed, and no reason to refuse.
 FIELDS_THAT_MAY_DIFFER = (
     "torch",
     "torchvision",
@@ -94,16 +94,16 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
     return [Comparison(f"{of} / {to}", groups[of], groups[to], over) for (of, to), over in found.items()]
 
 
-def find_day_spread(given: str, paths: tuple[Path, ...], anyway: bool, compared: Sequence[Path]) -> DaySpread | None:
-    """The day-to-day spread: given, such as 2%, or of sets of the same settings; None without either.
+def find_day_spread(day_sd: str, paths: tuple[Path, ...], anyway: bool, compared: Sequence[Path]) -> DaySpread | None:
+    """The day-to-day spread: day_sd, such as 2%, or measured from sets of the same settings; None without either.
 
     compared: the sets whose ratio it is for. Raises UserError for both, for one of `compared`, whose difference would
     count as the day's, or for sets that do not tell it.
     """
-    if given and paths:
+    if day_sd and paths:
         raise UserError("--day-sd gives what --day-sets measures: leave one of them out")
-    if given:
-        return DaySpread(parse_percent(given, "--day-sd"))
+    if day_sd:
+        return DaySpread(parse_percent(day_sd, "--day-sd"))
     if not paths:
         return None
     if own := [path for path in paths if path.resolve() in {each.resolve() for each in compared}]:
@@ -130,10 +130,10 @@ def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> Non
     one, other = _identities(first, second)
     names = differing_fields([one, other])
     _refuse(title, one, other, [name for name in names if name not in FIELDS_THAT_MAY_DIFFER], anyway)
-    told = [name for name in names if name in FIELDS_THAT_MAY_DIFFER]
-    told += [name for name in SOURCE_FIELDS if one.resolved.get(name) != other.resolved.get(name)]
-    if told:
-        print(f"note: {title}: A and B differ in {_differences(one, other, told)}", file=sys.stderr)
+    named = [name for name in names if name in FIELDS_THAT_MAY_DIFFER]
+    named += [name for name in SOURCE_FIELDS if one.resolved.get(name) != other.resolved.get(name)]
+    if named:
+        print(f"note: {title}: A and B differ in {_differences(one, other, named)}", file=sys.stderr)
 
 
 def timed_groups(results: ResultSet) -> dict[str, Group]:
@@ -151,7 +151,7 @@ def _find(name: str, groups: dict[str, Group], results: ResultSet) -> str:
 
 
 def _identities(first: Group, second: Group) -> tuple[Identity, Identity]:
-    """What each was asked and met; both by the columns of runs.csv where only one of them recorded it."""
+    """The identities of both; from the columns of runs.csv where only one of them recorded its settings."""
     one, other = first.identity, second.identity
     if one.recorded == other.recorded:
         return one, other
@@ -159,7 +159,7 @@ def _identities(first: Group, second: Group) -> tuple[Identity, Identity]:
 
 
 def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway: bool) -> None:
-    """Raises UserError that names every field in which two groups are not alike, or warns where that is wanted."""
+    """Raises UserError that names every field in which two groups are not alike, or warns with --anyway."""
     text = f"{title}: not alike in {_differences(one, other, names)}"
     if names and not anyway:
         raise UserError(f"{text}. --anyway compares all the same")

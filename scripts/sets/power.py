@@ -53,13 +53,13 @@ def smallest_difference(sd: float, num_strategies: int, rounds: int) -> float:
 
 def rounds_needed(difference: float, sd: float, num_strategies: int) -> int | None:
     """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond MOST_ROUNDS."""
-    wanted = math.log1p(difference) / sd if sd else math.inf
-    if needed_errors(num_strategies, ROUNDS_LIMIT) > wanted:
+    largest_error = math.log1p(difference) / sd if sd else math.inf
+    if needed_errors(num_strategies, ROUNDS_LIMIT) > largest_error:
         return None
     # with the critical value of so many rounds, which is the smallest: too few, and then step by step never too many
-    rounds = max(2, math.ceil(ROUNDS_LIMIT * (needed_errors(num_strategies, ROUNDS_LIMIT) / wanted) ** 2))
-    while (needed := needed_errors(num_strategies, rounds)) > wanted:
-        rounds = math.ceil(rounds * (needed / wanted) ** 2)
+    rounds = max(2, math.ceil(ROUNDS_LIMIT * (needed_errors(num_strategies, ROUNDS_LIMIT) / largest_error) ** 2))
+    while (needed := needed_errors(num_strategies, rounds)) > largest_error:
+        rounds = math.ceil(rounds * (needed / largest_error) ** 2)
     return rounds
 
 

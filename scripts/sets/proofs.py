@@ -1,8 +1,8 @@
-"""What the proof of a strategy says of the runs that it is shown beside: the report's column `same update?`.
+"""Whether the proof of a strategy covers the runs of a group: the report's column `same update?`.
 
     from scripts.sets.proofs import proof_text
 
-A proof says yes of the settings that it ran with, and of nothing else.
+A proof covers the settings that it ran with, and no other.
 """
 
 import dataclasses
@@ -59,11 +59,11 @@ def _said(group: Group, runs: Identity, known: list) -> str:
 
 
 def _of_each_seed(identity: Identity) -> list[Identity]:
-    """What the runs of a group were asked, where its rounds take the seeds of a list in turn: one for each seed."""
+    """The identity of a group for each seed, where its rounds take the seeds of a list in turn."""
     if "seeds" not in identity.requested:
         return [identity]
-    asked = {name: value for name, value in identity.requested.items() if name != "seeds"}
-    return [dataclasses.replace(identity, requested=asked | {"seed": seed}) for seed in identity.requested["seeds"]]
+    requested = {name: value for name, value in identity.requested.items() if name != "seeds"}
+    return [dataclasses.replace(identity, requested=requested | {"seed": seed}) for seed in identity.requested["seeds"]]
 
 
 def _other_source(row: Any, group: Group) -> list[str]:
@@ -78,7 +78,7 @@ def _identity(row: Any) -> Identity | None:
 
 
 def _differing(proof: Identity, group: Identity) -> list[str]:
-    """The fields in which a proof differs from a group; of a proof that met nothing, those that were asked."""
+    """The fields in which a proof differs from a group; of a proof without resolved settings, the requested fields."""
     return differing_fields([proof, group if proof.has_resolved_settings else Identity(group.requested, {})])
 
 

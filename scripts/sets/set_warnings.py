@@ -96,7 +96,7 @@ def cause(results: ResultSet, group: Group) -> str:
     if group.ok[["steal_pct", "other_cpu_pct"]].isna().all(axis=None):
         return "close other programs"  # an older suite, which did not look
     return (
-        "no steal, other program or lower clock was seen, which leaves neighbours on shared cores, caches and memory: "
+        "no steal, other program or lower clock was seen, which leaves co-tenants on shared cores, caches and memory: "
         "use a machine of its own"
     )
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, of the accounted steps of a group: its parts, exposed communication, bubbles.
+"""Where the time of a step goes, in the step breakdown of a group: its parts, exposed communication, pipeline bubbles.
 
     from scripts.sets.step_breakdown import describe_exposed, pipeline_bubbles, exposed_communication, step_parts
 
@@ -25,7 +25,7 @@ POOLING_LEVEL = (
 
 @dataclasses.dataclass(frozen=True)
 class StepMean:
-    """A mean over the accounted steps of some runs, and its 95 % interval, None where one run tells no spread."""
+    """A mean over the steps of some runs' breakdowns, and its 95 % interval, None where one run has no spread."""
 
     value: float
     low: float | None
@@ -49,10 +49,10 @@ class PipelineBubble:
 
 
 def step_parts(group: Group, steps: pandas.DataFrame, rank: int | None = None) -> pandas.DataFrame:
-    """The accounted steps of a strategy's ok runs: a row a step, `run_id`, and `<phase>_ms` for each of PHASES.
+    """The steps of the breakdown of a strategy's ok runs: a row a step, `run_id`, and `<phase>_ms` for each of PHASES.
 
-    rank: the one whose steps are wanted (default: the first that told any). Where the exchange could not be told from
-    forward and backward, exposed_comm_ms is empty.
+    rank: whose steps (default: the lowest that has a breakdown). exposed_comm_ms is empty where communication cannot be
+    separated from forward and backward.
     """
     names = [f"{phase}_ms" for phase in PHASES]
     mine = steps[steps.run_id.isin(group.ok.run_id)]
@@ -62,13 +62,13 @@ def step_parts(group: Group, steps: pandas.DataFrame, rank: int | None = None) -
 
 
 def ranks_with_breakdown(group: Group, steps: pandas.DataFrame) -> list[int]:
-    """The ranks whose steps a strategy's ok runs told apart."""
+    """The ranks that have a step breakdown in a strategy's ok runs."""
     mine = steps[steps.run_id.isin(group.ok.run_id) & steps.data_ms.notna()]
     return sorted({int(rank) for rank in mine["rank"]})
 
 
 def exposed_communication(group: Group, steps: pandas.DataFrame) -> StepMean | None:
-    """Exposed communication of the lowest rank, milliseconds a step; None where it could not be told."""
+    """Exposed communication of the lowest rank, milliseconds a step; None where it was not measured."""
     parts = step_parts(group, steps).dropna(subset=["exposed_comm_ms"])
     return mean_over_steps([each.exposed_comm_ms.to_numpy(float) for _, each in parts.groupby("run_id")])
 

@@ -53,8 +53,8 @@ def count_part(data: str, part: str) -> dict[str, int]:
     if not os.path.isdir(folder):
         what = "is a link that leads nowhere" if os.path.islink(folder) else "is not there"
         raise ValueError(f"{data!r}: {part}/ {what}; {EXPECTED_LAYOUT}")
-    with os.scandir(folder) as entries:
-        entries = list(entries)
+    with os.scandir(folder) as iterator:
+        entries = list(iterator)
     if not any(entry.is_dir() for entry in entries):
         num_loose = sum(entry.name.lower().endswith(IMG_EXTENSIONS) for entry in entries)
         loose = f", only {num_loose} loose images: sort them into one folder a class" if num_loose else ""

@@ -7,7 +7,8 @@ import io
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from PIL import Image
 from tqdm import tqdm
@@ -17,6 +18,8 @@ from benchmarks.common.data.listing import ImageListing
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 MAX_CHUNK_IMAGES, MAX_CHUNK_BYTES = (
     128,
     1 << 26,
@@ -71,12 +74,14 @@ def encode_chunks(listing: ImageListing, kind: str, num_done: int, began_ns: int
             yield chunk
 
 
-def map_in_order(pool: ThreadPoolExecutor, work: Callable, things: Iterable, ahead: int) -> Iterator:
-    """work(thing) of each, of which `ahead` are begun before they are asked for."""
-    waiting = collections.deque()
-    for thing in things:
-        waiting.append(pool.submit(work, thing))
-        if len(waiting) > ahead:
+def map_in_order(
+    pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], prefetch: int
+) -> Iterator[Result]:
+    """work(item) of each item in order. As many as `prefetch` are begun before their results are needed."""
+    waiting: collections.deque[Future[Result]] = collections.deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) > prefetch:
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
@@ -107,7 +112,7 @@ def _encode_content(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
         image = opened.convert("RGB")
     if kind != "full" and min(image.size) > SHORT_SIDE:
         scale = SHORT_SIDE / min(image.size)
-        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BILINEAR)
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
     shape = image.height, image.width
     if kind != "jpeg256":
         return image.tobytes(), shape

@@ -108,9 +108,11 @@ def uv_settings(python: Path) -> list[str] | None:
 def get_uv(python: Path) -> bool:
     """Whether uv is in the environment; pip brings it, in the newest lock's version and by its hashes."""
     lock = (ROOT / BUILDS[0].lock).read_text()
-    uv = re.search(r"^uv\b.*\n(    --hash=.*\n)*", lock, re.MULTILINE)[0]
+    requirement = re.search(r"^uv\b.*\n(    --hash=.*\n)*", lock, re.MULTILINE)
+    if requirement is None:
+        return False
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write(uv)
+        file.write(requirement[0])
         file.flush()
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         return not run([*pip, "--require-hashes", "-r", file.name], "pip fetches uv")

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, Literal, TextIO
+from typing import IO, Any, BinaryIO, Literal, TextIO
 
 import numpy
 import tyro
@@ -26,7 +26,7 @@ from tqdm import tqdm
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
-from benchmarks.common.data.mapped_arrays import ALIGNED, DamagedFile, checksum, file_header
+from benchmarks.common.data.mapped_arrays import ALIGNED, DamagedFile, Layout, checksum, file_header
 from benchmarks.common.data.packed import FILE_KIND, VERSION, PackedSource, note_checked, pack_path
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
@@ -214,7 +214,7 @@ def journal_line(chunk: chunks.Chunk) -> str:
 
 def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
     """What a stopped run of the same plan has written, without its bytes; nothing of another plan."""
-    found = []
+    found: list[chunks.Chunk] = []
     with contextlib.suppress(OSError, ValueError):  # the last note may have been cut off
         lines = journal.read_text(encoding="utf-8").split("\n")
         if lines[0] != plan:
@@ -236,7 +236,7 @@ def write_tables(
         "checksums": numpy.concatenate([chunk.checksums for chunk in done]).astype("<u4"),
     }
     padding = -int(sizes.sum()) % ALIGNED
-    layout = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
+    layout: Layout = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
     layout |= {name: (table.dtype, table.shape) for name, table in tables.items()}
     metadata["checksum"] = checksum(metadata, tables)
     file.write(bytes(padding))
@@ -248,7 +248,8 @@ def write_tables(
     flush(file)
 
 
-def flush(file) -> None:
+def flush(file: IO[Any]) -> None:
+    """Wait until what was written is on the disk."""
     file.flush()
     os.fsync(file.fileno())
 

@@ -24,7 +24,6 @@ from benchmarks.common.data.batch_readers import Batch, HostLoader, prefetch_to_
 from benchmarks.common.data.decode import GPU_DECODER
 from benchmarks.common.data.loaders import MEAN, STD, GlobalBatchSampler, Loader, open_datasets
 from benchmarks.common.dist.devices import RankContext
-from benchmarks.common.train import phase_recorder
 
 DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4
 COPY, NORMALISE = torch.ops.aten._to_copy.default, torch.ops.aten.addcmul.out
@@ -114,14 +113,13 @@ def step_through(monkeypatch, prefetch: int, layout: str = "contiguous"):
         loader = Loader(None, GlobalBatchSampler(16, 4, NUM_BATCHES), config, DEVICE, ["a class"])
         streams.log.clear()
         loader.host_batches = prefetch_to_gpu(on_host(), DEVICE, prefetch)
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
-        with phase_recorder._marked(marks, lambda: len(streams.log), loader, optimizer, waits=False):
-            for number, (images, target) in enumerate(loader):
-                streams.note("step", target)
-                assert images.device == target.device == DEVICE and images.shape == (number + 1, 3, 8, 8)
-                assert images.dtype == torch.float32
-                wanted = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-                assert images.is_contiguous(memory_format=wanted)
+        loaded = loader.with_marks(lambda phase: marks.append((phase, len(streams.log))))
+        for number, (images, target) in enumerate(loaded):
+            streams.note("step", target)
+            assert images.device == target.device == DEVICE and images.shape == (number + 1, 3, 8, 8)
+            assert images.dtype == torch.float32
+            wanted = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+            assert images.is_contiguous(memory_format=wanted)
     assert number == NUM_BATCHES - 1
     return streams, marks
 

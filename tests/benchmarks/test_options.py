@@ -18,14 +18,15 @@ from support import CPU, ROOT, environment, run_strategy
 from torch._dynamo.utils import counters
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import Shape, requested_settings, settings_hash, shape_in
+from benchmarks.common.config.settings import requested_settings, settings_hash
 from benchmarks.common.dist.devices import RankContext, ddp_options
+from benchmarks.common.dist.layout import Layout, resolve_layout
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system import compiling
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.train import exit_codes
-from benchmarks.common.train.clock import first_timed
+from benchmarks.common.train.clock import time_first_step
 from benchmarks.common.train.record import Record
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
@@ -61,7 +62,7 @@ def test_options_arrive_where_they_act():
 @pytest.mark.parametrize("option", ["compile", "fused"])
 def test_what_rounds_otherwise_is_not_expected_to_the_last_bit(option):
     """Protects the proof from calling fused kernels wrong, and plain ones right within a tolerance only."""
-    assert shape_in(SMALL, Shape()).exact and not shape_in(with_options(**{option: True}), Shape()).exact
+    assert resolve_layout(SMALL, Layout()).exact and not resolve_layout(with_options(**{option: True}), Layout()).exact
 
 
 def test_cuda_graphs_are_refused_where_there_are_none():
@@ -116,7 +117,7 @@ def test_a_strategy_refuses_an_option_that_would_do_nothing(name, field, monkeyp
 def test_the_first_step_is_the_one_that_compiles():
     """Protects compile_s: the first call's seconds, and no later one's."""
     columns, calls = {}, []
-    step = first_timed(lambda images, target: calls.append((images, target)), CPU, columns)
+    step = time_first_step(lambda images, target: calls.append((images, target)), CPU, columns)
     step(1, 2)
     first = columns["compile_s"]
     step(3, 4)

@@ -3,7 +3,6 @@
 .venv/bin/python -m pytest tests/benchmarks/test_strategies.py
 """
 
-import dataclasses
 import json
 import math
 import socket
@@ -16,9 +15,9 @@ from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, ROOT, RUNNABLE, STRATE
 
 from benchmarks import ddp_spawn
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
+from benchmarks.common.dist.layout import STORED_FIELDS, Layout, stored_fields
 from benchmarks.common.store.results import read_table
-from scripts.runner.memory_check import split_function
+from scripts.runner.memory_check import layout_function
 
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
 # Not taken from the scripts, whose rows are compared with it. Those that are not here compute what plain data
@@ -59,11 +58,13 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     assert row["world_size"] == (1 if name in ONE_PROCESS else 2) and row["threads_per_rank"] == 1
     assert row["parallel"] == ("" if name == "single" else "no" if name in ONE_PROCESS else "yes")
     told = json.loads((results / "logs" / row["run_id"] / "summary.json").read_text())
-    shape = {field.name: told["met"][field.name] for field in dataclasses.fields(Shape)}
-    assert shape == dataclasses.asdict(Shape(**SHAPES[name]))
-    split = split_function(name)(load_config(["--config", str(tiny_config)]), shape["num_shards"] * shape["num_stages"])
+    shape = {name: told["met"][name] for name in STORED_FIELDS}
+    assert shape == stored_fields(Layout(**SHAPES[name]))
+    layout = layout_function(name)(
+        load_config(["--config", str(tiny_config)]), shape["num_shards"] * shape["num_stages"]
+    )
     for field in ("num_shards", "num_stages", "num_microbatches"):  # or the memory forecast is of another strategy
-        assert getattr(split, field) == shape[field]
+        assert getattr(layout, field) == shape[field]
     assert told["met"]["precision"] == row["precision"] == ("bf16" if name == "ddp_amp" else "fp32")
     assert (results / row["log_path"]).read_text().startswith("$ ")
 
@@ -119,7 +120,7 @@ def test_what_a_spawned_rank_tells_lies_where_only_the_user_writes(monkeypatch, 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", found)
     with pytest.raises(InterruptedError, match="True 700"):
-        ddp_spawn.main(Config())
+        ddp_spawn.spawn_ranks(Config())
     assert tempfile.tempdir == str(tmp_path) and not [*tmp_path.iterdir()]
 
 

@@ -300,7 +300,7 @@ WARNED = {
     "unsteady": {"noise": 0.3},
     "other programs took 5 % of its cores' time or more in 3 of 3 runs": {"other_cpu_pct": 20},
     "5 % of its cores' time to other guests": {"noise": 0.3, "other_cpu_pct": 0, "steal_pct": 5},
-    "neighbours on shared cores": {"noise": 0.3, "other_cpu_pct": 0.5, "steal_pct": 0},
+    "co-tenants on shared cores": {"noise": 0.3, "other_cpu_pct": 0.5, "steal_pct": 0},
     "other processes were on its GPUs in 3 of 3 runs": {"other_gpu_processes": 1},
     "oversubscribed": {"oversubscribed": True},
     "busy before the first run": {"load_average": 1.9},

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import Shape
+from benchmarks.common.dist.layout import Layout
 from scripts.proof.comparison import continue_reference, is_blurred, step_by_step, verdict
 from scripts.proof.differences import GROSS_DIFFERENCE, MEDIAN_FACTOR, Finding, Interval, compare
 from scripts.proof.reference import MOMENTUM, average_in_order
@@ -26,7 +26,7 @@ def before(request, tiny_data) -> tuple[Training, SavedState]:
     """A training, and the state of its run after a step, from which the next is compared."""
     config = Config(data=str(tiny_data), arch="resnet18", image_size=48, global_batch=24, steps=3, epochs=2)
     config = dataclasses.replace(config, decoder="pillow")
-    training = Training(config, Shape(3, compression=request.param), "fp32", "cpu")
+    training = Training(config, Layout(3, compression=request.param), "fp32", "cpu")
     return training, SavedState(1, continue_reference(training, initial_state(training), 1, backwards))
 
 

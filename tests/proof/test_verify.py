@@ -23,9 +23,10 @@ from hard_images import write_hard
 from support import ROOT, environment, run_strategy
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import NOT_COMPARED, Shape, compared_fields
+from benchmarks.common.config.settings import NOT_COMPARED, compared_fields
 from benchmarks.common.data.decode import AUTO_DECODERS, import_problem
 from benchmarks.common.dist.devices import set_kernels
+from benchmarks.common.dist.layout import Layout, stored_fields
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
@@ -60,7 +61,7 @@ EARLY_HOOK = """
     model.register_comm_hook(None, early)
 """
 STAGES, REFERENCE = "benchmarks/common/model/stages.py", "scripts/proof/reference.py"
-CROPS, CHECKPOINT = "benchmarks/common/data/crops.py", "benchmarks/common/train/checkpoint.py"
+CROPS, STRATEGY = "benchmarks/common/data/crops.py", "benchmarks/common/train/strategy.py"
 LOCAL = "benchmarks/local_sgd.py"
 ENGINE, MODEL = "benchmarks/common/train/engine.py", "benchmarks/common/model/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
@@ -70,28 +71,28 @@ FAULTS = {
     "all ranks on one shard": (
         "ddp",
         "benchmarks/common/data/loaders.py",
-        "shard = worker.rank if shard is None else shard",
-        "shard = 0",
+        "of_rank = Shard(context.rank, context.world_size)",
+        "of_rank = Shard(0, context.world_size)",
     ),
     "no set_epoch": ("ddp", "benchmarks/common/train/engine.py", "self.train.set_epoch(epoch, first_step)", "pass"),
     "step before the reduction": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + EARLY_HOOK),
     "hidden step of broadcast_optimizer_state": (
         "horovod_ddp",
         "benchmarks/horovod_ddp.py",
-        "    def step(images, target):",
-        "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n    def step(images, target):",
+        "    def step(images: torch.Tensor",
+        "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n    def step(images: torch.Tensor",
     ),
     "no splits": ("model_parallel", STAGES, "images.split(self.split_size or len(images))", "[images]"),
     "a reference without splits": (
         "model_parallel",
         REFERENCE,
-        "part_pixels.split(shape.split_size or len(part_pixels))",
+        "part_pixels.split(layout.split_size or len(part_pixels))",
         "[part_pixels]",
     ),
     "no compression": (
         "horovod_ddp",
         "benchmarks/horovod_ddp.py",
-        'hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none',
+        "getattr(hvd.Compression, config.compression)",
         "hvd.Compression.none",
     ),
     "momentum averaged too": (
@@ -99,7 +100,7 @@ FAULTS = {
         LOCAL,
         "            average_into(net)\n",
         "            average_into(net)\n            for each in optimizer.state.values():\n"
-        "                all_reduce_sum(each['momentum_buffer']).div_(worker.world_size)\n",
+        "                all_reduce_sum(each['momentum_buffer']).div_(context.world_size)\n",
     ),
     "the average one step late": (
         "local_sgd",
@@ -107,15 +108,15 @@ FAULTS = {
         'if done["steps"] % config.local_period == 0:',
         'if done["steps"] > 1 and done["steps"] % config.local_period == 1:',
     ),
-    "a reference without a period": ("local_sgd", REFERENCE, "(at + 1) % shape.period == 0", "True"),
+    "a reference without a period": ("local_sgd", REFERENCE, "(at + 1) % layout.period == 0", "True"),
 }
 # What two ranks would show to the last bit, and three, or fp16, must show beside rounding: text in a file, and another.
-OPTIMIZER = "    return torch.optim.SGD(model.parameters(), "
+OPTIMIZER = "    return torch.optim.SGD(\n        model.parameters(),\n"
 HOOKED = "    for parameter in model.parameters():\n        parameter.register_hook(lambda g: {})\n" + OPTIMIZER
 OF_RANK_0 = "g * 3.0 * (__import__('os').environ.get('HOROVOD_RANK', __import__('os').environ.get('RANK')) == '0')"
 ADVANCE = "self.advance(batches, learning_rate(config, epoch + n / num_steps))"
 MISTAKES = {
-    "no weight decay": (MODEL, "weight_decay=config.weight_decay)", "weight_decay=0.0)"),
+    "no weight decay": (MODEL, "weight_decay=config.weight_decay,", "weight_decay=0.0,"),
     "no last step": (ENGINE, ADVANCE, f"(epoch, n) == (config.epochs - 1, num_steps - 1) or {ADVANCE}"),
     "one layer out of the optimizer": (
         MODEL,
@@ -136,12 +137,12 @@ MISTAKES = {
 ELSEWHERE = {
     "flips where there should be none": (
         CROPS,
-        "flip=numbers[2 * TRIES + 2] < 0.5",
-        "flip=numbers[2 * TRIES + 2] > 0.5",
+        "flip=numbers[2 * CROP_TRIES + 2] < 0.5",
+        "flip=numbers[2 * CROP_TRIES + 2] > 0.5",
     ),
     "evaluation as in training": (ENGINE, "        self.model.eval()\n", ""),
     "evaluation of flipped images": (ENGINE, "output = self.predict(images)", "output = self.predict(images.flip(3))"),
-    "resumed without momentum": (CHECKPOINT, '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
+    "resumed without momentum": (STRATEGY, '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
 }
 SAID = {
     "flips where there should be none": "not the reference's update",
@@ -343,7 +344,7 @@ def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_conf
     """Protects the proofs after it. The reference has on one GPU what model_parallel has on two."""
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", NUM_GPUS=0, CONFIG=tiny_config, DATA=tiny_data, NPROC=1)
     (run,) = cases.cases_of_variables(dataclasses.replace(run_plan.read_variables(), strategies="model_parallel"), 4)
-    shape = dataclasses.asdict(Shape(num_stages=2))
+    shape = stored_fields(Layout(num_stages=2))
     met = {"world_size": 1, "backend": "none", "precision": "fp32", "device": "cpu", "decoder": "pillow"} | shape
     finished_run = SimpleNamespace(
         run_id="x", results=tmp_path, settings=lambda: {"met": met | {"threads_per_rank": 1}}
@@ -443,7 +444,7 @@ def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, mo
     assert (plain.cudnn_benchmark, plain.cudnn_deterministic) == (config.cudnn_benchmark, config.cudnn_deterministic)
     monkeypatch.setenv("NUM_GPUS", "1")
     seen = []
-    for use in (set_kernels, lambda proof: train_reference(proof, Shape(), "bf16", CPU, steps=range(0))):
+    for use in (set_kernels, lambda proof: train_reference(proof, Layout(), "bf16", CPU, steps=range(0))):
         cudnn.benchmark, cudnn.deterministic = True, False
         use(cases.proof_config(config, 4, exact=False))
         seen.append((cudnn.benchmark, cudnn.deterministic))
@@ -492,7 +493,7 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     )
 
     def train(*shape, **options):
-        return train_reference(config, Shape(*shape, **options), "fp32", CPU)
+        return train_reference(config, Layout(*shape, **options), "fp32", CPU)
 
     one, two, parts = train(), train(2), train(1, 2, 2)
     assert largest_difference(one, two)[0] > 0.01 and largest_difference(one, parts)[0] > 0.01
@@ -503,13 +504,13 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     assert largest_difference(train(split_size=4), parts)[0] < 1e-4
     assert train(split_size=3)["bn1.num_batches_tracked"] == 6
     assert largest_difference(train(2, compression="fp16"), two)[0] > 0
-    frozen = train_reference(dataclasses.replace(config, lr=0.0), Shape(), "fp32", CPU)
+    frozen = train_reference(dataclasses.replace(config, lr=0.0), Layout(), "fp32", CPU)
     assert largest_difference({"w": frozen["fc.weight"]}, {"w": one["fc.weight"]})[0] > 0
 
 
 def test_what_rounding_can_hide_is_not_proved():
     """Protects the third verdict: neither a proof, nor a false alarm, and both sizes are said."""
-    training = Training(Config(), Shape(), "bf16", "cuda")
+    training = Training(Config(), Layout(), "bf16", "cuda")
     clear, wrong = Finding(1e-6, 2e-6, 1e-6, "fc.bias"), Finding(5e-2, 2e-6, 1e-6, "fc.bias")
     blurred, both = Finding(6e-4, 1e-3, 5e-4, "fc.bias"), Finding(5e-2, 1e-3, 5e-4, "fc.bias")
     found = [verdict(training, [clear, other], "") for other in (clear, wrong, blurred, both)]
@@ -524,7 +525,7 @@ def test_other_kernels_rounding_is_measured_where_it_may_differ(tiny_data):
     config = Config(
         data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8, steps=2, epochs=2, decoder="pillow"
     )
-    here = Training(config, Shape(), "fp32", "cpu")
+    here = Training(config, Layout(), "fp32", "cpu")
     start = initial_state(here)
     rounded = SavedState(0, perturb(start.state, 2.0**-21))
     moved = continue_reference(here, rounded, 1, average_in_order)
@@ -537,7 +538,7 @@ def test_other_kernels_rounding_is_measured_where_it_may_differ(tiny_data):
         findings = step_by_step(dataclasses.replace(here, device=device), [start, SavedState(1, run)])
         found[device] = verdict(here, findings, "")["verdict"]
     assert found == {"cpu": "failed", "cpu:0": "ok"}
-    compiled = dataclasses.replace(here, shape=Shape(exact=False))  # on a CPU, too
+    compiled = dataclasses.replace(here, layout=Layout(exact=False))  # on a CPU, too
     assert verdict(here, step_by_step(compiled, [start, SavedState(1, run)]), "")["verdict"] == "ok"
     scaled = {name: tensor * 1.03 if name.startswith(MOMENTUM) else tensor for name, tensor in run.items()}
     findings = step_by_step(dataclasses.replace(here, device="cpu:0"), [start, SavedState(1, scaled)])
@@ -564,7 +565,7 @@ def test_a_run_agrees_with_one_of_the_outcomes_that_rounding_makes():
 
     def verdict_of(run: dict[str, torch.Tensor], *flipped: bool) -> str:
         findings = compare_with_nearest(Interval(SavedState(0, {}), 1), run, [exact, *map(state, flipped)])
-        return verdict(Training(Config(), Shape(), "fp32", "cuda"), findings, "")["verdict"]
+        return verdict(Training(Config(), Layout(), "fp32", "cuda"), findings, "")["verdict"]
 
     assert verdict_of(state(False), False) == verdict_of(state(True), True, False) == "ok"
     assert verdict_of(state(True), True, True) == verdict_of(state(False), True, True, False) == "ok"
@@ -584,7 +585,7 @@ def test_a_value_that_flips_in_one_step_is_no_mistake_and_what_is_in_every_step_
         each = [[Finding(size, 1e-5, 1e-6, f"step {number}")] for number, size in enumerate(differences)]
         each[-1][0] = dataclasses.replace(each[-1][0], rounding=last, tolerance=max(1e-5, 1.5 * last))
         findings = [finding for of_step in tolerate_flips(each) for finding in of_step]
-        return verdict(Training(Config(), Shape(), "fp32", "cuda"), findings, "")
+        return verdict(Training(Config(), Layout(), "fp32", "cuda"), findings, "")
 
     assert steps(5e-6, 5e-6, 5e-6, 1.4e-2)["verdict"] == "ok"
     assert "but step 3 is off by 1.4e-02" in steps(5e-6, 5e-6, 5e-6, 1.4e-2)["reason"]
@@ -618,8 +619,8 @@ def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
         workers=0,
         decoder="pillow",
     )
-    whole, first = (train_reference(config, Shape(3), "fp32", CPU, steps=range(last)) for last in (3, 2))
-    third = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3))
+    whole, first = (train_reference(config, Layout(3), "fp32", CPU, steps=range(last)) for last in (3, 2))
+    third = train_reference(config, Layout(3), "fp32", CPU, start=first, steps=range(2, 3))
     assert largest_difference(third, whole)[0] == 0
-    again = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3), average=average_in_float64)
+    again = train_reference(config, Layout(3), "fp32", CPU, start=first, steps=range(2, 3), average=average_in_float64)
     assert 0 < largest_difference(again, whole)[0] < 1e-4

@@ -24,6 +24,7 @@ def checkout(tmp_path):
     for name in (
         "benchmarks/common/system/errors.py",
         "benchmarks/common/system/files.py",
+        "benchmarks/common/system/repository.py",
         "scripts/runner/clean.py",
         "Makefile",
     ):

@@ -182,16 +182,6 @@ def test_slurm_asks_for_the_tasks_it_was_told(command):
     assert inside[0] == "srun"
 
 
-@pytest.mark.parametrize("value", ["abc", "0", "2.5", "-1"])
-def test_a_number_of_ranks_that_is_none_is_refused(recorder, tmp_path, value):
-    """Protects the reader of the message from bash's arithmetic errors."""
-    env = environment(**recorder.variables, RESULTS=tmp_path / "a set", NPROC=value, THREADS_PER_RANK=None)
-    env["PASSED_ON"] = OURS
-    done = subprocess.run([ROOT / "launchers/all.sh"], env=env, capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    assert f"NPROC is {value!r}, but must be a number of ranks, 1 or more" in done.stderr
-
-
 def test_without_an_interpreter_the_message_says_make_setup(tmp_path):
     """Protects the first command of a stranger."""
     env = environment(PYTHON=tmp_path / "nowhere", RESULTS=tmp_path / "a set")
@@ -259,21 +249,6 @@ def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(s
     assert suite.run(REPEATS=3, RETRY="failed").returncode == 0  # and now nothing has
     assert len(suite.rows()) == 8
     assert (read_table(suite.results, "runs").status == WARM_UP).sum() == 3  # not where nothing was left
-
-
-def test_a_strategy_that_is_named_twice_runs_once(suite):
-    """Protects STRATEGIES="b a b" from two rows of a round."""
-    assert suite.run(REPEATS=1, STRATEGIES="ddp single ddp").returncode == 0
-    assert sorted(suite.rows()) == [(1, "ddp", "ok"), (1, "single", "ok")]
-
-
-def test_other_flags_are_other_runs(suite):
-    """Protects `make bench-ddp RESULTS=x ARGS=...`: what is missing there is not what ran with other flags."""
-    assert suite.run(REPEATS=1, STRATEGIES="ddp").returncode == 0
-    assert suite.run(REPEATS=1, STRATEGIES="ddp", ARGS="--lr 0.2").returncode == 0
-    assert suite.run(REPEATS=1, STRATEGIES="ddp", ARGS="--lr  0.2").returncode == 0
-    runs = read_table(suite.results, "runs")
-    assert list(runs[runs["repeat"] > 0]["options"]) == ["", "--lr 0.2"]
 
 
 def test_results_latest_is_the_set_and_not_a_link_to_itself(suite):

@@ -117,8 +117,8 @@ def test_nproc_is_the_gpus_of_one_process(see, recorder, monkeypatch, tmp_path, 
     recorder.variables["CUDA_VISIBLE_DEVICES"] = "1,0"
     call = launched(recorder, run_plan.make_run(given, name, 1, config), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "1"
-    split = importlib.import_module(f"benchmarks.{name}").split(config, 1)
-    assert split.num_shards == split.num_stages == 1
+    layout = importlib.import_module(f"benchmarks.{name}").layout(config, 1)
+    assert layout.num_devices == 1
 
 
 @pytest.mark.parametrize("num_gpus", SIZES)
@@ -130,12 +130,12 @@ def test_the_ranks_divide_the_gpus_and_the_row_says_whether_there_was_something_
     see(num_gpus)
     ranks, seen = num_ranks(name, num_gpus), []
 
-    def look(config, worker, *, devices=(), columns=None, **parts):
-        seen.append((worker, list(devices) or [worker.device], columns or {}))
+    def look(strategy):
+        seen.append((strategy.context, list(strategy.devices) or [strategy.context.device], strategy.columns))
 
     for rank in sorted({0, ranks - 1}):
         with pytest.MonkeyPatch.context() as patch:
-            train_on_nothing(patch, name, SMALL, rank, ranks, fit=look)
+            train_on_nothing(patch, name, SMALL, rank, ranks, drive=look)
     (worker, first, columns), (_, last, _) = seen[0], seen[-1]
     each = DRIVES.get(name, GPUS_OF_A_RANK.get(name, 1))
     expected = [torch.device("cuda", index) for index in range(num_gpus)]
@@ -153,7 +153,7 @@ def test_where_gpus_are_hidden_no_row_says_nccl(see, monkeypatch, name):
     """Protects `backend`: what ranks on CPUs talk through, whatever their libraries were built for."""
     see(0)
     backends = []
-    train_on_nothing(monkeypatch, name, SMALL, 1, fit=lambda config, worker, **parts: backends.append(worker.backend))
+    train_on_nothing(monkeypatch, name, SMALL, 1, drive=lambda strategy: backends.append(strategy.context.backend))
     assert backends == [OVER.get(name, "none" if name in ONE_PROCESS else "gloo")]
 
 
@@ -192,7 +192,7 @@ def test_no_rank_starts_on_gpus_that_cannot_be_used(see, monkeypatch, name):
     """Protects the same where a script is started by hand: it gives the one reason, before it meets other ranks."""
     see(8, usable=False)
     with pytest.raises(UserError, match=NOT_USABLE):
-        train_on_nothing(monkeypatch, name, SMALL, fit=lambda *_, **__: pytest.fail("it trained"))
+        train_on_nothing(monkeypatch, name, SMALL, drive=lambda strategy: pytest.fail("it trained"))
 
 
 @pytest.mark.parametrize("launcher", ["ddp", "all"])

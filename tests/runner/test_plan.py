@@ -20,7 +20,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan, source_version, worktrees
-from scripts.runner.preflight import CORE_STRATEGIES, all_strategies
+from scripts.runner.preflight import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.setup import pack
 from scripts.studies.scaling import plan as scaling_plan
 from scripts.studies.sweep import plan as sweep_plan
@@ -221,6 +221,7 @@ def test_a_set_that_does_not_say_what_its_runs_were_asked(given, tmp_path, capsy
 
 def test_bench_all_runs_the_core_and_all_of_them_where_that_is_said(given):
     """Protects the time of a first run: what came later than the first eleven strategies is asked for."""
+    assert parse_strategies("ddp single ddp") == ["ddp", "single"]  # named twice, it runs once
     by_default = {run.strategy for run in run_plan.plan_strategies(given(STRATEGIES="", REPEATS=1))}
     assert by_default == set(CORE_STRATEGIES) < set(all_strategies())
     named = [run.strategy for run in run_plan.plan_strategies(given(STRATEGIES="all", REPEATS=1))]
@@ -301,6 +302,8 @@ BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663
         ({"NNODES": 2, "NODE_RANK": "abc"}, "NODE_RANK is 'abc'"),
         ({"NNODES": 2, "NODE_RANK": 2}, "NODE_RANK is 2, but must be less than NNODES, which is 2"),
         ({"NODE_RANK": 1}, "NODE_RANK is 1, but must be less than NNODES, which is 1"),
+        *(({"NPROC": value}, f"NPROC is '{value}', but must be a number of ranks") for value in ("abc", "0", "-1")),
+        ({"NPROC": "2.5"}, r"NPROC is '2\.5', but must be a number of ranks, 1 or more"),
         ({"NPROC": "9" * 5000}, "NPROC is '9999.*, but must be a number of ranks"),
         ({"CPUS_PER_TASK": "x"}, "CPUS_PER_TASK is 'x'"),
         ({"TIMEOUT": "1e400"}, "TIMEOUT is '1e400', but must be seconds"),

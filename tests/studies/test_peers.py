@@ -76,7 +76,7 @@ def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
     """Protects ratios on GPUs: torch's default lets cuDNN use TF32, which is faster, and the suite's fp32 does not."""
     seen = {}
 
-    def steps_of(module, config):
+    def steps_of(module, config, rank_info):
         seen.update(tf32=torch.backends.cudnn.allow_tf32, benchmark=torch.backends.cudnn.benchmark)
         raise InterruptedError
 
@@ -84,7 +84,7 @@ def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
         monkeypatch.setattr(torch.backends.cudnn, name, value)
     torch.backends.cuda.matmul.allow_tf32 = True  # the suite puts it back
     monkeypatch.setattr(peer_rank, "steps_of", steps_of)
-    for variable, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():
+    for variable, value in {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(variable, value)
     with pytest.raises(InterruptedError):
         peer_rank.rank("bare_ddp", ["--config", str(tiny_config), "--precision", "fp32"])

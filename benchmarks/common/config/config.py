@@ -37,6 +37,9 @@ class Range:
     maximum: float = 10**12
 
 
+Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """What is trained, on which images, and how it is timed. All strategies have the same fields.
@@ -71,7 +74,7 @@ class Config:
     """Pixels along each side of a training image."""
     norm: Literal["batch", "group", "sync"] = "batch"
     """BatchNorm, GroupNorm of 32 groups, or SyncBatchNorm (GPUs only)."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "fp32"
+    precision: Precision = "fp32"
     """Arithmetic of convolutions and products; weights stay float32. auto: bf16 on GPUs that have it (compute
     capability 8), fp16 on others where the script scales gradients, else fp32."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"

@@ -41,39 +41,6 @@ NOT_COMPARED = {
 SOURCE_FIELDS = ("commit", "local_changes")
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """What of a strategy changes the arithmetic of its update; the proof's reference does the same.
-
-    num_shards: equal parts of a global batch whose gradients are averaged; BatchNorm sees one at a time.
-    num_stages: consecutive parts of the model that different devices or ranks hold.
-    num_microbatches: parts of a shard that pass one after the other; BatchNorm sees one at a time.
-    split_size: images of such a part, the last may have fewer, and one loss is of all of them; 0: equal parts, each
-        with a loss of its own.
-    compression: what gradients travel as.
-    period: steps between two averages of the weights; 0: gradients are averaged instead.
-    group: with a period, shards next to each other whose gradients are averaged at every step all the same.
-    exact: whether the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
-    """
-
-    num_shards: int = 1
-    num_stages: int = 1
-    num_microbatches: int = 1
-    split_size: int = 0
-    compression: str = "none"
-    period: int = 0
-    group: int = 1
-    exact: bool = True
-
-
-def shape_in(config: Config, shape: Shape) -> Shape:
-    """A strategy's Shape with what options of every strategy change of it."""
-    if config.norm == "sync":  # statistics, and so gradients, are of the whole batch
-        shape = dataclasses.replace(shape, num_shards=1)
-    # kernels that do several operations at once round once where others round twice
-    return dataclasses.replace(shape, exact=shape.exact and not (config.compile or config.fused))
-
-
 def requested_settings(config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank: int, data: str) -> Half:
     """The requested half. data: the fingerprint of the images, empty for synthetic ones."""
     launch = {"strategy": strategy, "ranks": ranks, "nodes": nodes, "threads_per_rank": threads_per_rank}

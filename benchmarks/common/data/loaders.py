@@ -10,8 +10,9 @@ import dataclasses
 import errno
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -28,13 +29,38 @@ from benchmarks.common.data.image_dataset import (
     packed_pixels_decoder,
 )
 from benchmarks.common.data.mapped_arrays import TRUNCATED_FILE_HELP
-from benchmarks.common.dist.devices import RankContext, Reduce
+from benchmarks.common.dist.devices import AllReduce, RankContext
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set, as torchvision documents
 IMAGENET_CLASSES = 1000
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+Mark = Callable[[str], None]
+"""Called at the end of a phase, with its name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """Part `index`, from 0 on, of the `num_shards` equal parts of every global batch."""
+
+    index: int = 0
+    num_shards: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """Which images one rank reads, in training and in validation.
+
+    reads_train_images: False on a rank that gets activations from another: it has targets to receive into, and reads
+    nothing. num_devices: how many the rank feeds; it gets the loader workers that as many ranks would have.
+    """
+
+    train: Shard = dataclasses.field(default_factory=Shard)
+    val: Shard = dataclasses.field(default_factory=Shard)
+    reads_train_images: bool = True
+    num_devices: int = 1
 
 
 class GlobalBatchSampler:
@@ -87,8 +113,7 @@ class GlobalBatchSampler:
 class Loader:
     """Batches on the device: float32 NCHW images, normalised, and int64 targets.
 
-    `fetch` and `to_device` are looked up at every batch, so that the account of a step can time them from
-    outside. resolved: for the settings of the run, the value of each `auto` of the configuration.
+    resolved: for the settings of the run, the value of each `auto` of the configuration.
     """
 
     def __init__(
@@ -154,14 +179,33 @@ class Loader:
         return torch.addcmul(self.shift, images, self.scale, out=floats)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return self.with_marks(lambda phase: None)
+
+    def with_marks(self, mark: Mark) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The batches of an epoch. mark: called at the end of the phases "data" and "copy", and of "other" before."""
         with _explain_worker_failures():
             host_batches = iter(self.host_batches)
-        while (batch := self.fetch(host_batches)) is not None:
+        while True:
+            mark("other")
+            batch = self.fetch(host_batches)
+            mark("data")
+            if batch is None:
+                return
             if len(batch.target):
-                yield self.to_device(batch)
+                mark("other")
+                on_device = self.to_device(batch)
+                mark("copy")
+                yield on_device
 
 
-def count_bad_files(loaders: list[Loader], device: torch.device, all_reduce: Reduce) -> dict[str, int]:
+class Loaders(NamedTuple):
+    """The loaders of one rank."""
+
+    train: Loader
+    val: Loader
+
+
+def count_bad_files(loaders: Sequence[Loader], device: torch.device, all_reduce: AllReduce) -> dict[str, int]:
     """Columns of a run's row, over all ranks: unreadable images, and images that Pillow had to decode."""
     counts = [[loader.num_bad_files, loader.num_by_pillow] for loader in loaders]
     total = all_reduce(torch.tensor(counts, dtype=torch.float64, device=device).sum(dim=0)).tolist()
@@ -203,55 +247,71 @@ class SyntheticBatches:
         return itertools.repeat(self.batch, len(self.batches))
 
 
-def build_loaders(
-    config: Config, context: RankContext, shard: int | None = None, num_shards: int | None = None, num_devices: int = 1
-) -> tuple[Loader, Loader]:
+def build_loaders(config: Config, context: RankContext, sharding: Sharding | None = None) -> Loaders:
     """The training and the validation Loader of one rank.
 
-    num_devices: how many it feeds; it gets the loader workers that as many ranks would have.
-    shard, num_shards: which part of each global batch to read (default: rank of world_size); ranks that hold
-    parts of one model share a shard. Raises UserError where the batch does not divide or the data are unfit.
+    sharding: default: a shard for each rank of the world. Ranks that hold parts of one model share a shard.
+    Raises UserError where the batch does not divide or the data are unfit.
     """
-    shard = context.rank if shard is None else shard
-    num_shards = context.world_size if num_shards is None else num_shards
+    if sharding is None:
+        of_rank = Shard(context.rank, context.world_size)
+        sharding = Sharding(of_rank, of_rank)
+    num_shards = sharding.train.num_shards
     if config.global_batch % num_shards:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_shards} ranks; change one of them")
     if config.loader == "synthetic":
-        return _synthetic_loaders(config, context, shard, num_shards)
+        return _synthetic_loaders(config, context, sharding)
     num_workers = machine.resolve_num_workers(config.workers, context.device.type == "cuda")
     decoder = decode.resolve_decoder(config)
     resolved: dict[str, str | int] = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
     resolved |= {"workers": num_workers} if config.workers == "auto" else {}
-    config = dataclasses.replace(config, workers=num_workers * num_devices)
+    config = dataclasses.replace(config, workers=num_workers * sharding.num_devices)
     train_set, val_set = open_datasets(config)
-    train_batches, val_batches = _samplers(config, len(train_set), len(val_set), shard, num_shards)
-    train, val = (
-        Loader(HostLoader(config, context, images, batches), batches, config, context.device, train_set.classes)
-        for images, batches in ((train_set, train_batches), (val_set, val_batches))
-    )
+    train_batches, val_batches = _samplers(config, len(train_set), len(val_set), sharding)
+    train_host: Iterable[Batch]
+    if sharding.reads_train_images:
+        train_host = HostLoader(config, context, train_set, train_batches)
+    else:
+        train_host = _unread_batches(train_batches)
+    train = Loader(train_host, train_batches, config, context.device, train_set.classes)
+    val_host = HostLoader(config, context, val_set, val_batches)
+    val = Loader(val_host, val_batches, config, context.device, train_set.classes)
     train.resolved = resolved
-    return train, val
+    return Loaders(train, val)
 
 
 def _samplers(
-    config: Config, num_train: int, num_val: int, shard: int, num_shards: int
+    config: Config, num_train: int, num_val: int, sharding: Sharding
 ) -> tuple[GlobalBatchSampler, GlobalBatchSampler]:
     """The batches of training and of validation, for data sets of these numbers of images."""
     global_batch, seed = config.global_batch, config.seed
+    of_train, of_val = sharding.train, sharding.val
     train_steps = config.steps or max(1, num_train // global_batch)
     val_steps = -(-num_val // global_batch)
-    train = GlobalBatchSampler(num_train, global_batch, train_steps, shard, num_shards, seed=seed)
-    val = GlobalBatchSampler(num_val, global_batch, val_steps, shard, num_shards, shuffle=False, seed=seed)
+    train = GlobalBatchSampler(num_train, global_batch, train_steps, of_train.index, of_train.num_shards, seed=seed)
+    val = GlobalBatchSampler(
+        num_val, global_batch, val_steps, of_val.index, of_val.num_shards, shuffle=False, seed=seed
+    )
     return train, val
 
 
-def _synthetic_loaders(config: Config, context: RankContext, shard: int, num_shards: int) -> tuple[Loader, Loader]:
+def _unread_batches(batches: GlobalBatchSampler) -> list[Batch]:
+    """Batches without images, with targets to receive into."""
+    target = torch.zeros(batches.global_batch // batches.num_shards, dtype=torch.int64)
+    return [Batch(torch.empty(0), target)] * batches.num_steps
+
+
+def _synthetic_loaders(config: Config, context: RankContext, sharding: Sharding) -> Loaders:
     """Training on one random batch, with an epoch of ImageNet's length, and no validation."""
-    train_batches, val_batches = _samplers(config, IMAGENET_TRAIN_IMAGES, 0, shard, num_shards)
+    train_batches, val_batches = _samplers(config, IMAGENET_TRAIN_IMAGES, 0, sharding)
     classes = [str(number) for number in range(IMAGENET_CLASSES)]
-    train_set = SyntheticBatches(config, train_batches, context.device)
-    train = Loader(train_set, train_batches, config, context.device, classes)
-    return train, Loader([], val_batches, config, context.device, classes)
+    train_host: Iterable[Batch]
+    if sharding.reads_train_images:
+        train_host = SyntheticBatches(config, train_batches, context.device)
+    else:
+        train_host = _unread_batches(train_batches)
+    train = Loader(train_host, train_batches, config, context.device, classes)
+    return Loaders(train, Loader([], val_batches, config, context.device, classes))
 
 
 def open_datasets(config: Config) -> tuple[ImageDataset, ImageDataset]:

@@ -3,7 +3,7 @@
     with stop_request(config, context) as stop:      # a signal waits for a checkpoint
         stop.steps_begun += 1                       # before each step
         if stop.signum and stop.is_due(): ...       # all ranks stop before this step
-        signum = agree(losses, stop.signum, steps_done, context.device, reduce)
+        signum = agree(losses, stop.signum, steps_done, context.device, all_reduce)
 
 `agree`, `gather` and `count_devices` are collectives: every rank calls them, with the same number of losses or values.
 """
@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.dist.devices import Reduce, RankContext
+from benchmarks.common.dist.devices import AllReduce, RankContext
 from benchmarks.common.system.errors import Diverged
-from benchmarks.common.data.batch_readers import STOP_SIGNALS
 from benchmarks.common.store.run_folder import RunFolder
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # each requests a checkpoint
 POST_LIMIT_S, POLL_S = 5.0, 0.02  # how long a rank waits for the other ranks' posts, and between two looks
 EXACT_HEX_DIGITS = 13  # 52 bits, which a float64 holds exactly
 
@@ -112,7 +112,7 @@ def stop_request(config: Config, context: RankContext) -> Iterator[StopRequest]:
 
 
 def agree(
-    losses: Sequence[torch.Tensor | None], signum: int, steps_done: int, device: torch.device, reduce: Reduce
+    losses: Sequence[torch.Tensor | None], signum: int, steps_done: int, device: torch.device, all_reduce: AllReduce
 ) -> int:
     """One sum over the ranks tells all of them whether any has lost its loss or was asked to stop.
 
@@ -120,29 +120,30 @@ def agree(
     that this rank got, or 0. Returns the signal to obey, or 0. Raises Diverged on every rank, with the first bad step.
     """
     news = torch.zeros(len(losses) + 1, dtype=torch.float64, device=device)
-    if losses and losses[0] is not None:
-        news[:-1] = ~torch.stack(losses).isfinite()
+    known = [loss for loss in losses if loss is not None]
+    if known:  # a rank has the loss of every step, or of none
+        news[:-1] = ~torch.stack(known).isfinite()
     news[-1] = bool(signum)
-    *bad, stop = reduce(news).tolist()
+    *bad, stop = all_reduce(news).tolist()
     if any(bad):
         first = steps_done - len(bad) + next(n for n, value in enumerate(bad) if value)
         raise Diverged(f"the loss was not finite at step {first} (counted from 0); lower --lr or check the data")
     return (signum or signal.SIGTERM) if stop else 0
 
 
-def gather(values: Sequence[float], context: RankContext, reduce: Reduce) -> torch.Tensor:
+def gather(values: Sequence[float], context: RankContext, all_reduce: AllReduce) -> torch.Tensor:
     """Every rank's values on every rank: float64 (ranks, values)."""
     table = torch.zeros(context.world_size, len(values), dtype=torch.float64, device=context.device)
     table[context.rank] = torch.tensor(values, dtype=torch.float64)
-    return reduce(table)
+    return all_reduce(table)
 
 
-def count_devices(devices: Sequence[torch.device], context: RankContext, reduce: Reduce) -> int:
+def count_devices(devices: Sequence[torch.device], context: RankContext, all_reduce: AllReduce) -> int:
     """Among how many the work is divided: the distinct GPUs of all ranks, or on CPUs the ranks.
 
     devices: what this rank computes on, the same number on each rank.
     """
-    return len(gather(identities(devices, context), context, reduce).unique())
+    return len(gather(identities(devices, context), context, all_reduce).unique())
 
 
 def identities(devices: Sequence[torch.device], context: RankContext) -> list[int]:

@@ -54,8 +54,8 @@ class Record:
             [{"rank": self.context.rank, "step": first_step + n, "step_ms": ms} for n, ms in enumerate(step_ms)],
         )
 
-    def steps_taken_apart(self, rows: list[dict], first_step: int) -> None:
-        """The phases of steps that came after the timed windows; rows of several ranks tell `rank` and `number`."""
+    def step_breakdown(self, rows: list[dict], first_step: int) -> None:
+        """The phases of steps that came after the timed windows; rows of several ranks hold `rank` and `number`."""
         here = self.context.rank
         places = [(row.pop("rank", here), first_step + row.pop("number", n)) for n, row in enumerate(rows)]
         self.rows("steps", [{"rank": rank, "step": step} | row for (rank, step), row in zip(places, rows, strict=True)])

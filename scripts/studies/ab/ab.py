@@ -21,6 +21,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -164,7 +165,7 @@ class VariantRunner:
 
     def _rate(self, name: str, run_folder: RunFolder, number: int, code: int) -> float | None:
         rows = read_table(run_folder.results, "runs")
-        row = next((row for row in rows.itertuples() if row.run_id == run_folder.run_id), None)
+        row: Any = next((row for row in rows.itertuples() if row.run_id == run_folder.run_id), None)
         if row is None or code or row.status not in ("ok", WARM_UP) or row.reason.startswith("skipped"):
             why = f"{row.status}: {row.reason}" if row is not None else f"its launcher ended with code {code}"
             log = run_folder.log if run_folder.log.exists() else run_folder.path
@@ -201,7 +202,8 @@ def run_rounds(
         if run_variant.children.signum:
             break
         for name, rate in rates.items():
-            session.rates[name].append(rate)
+            if rate is not None:
+                session.rates[name].append(rate)
         session.first.append(order[0])
         step, longest_s = look_at_rounds(session.log_ratios, most, limit), max(longest_s, time.monotonic() - began)
         write_result(run_variant, session, step)

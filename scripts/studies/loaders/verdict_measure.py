@@ -82,12 +82,11 @@ def measure(config: Config) -> list[dict[str, Any]]:
 
     if config.loader == "synthetic":
         raise UserError("loader synthetic reads nothing; leave --loader out")
-    built = {}  # all that the script makes, without training
-    single.main(config, fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
-    device, step = built["device"], built["step"]
+    strategy = single.build(config)
+    device, step = strategy.context.device, strategy.step
     num_workers = machine.resolve_num_workers(config.workers, device.type == "cuda")
     config = dataclasses.replace(config, workers=num_workers)
-    batches, process = endless(built["train"]), psutil.Process()
+    batches, process = endless(strategy.loaders.train), psutil.Process()
     resident = next(batches)
     works: dict[str, Callable[[], object]] = {
         ALONE: lambda: next(batches),

@@ -11,7 +11,6 @@ ratio, which other programs on the machine disturb less.
 """
 
 import dataclasses
-import functools
 import json
 import os
 import statistics
@@ -186,7 +185,8 @@ def rank(folder: str, flags: list[str]) -> None:
                 print("pair:", json.dumps([suite, bare]), flush=True)
             return seconds, step_ms
 
-    ddp.main(config, fit=functools.partial(fit, make_clock=PairedClock))
+    strategy = ddp.build(config)
+    fit(strategy, PairedClock(strategy.context.device))
 
 
 def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]]:
@@ -203,9 +203,8 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
     # batch does not sink to numbers that a CPU is slow with.
     flags = [*flags, "--image-size", "32", "--global-batch", "8", "--loader", "synthetic", "--lr", "0"]
     flags += ["--steps", "1000000"]
-    built = {}  # all that the script makes, without training
-    single.main(load_config(flags), fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
-    batches, clock, step = iter(built["train"]), Clock(built["device"]), built["step"]
+    strategy = single.build(load_config(flags))
+    batches, clock, step = iter(strategy.loaders.train), Clock(strategy.context.device), strategy.step
 
     def window(start: Callable, tick: Callable, stop: Callable) -> numpy.ndarray:
         """Seconds and CPU seconds of a window."""

@@ -72,26 +72,23 @@ def kind_of(name: str) -> str:
 def measure(options: Options, config: Config):
     """Profile of `steps` steps: (its events by operation, by kernel, seconds, device, images of a step on it)."""
     script = importlib.import_module(f"benchmarks.{preflight.parse_strategy(options.strategy)}")
-    found: dict = {}
-
-    def fit(config, worker, *, train, step, **parts) -> None:
-        train.set_epoch(0)
-        batch = next(iter(train))
-        device = worker.device
+    strategy = script.build(config)
+    train, step, device = strategy.loaders.train, strategy.step, strategy.context.device
+    train.set_epoch(0)
+    batch = next(iter(train))
+    for _ in range(options.steps):
+        step(*batch)
+    synchronize(device)
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    kinds += [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
+    with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
         for _ in range(options.steps):
             step(*batch)
         synchronize(device)
-        kinds = [torch.profiler.ProfilerActivity.CPU]
-        kinds += [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
-        with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
-            for _ in range(options.steps):
-                step(*batch)
-            synchronize(device)
-        if worker.reports:
-            found.update(profile=profile, device=device, images=len(batch[0]), config=config)
-
-    script.main(config, fit=fit)
-    return found
+    strategy.shut_down()
+    if not strategy.context.reports:
+        return {}
+    return {"profile": profile, "device": device, "images": len(batch[0]), "config": strategy.config}
 
 
 def split_events(events: Iterable, on_gpu: bool) -> tuple[list, list]:
