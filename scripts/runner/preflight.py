@@ -94,7 +94,9 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
         ignored = [each for each in given if each not in obeyed]
         if ignored and ranks_and_nodes(name, 0) != (0, 1):
             how = (
-                "make bench-horovod_ddp takes it" if ignored[0] == "HOSTS" else "make slurm-all and bench-slurm take it"
+                "only make bench-horovod_ddp reads it"
+                if ignored[0] == "HOSTS"
+                else "only make slurm-all and bench-slurm read it"
             )
             raise UserError(f"{ignored[0]} would not reach {name}: {how}; torchrun's machines are NNODES")
 
