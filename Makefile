@@ -204,8 +204,9 @@ fuzz: setup data ## read damaged images, packs, indexes, YAML, tables, checkpoin
 kill-fuzz: setup ## kill random processes of a suite, sweep, pack, report or Slurm job at random moments: KILLS=60 SEED=1
 	@PYTHONPATH=tests "$$PYTHON" -m faults.kill_fuzz $${KILLS:+--kills "$$KILLS"} $${SEED:+--seed "$$SEED"}
 
-lint: setup ## ruff and shellcheck
+lint: setup ## ruff, mypy and shellcheck
 	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .
+	@"$$PYTHON" -m mypy
 	@$$("$$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh $$(find scripts -name "*.sh") .ci/run
 
 clean: ## remove caches, and results that are neither published nor in use; asks first, unless YES=yes

@@ -74,8 +74,8 @@ class Check:
     @property
     def command(self) -> str:
         """As a person types it in the repository."""
-        told = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
-        return " ".join([*told, shlex.join(self.argv)])
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join([*variables, shlex.join(self.argv)])
 
     @property
     def results(self) -> Path:
@@ -94,6 +94,6 @@ def launched(
     **other: Any,
 ) -> Check:
     """A check that is one run by its launcher, whose rows go to `results`. other: fields of Check."""
-    told = {"RESULTS": str(results), "CONFIG": scale.config, "ARGS": flags}
-    told |= other.pop("variables", {})
-    return Check(name, claim, (f"launchers/{strategy}.sh",), find_verdict, told, **other)
+    variables = {"RESULTS": str(results), "CONFIG": scale.config, "ARGS": flags}
+    variables |= other.pop("variables", {})
+    return Check(name, claim, (f"launchers/{strategy}.sh",), find_verdict, variables, **other)

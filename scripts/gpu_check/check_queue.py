@@ -78,7 +78,7 @@ def work(
     finally:
         for one in running:
             one.end_now()
-        while not all([one.has_ended() for one in running]):  # a list: each is told at once
+        while not all([one.has_ended() for one in running]):  # a list: each gets its signal at once
             time.sleep(POLL_S)
         for one in running:
             one.clean_up()

@@ -36,7 +36,7 @@ def checks(scale: Scale, results: Path) -> list[Check]:
 
 
 def _first(scale: Scale, results: Path) -> list[Check]:
-    told = {"RESULTS": str(results)}
+    variables = {"RESULTS": str(results)}
     environment = (interpreter_path(), "-m", "scripts.runner.environment", "--results", str(results))
     ask = "nvidia-smi --format=csv,noheader --query-"
     users = ("sh", "-c", f"{ask}compute-apps=pid,process_name,used_memory && {ask}gpu=memory.used")
@@ -46,7 +46,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             "the interpreter, its libraries and the device can be described",
             environment,
             verdicts.environment_described,
-            told,
+            variables,
             timed=True,
         ),
         Check(
@@ -54,7 +54,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             "nobody else uses the GPU",
             users,
             verdicts.gpu_unused,
-            told,
+            variables,
             ("cuda",),
             alone=True,
             estimate_s=5,
@@ -66,7 +66,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
     if scale.data:
         images = (*module, "scripts.setup.check_data", "--data", scale.data)
         find_verdict = verdicts.printed(r".* train images, .*")
-    found.append(Check("data", "there are images, or they can be made", images, find_verdict, told, estimate_s=15))
+    found.append(Check("data", "there are images, or they can be made", images, find_verdict, variables, estimate_s=15))
     for library in LIBRARIES:
         folder = results / "builds" / library
         build = (
@@ -82,7 +82,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
                 f"{library} builds against this torch, in an interpreter of its own",
                 build,
                 verdicts.library_built,
-                told,
+                variables,
                 estimate_s=60,
                 limit_s=400,
             )
@@ -121,11 +121,13 @@ def _proofs(scale: Scale, results: Path) -> list[Check]:
             continue
         folder = results / "proof" / strategy
         flags = f"{scale.short} --loader folder"
-        told = {"RESULTS": str(folder), "CONFIG": scale.config, "ARGS": flags, "STRATEGIES": strategy}
+        variables = {"RESULTS": str(folder), "CONFIG": scale.config, "ARGS": flags, "STRATEGIES": strategy}
         verify = (interpreter_path(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
         claim = f"{strategy} computes the same update as one plain process, resumed too"
         found.append(
-            Check(f"proof {strategy}", claim, verify, verdicts.equivalence_proved, told, estimate_s=60, after="data")
+            Check(
+                f"proof {strategy}", claim, verify, verdicts.equivalence_proved, variables, estimate_s=60, after="data"
+            )
         )
     return found
 
@@ -189,8 +191,8 @@ def _with_libraries(scale: Scale, results: Path) -> list[Check]:
         library = strategy.split("_")[0]
         if library not in LIBRARIES:
             continue
-        told = {"PYTHON": str((results / "builds" / library / "bin/python").absolute())}
-        own = {"after": f"build {library}", "variables": told}
+        variables = {"PYTHON": str((results / "builds" / library / "bin/python").absolute())}
+        own = {"after": f"build {library}", "variables": variables}
         for precision in ("fp32", "tf32") if library == "apex" else PRECISIONS:
             needs = ("cuda", *OF_PRECISION[precision]) if library == "apex" else OF_PRECISION[precision]
             claim, flags = f"{strategy} trains in {precision}", f"{scale.short} --precision {precision}"
@@ -213,15 +215,15 @@ def _with_libraries(scale: Scale, results: Path) -> list[Check]:
 
 
 def _several_gpus(scale: Scale, results: Path) -> list[Check]:
-    told = {"RESULTS": str(results / "scaling"), "CONFIG": scale.config, "STRATEGY": "ddp", "RANKS": "1 2"}
-    told |= {"REPEATS": "1", "ARGS": f"{scale.images} --precision bf16 --memory-format channels_last"}
+    variables = {"RESULTS": str(results / "scaling"), "CONFIG": scale.config, "STRATEGY": "ddp", "RANKS": "1 2"}
+    variables |= {"REPEATS": "1", "ARGS": f"{scale.images} --precision bf16 --memory-format channels_last"}
     return [
         Check(
             "scaling",
             "one GPU and two are timed side by side, with the same batch and with the same on each",
             ("launchers/all.sh", "scaling"),
             verdicts.printed(r"^.*\bweak\b.*"),
-            told,
+            variables,
             ("gpus", "bf16"),
             timed=True,
             estimate_s=200,

@@ -47,7 +47,7 @@ def speed(scale: Scale, results: Path) -> list[Check]:
     images = ("--data", scale.data) if scale.data else ()
     config = ("--config", scale.config, "--loader", "folder", *images, *fast.split())
     on_profile = ("--output", str(results / "profile.csv"))
-    told = {"RESULTS": str(results)}
+    variables = {"RESULTS": str(results)}
     return [
         launched(
             "time compile",
@@ -68,7 +68,7 @@ def speed(scale: Scale, results: Path) -> list[Check]:
             "the loader is timed alone, and beside training",
             (*module, "scripts.studies.loaders.verdict_measure", "--results", str(results), *config),
             verdicts.loader_timed,
-            told,
+            variables,
             needs=("bf16",),
             after="data",
             timed=True,
@@ -92,7 +92,7 @@ def speed(scale: Scale, results: Path) -> list[Check]:
             "torch.profiler says which kernels a step spends its time in",
             (*module, "scripts.studies.roofline.profile_step", *on_profile, "--config", scale.config, *fast.split()),
             verdicts.printed(r"^a step takes .*"),
-            told,
+            variables,
             needs=("bf16",),
             timed=True,
             estimate_s=50,
@@ -140,6 +140,9 @@ def options(scale: Scale, results: Path) -> list[Check]:
         *images,
     )
     claim = "the suite's loop is timed beside a bare one"
-    told = {"RESULTS": str(results)}
+    variables = {"RESULTS": str(results)}
     find_verdict = verdicts.printed(r"^suite / bare, images per second: .*")
-    return [*found, Check("overhead", claim, overhead, find_verdict, told, timed=True, estimate_s=60, after="data")]
+    return [
+        *found,
+        Check("overhead", claim, overhead, find_verdict, variables, timed=True, estimate_s=60, after="data"),
+    ]

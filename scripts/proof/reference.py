@@ -2,7 +2,7 @@
 
     python -m scripts.proof.verify        # compares every strategy with it
 
-It deals the images, cuts the shards and averages the gradients itself, so that a fault of the code under test is
+It orders the images, cuts the shards and averages the gradients itself, so that a fault of the code under test is
 not repeated here. Only the initial weights and the learning rate are the suite's own.
 """
 

@@ -1,4 +1,4 @@
-"""The reference's images: dealt, decoded, cropped and flipped by code of its own, and by torchvision's transforms.
+"""The reference's images: ordered, decoded, cropped and flipped by code of its own, and by torchvision's transforms.
 
 from scripts.proof.reference_images import training_batch
 """
@@ -56,7 +56,7 @@ def num_classes(images: list[tuple[Path, int]]) -> int:
 
 
 def global_batches(config: Config, num_images: int, epoch: int) -> Iterator[list[int]]:
-    """The image indices of each global batch of an epoch: shuffled laps over all images, dealt in order.
+    """The image indices of each global batch of an epoch: shuffled passes over all images, in their order.
 
     The generator's seed is the one thing that has to be as in benchmarks/common/data/loaders.py.
     """

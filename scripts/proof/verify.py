@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 EVALUATED = ("images", "loss", "acc1", "acc5")
 
 
-WHAT = "difference: of weights, momentum and BatchNorm statistics of the run, evaluated and resumed; the worst tensor's"
+COLUMN_NOTE = (
+    "difference: of weights, momentum and BatchNorm statistics of the run, evaluated and resumed; the worst tensor's"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +76,7 @@ def main(options: Options) -> int:
             append_rows(results, "equivalence", [row])
             print(line_of(row), flush=True)
             verdicts.append(row["verdict"])
-    print(f"\n{WHAT}\nin {results}")
+    print(f"\n{COLUMN_NOTE}\nin {results}")
     return int(not {"ok", "skipped"}.issuperset(verdicts))
 
 
@@ -84,7 +86,7 @@ def newest() -> Path | None:
 
 
 def to_prove(variables: MakeVariables, results: Path | None, num_steps: int) -> list[run_plan.Run]:
-    """What CONFIG and ARGS say, where one is given or the set has no ok run; else what the set's ok runs were asked."""
+    """The cases of CONFIG and ARGS, where one is given or the set has no ok run; else those of the set's ok runs."""
     chosen = os.environ.get("CONFIG") or variables.args
     if chosen or results is None or not (read_table(results, "runs").status == "ok").any():
         return cases.cases_of_variables(variables, num_steps)
@@ -108,18 +110,21 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, label: str) -> dict[st
     row["run_id"] = finished_run.run_id
     if problem:
         return row | problem
-    met = finished_run.settings()["met"]
-    row |= {"world_size": met["world_size"], "met": json_cell(met)}
-    if met["backend"] != "none" and run.requested["ranks"] > met["world_size"] == 1:
+    resolved = finished_run.settings()["met"]
+    row |= {"world_size": resolved["world_size"], "met": json_cell(resolved)}
+    if resolved["backend"] != "none" and run.requested["ranks"] > resolved["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
-    training = trained_states.training_of(run.config, met)
+    training = trained_states.training_of(run.config, resolved)
     if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
         return row | prove(cases.step_by_step(run), folder, scratch / "step by step", label) | {"asked": row["asked"]}
     if why_not := trained_states.why_no_reference(training):
         return row | {"verdict": "skipped", "reason": why_not}
     try:
         found = compare_with_reference(
-            training, trained_states.saved_states(scratch, training), evaluation_of(finished_run), met["world_size"]
+            training,
+            trained_states.saved_states(scratch, training),
+            evaluation_of(finished_run),
+            resolved["world_size"],
         )
         if found["verdict"] == "ok":
             found |= prove_resumed(run, training, evaluation_of(finished_run), folder, scratch, label)
@@ -152,9 +157,8 @@ def prove_resumed(
         whole, last = (trained_states.read_saved_state(folder / "last.pt", training) for folder in (scratch, resumed))
         if compare_bits(last.state, whole.state).difference == 0 and evaluation_of(finished_run) == evaluated:
             return {}  # it is the run that was compared
-        kept = [before, last]
         problem = compare_with_reference(
-            training, kept, evaluation_of(finished_run), finished_run.settings()["met"]["world_size"]
+            training, [before, last], evaluation_of(finished_run), finished_run.settings()["met"]["world_size"]
         )
     if problem["verdict"] == "ok":
         return {}

@@ -35,7 +35,7 @@ def _problems_of_requested(requested: dict) -> Iterator[str]:
     if requested["ranks"] % requested["nodes"]:
         yield f"{requested['ranks']} ranks do not divide by {requested['nodes']} nodes"
     if not requested["fingerprint"] and requested.get("loader") != "synthetic":
-        yield "it read images, but its fingerprint, which says which images, is empty"
+        yield "it read images, but the fingerprint of the images is empty"
     if requested.get("rendezvous", "file") != "file":
         yield f"rendezvous is {short_repr(requested['rendezvous'])}, by which it would listen on every network"
     for name, value in requested.items():

@@ -3,7 +3,7 @@
     python -m scripts.runner.attempt --strategy ddp --results results/x --run-id ddp-1-120000 -- torchrun ... -m ...
     python -m scripts.runner.attempt --strategy slurm --results results/x --run-id slurm-1-120000 --skip "no cluster"
 
-Launchers call it. What the run was asked it reads in the run's folder, which the plan has made. Exit code: 0 ok or
+Launchers call it. The plan has made the run's folder, and the requested settings are there. Exit code: 0 ok or
 skipped, 1 failed, timeout or invalid, 129, 130, 131 or 143 interrupted.
 """
 
@@ -148,8 +148,8 @@ def run_command(command: list[str], folder: RunFolder, requested: dict, sampler:
     signals: list[int] = []
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
-    told = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
-    told["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_job.sh
+    env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
+    env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_job.sh
     with open(folder.log, "ab") as log:  # a batch job appends to it too
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
@@ -161,7 +161,7 @@ def run_command(command: list[str], folder: RunFolder, requested: dict, sampler:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=os.environ | told,
+            env=os.environ | env,
             cwd=ROOT,
             start_new_session=True,
             preexec_fn=die_with_parent(),
@@ -236,10 +236,10 @@ def wait_for_end(
 
 def wall_time_parts(ended: RunEnd, folder: RunFolder) -> list[dict]:
     """The wall clock of a finished run in named parts, which sum to wall_s."""
-    told = folder.summary()
-    if not told:
+    summary = folder.summary()
+    if not summary:
         return []
-    wall = told["wall"]
+    wall = summary["wall"]
     if wall["boot_id"] != boot_id():  # another node's clock
         parts = {"queue, start and shutdown": ended.wall_s - sum(wall["parts"].values())} | wall["parts"]
     else:

@@ -16,7 +16,7 @@ GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def row_at_start(folder: RunFolder, strategy: str, repeat: int, requested: dict, env: Mapping[str, str]) -> dict:
-    """Columns of runs.csv. told: the launcher's variables (NPROC, NUM_CORES, NUM_GPUS, POSITION)."""
+    """Columns of runs.csv. env: the launcher's variables (NPROC, NUM_CORES, NUM_GPUS, POSITION)."""
     ranks, cores, gpus = (int(env.get(name) or 0) for name in ("NPROC", "NUM_CORES", "NUM_GPUS"))
     commit = source_version.commit()
     return {

@@ -1,6 +1,6 @@
 """How probes start ranks on this machine, so that nothing listens beyond loopback.
 
-    from scripts.runner.launch_ranks import environment, horovodrun, torchrun
+    from scripts.runner.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 
 launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on every address of
 the machine, and whoever reaches one can run commands in torchrun: it unpickles what is put there.
@@ -18,7 +18,7 @@ def rank_environment(threads: int, interface: str = "lo") -> dict[str, str]:
 
 
 def torchrun_command(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, str]]:
-    """(the words before a rank's program, variables besides `environment`).
+    """(the words before a rank's program, variables besides `rank_environment`).
 
     folder: a new one that only this user can write to. The stores of torchrun and of the ranks are files in it.
     """

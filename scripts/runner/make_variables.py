@@ -15,7 +15,7 @@ MAX_REPEATS = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class MakeVariables:
-    """What the user set in Make's variables, and the machine's word for what was not."""
+    """Make's variables. Those that the user has not set have the default of this machine."""
 
     flags: list[str]
     """Of the configuration: the file, the data, then the user's own, which win."""
@@ -51,7 +51,7 @@ def read_variables() -> MakeVariables:
     text |= {name: os.environ.get(name, "").strip() for name in ("STRATEGY", "KEY", "VALUES", "RANKS")}
     again = [status for status in STATUSES if status != "ok"]  # a round has one good run of each
     if text["RETRY"] and text["RETRY"] not in again:
-        raise UserError(f"RETRY is {text['RETRY']!r}; it takes {', '.join(again)}")
+        raise UserError(f"RETRY is {text['RETRY']!r}; choose one of {', '.join(again)}")
     flags = ["--config", os.environ.get("CONFIG") or default_config()]
     flags += ["--data", os.environ["DATA"]] if text["DATA"] else []
     machine.node_rank()

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -82,7 +82,7 @@ def forecast(config: Config, layout: Layout, num_classes: int = IMAGENET_CLASSES
     with torch.device("meta"):
         plan = draw_model(config, num_classes)
     cuts = find_cuts(config, plan, layout.devices_per_shard) if layout.devices_per_shard > 1 else []
-    shapes = [(3, config.image_size, config.image_size)]
+    shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
     shapes += [shape for _, shape in trace(stages_at(plan, cuts)[:-1], config.image_size)]
     with FakeTensorMode() as fake:
         net = draw_model(config, num_classes)
@@ -99,8 +99,8 @@ def forecast(config: Config, layout: Layout, num_classes: int = IMAGENET_CLASSES
             except ValueError as error:
                 raise UserError(f"{len(images)} images of {config.image_size} px cannot train: {error}") from None
         if number == 0 and layout.one_process_loads:
-            images = 4 * (config.global_batch - num_images) * 3 * config.image_size**2
-            need = dataclasses.replace(need, peak=need.peak + images)
+            other_images_bytes = 4 * (config.global_batch - num_images) * 3 * config.image_size**2
+            need = dataclasses.replace(need, peak=need.peak + other_images_bytes)
         if layout.whole_model_on_each:
             with fake:
                 share = max(1, config.global_batch // (layout.num_devices))
@@ -151,7 +151,7 @@ def _evaluation_peak(net: nn.Module, config: Config, num_images: int) -> int:
     return tally.peak
 
 
-def _num_bytes(tensors) -> int:
+def _num_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -176,4 +176,5 @@ def num_blocks(config: Config) -> int:
     """Residual blocks of the model: a cut lies between two of them."""
     with torch.device("meta"):
         net = draw_model(config, IMAGENET_CLASSES)
-    return sum(map(len, (net.layer1, net.layer2, net.layer3, net.layer4)))
+    layers = [net.get_submodule(f"layer{number}") for number in (1, 2, 3, 4)]
+    return sum(len([*layer.children()]) for layer in layers)

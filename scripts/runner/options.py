@@ -16,14 +16,14 @@ def value_flags(key: str, text: str) -> list[str]:
         wanted = typing.get_args(wanted)[0]
     if wanted is bool:
         if text.lower() not in BOOLEAN_WORDS:
-            raise UserError(f"VALUES: {key} takes yes and no, not {text!r}")
+            raise UserError(f"VALUES: {key} is yes or no, not {text!r}")
         return [flag if BOOLEAN_WORDS[text.lower()] else f"--no-{flag[2:]}"]
     if typing.get_origin(wanted) is typing.Literal:
         choices = typing.get_args(wanted)
         if text not in choices:
             near = difflib.get_close_matches(text, choices, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"VALUES: {key} is {text!r}; {hint}It takes {', '.join(choices)}")
+            raise UserError(f"VALUES: {key} is {text!r}; {hint}Choose one of {', '.join(choices)}")
     elif wanted in (int, float):
         try:
             wanted(text)

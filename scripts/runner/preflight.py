@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.common.config.config import Config
+from benchmarks.common.config.config import Config, Precision
 from benchmarks.common.dist.layout import StrategyFacts
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
@@ -94,12 +94,14 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
         ignored = [each for each in given if each not in obeyed]
         if ignored and ranks_and_nodes(name, 0) != (0, 1):
             how = (
-                "make bench-horovod_ddp takes it" if ignored[0] == "HOSTS" else "make slurm-all and bench-slurm take it"
+                "only make bench-horovod_ddp reads it"
+                if ignored[0] == "HOSTS"
+                else "only make slurm-all and bench-slurm read it"
             )
             raise UserError(f"{ignored[0]} would not reach {name}: {how}; torchrun's machines are NNODES")
 
 
-def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, str, int]]:
+def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
     """(strategy, precision, ranks on this machine; 0: as the others) of what the speed-ups of mixed precision are
     over: the baseline in the same one, or for fp16, in which it cannot train, one rank of the first that can."""
     mixed = [name for name in strategies if strategy_facts(name).mixed_precision]

@@ -52,10 +52,10 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
     Repeats until none is left: a process may start another while it is being ended.
     """
     first, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
-    told = [process for process in first if _may_be_terminated(process)] or first
+    to_terminate = [process for process in first if _may_be_terminated(process)] or first
     # TERM to the ranks only, where they have time to write a checkpoint: after a TERM of its own, torchrun kills them
     # in 30 s and horovodrun in 5 s, which may be too early.
-    for process in [process for process in told if grace_s and _is_rank(process)] or told:
+    for process in [process for process in to_terminate if grace_s and _is_rank(process)] or to_terminate:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGCONT)  # a stopped process would keep the TERM for later
             process.terminate()

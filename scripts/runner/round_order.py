@@ -4,10 +4,11 @@
 
 Rows of a Williams square (1949): over as many rounds as there are runs, each has every place once, and, where their
 number is even, follows each other one once; over twice as many where it is odd. So neither a drift within a round nor
-what a run leaves behind, such as heat, sticks to one strategy, as it would in one order, or in a rotation, which keeps
-neighbours. A shuffle of each round does so on average only: of 10 strategies and 3 rounds one is always early. Rows
-are taken with a stride of the golden section, so that a few rounds are spread over all places, too. The order depends
-on the number of runs, the round and SEED only: a set that is resumed keeps it, and sets that are compared share it.
+what a run leaves behind, such as heat, sticks to one strategy, as it would in one order, or in a rotation, in which
+each run always follows the same one. A shuffle of each round does so on average only: of 10 strategies and 3 rounds
+one is always early. Rows are taken with a stride of the golden section, so that a few rounds are spread over all
+places, too. The order depends on the number of runs, the round and SEED only: a set that is resumed keeps it, and sets
+that are compared share it.
 """
 
 import dataclasses

@@ -72,8 +72,8 @@ def generate_rounds(
 ) -> Iterator[list[Run]]:
     """Rounds, each when its turn has come: 0, to warm up, then what is left of the first, then those that are added.
 
-    left: of rounds 1 to `least`. of_round: all runs of a round. Says on stdout what ended them, where that is not
-    REPEATS.
+    left: of rounds 1 to num_planned_rounds. of_round: all runs of a round.
+    Prints what ended the rounds, where that is not REPEATS.
     """
     began, round_s = time.monotonic(), _longest_round_s(of_round(1), results)
     begun = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
@@ -163,7 +163,7 @@ def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, b
 
 
 def estimate_rounds(width: float | None, until: float, done: int) -> str:
-    """A guess at the rounds that UNTIL takes: intervals narrow with the root of their number."""
+    """An estimate of the rounds that UNTIL needs: intervals narrow with the square root of the number of rounds."""
     if width is None:
         return ""
     about = math.ceil(done * (math.log1p(width) / math.log1p(until)) ** 2)

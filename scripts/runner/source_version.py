@@ -11,7 +11,7 @@ from benchmarks.common.system.repository import ROOT
 NUM_HASH_DIGITS = 12
 MAX_HASHED_BYTES = (
     10**7
-)  # bytes; a larger new file, such as a data set that git was not told of, counts by size and time
+)  # bytes; a larger new file, such as a data set that git does not track, counts by size and time
 
 
 def commit() -> str | None:

@@ -20,7 +20,9 @@ from scripts.runner.co_tenants import CoTenants
 PERIOD_S = 0.5
 SAMPLES_PER_CLOCK = 4  # samples: asking for the clock interrupts every core
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
-MAX_READING_AGE_S = 1.5  # how far from its moment a GPU's reading stands for its power, where a neighbour is missing
+MAX_READING_AGE_S = (
+    1.5  # how far from its moment a GPU's reading stands for its power, where the next reading is missing
+)
 MIN_READ_FRACTION = 0.8  # of the windows' time: an energy of less is a guess
 
 
@@ -182,7 +184,7 @@ def _process_ids(gpu: Any) -> list[int] | None:
 
 
 def _gpu_row(gpu: Any) -> dict[str, Any]:
-    """What NVML says of one GPU; what this GPU does not tell stays empty."""
+    """What NVML says of one GPU; what this GPU does not report stays empty."""
     import pynvml
 
     def ask(query: Callable[[], Any]) -> Any:

@@ -107,6 +107,6 @@ def _remove_left_over() -> None:
 
 
 def git(*words: str, quiet: bool = False) -> str:
-    """What git says in this checkout; '' where it fails. quiet: 'yes' where it does not."""
+    """What git prints in this checkout; '' where it fails. quiet: 'yes' where it does not."""
     said = source_version.git(*words)
     return "" if said is None else "yes" if quiet else said.decode(errors="surrogateescape")

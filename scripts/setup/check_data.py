@@ -2,7 +2,7 @@
 
     python -m scripts.setup.check_data --data PATH
 
-Prints the counts and exits 0, or says in one line on stderr what is wrong and what to do, and exits 2.
+Prints the counts and exits 0, or prints one line on stderr, with what is wrong and what to do, and exits 2.
 It reads names only, no file's content, and of a folder that was listed before not even these (see
 benchmarks/common/data/listing.py); a file that does not decode is the loader's to report. It counts what torchvision's
 ImageFolder would read. The loader reads JPEGs and PNGs, whatever their names end in, and reports all others.

@@ -90,7 +90,7 @@ def is_complete(path: Path, fingerprint: str) -> bool:
 
 
 def estimate_bytes(config: Config, part: str, listing: ImageListing) -> int:
-    """Bytes that packing will take, from a sample; says them. What a stopped run has written is not counted again."""
+    """Bytes that packing will write, from a sample; prints them. What a stopped run has written is not counted."""
     some = range(0, len(listing), max(1, len(listing) // NUM_SAMPLED_IMAGES))
     with ThreadPoolExecutor() as pool:
         stored = pool.map(lambda index: len(chunks.encode_image(listing.path(index), config.pack)[0]), some)
@@ -109,7 +109,7 @@ def check_free_space(folder: Path, size: int) -> None:
     if size > free:
         raise UserError(
             f"packing needs about {size / 1e9:.1f} GB in {folder}, and {free / 1e9:.1f} GB are free; "
-            "make room, give another folder by PACKED, or take PACK=256 or jpeg256"
+            "free space, give another folder by PACKED, or use PACK=256 or jpeg256"
         )
 
 
@@ -134,11 +134,11 @@ def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, b
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
     metadata = {"what": FILE_KIND, "version": VERSION, "kind": kind, "part": listing.folder.name}
     metadata |= {"fingerprint": fingerprint, "classes": json.dumps(listing.classes)}
-    room = MIN_HEADER_BYTES + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
-    plan = json.dumps([metadata, listing.times, room])
+    header_bytes = MIN_HEADER_BYTES + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
+    plan = json.dumps([metadata, listing.times, header_bytes])
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
-    if size < (written := room + sum(sum(chunk.sizes) for chunk in done)):
-        done, written = [], room  # bytes that the journal tells of are lost
+    if size < (written := header_bytes + sum(sum(chunk.sizes) for chunk in done)):
+        done, written = [], header_bytes  # bytes that the journal tells of are lost
     if done:
         print(f"going on after {sum(len(chunk.sizes) for chunk in done)} images")
     try:
@@ -154,11 +154,11 @@ def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, b
             file.seek(0, os.SEEK_END)
             num_done = sum(len(chunk.sizes) for chunk in done)
             done += write_chunks(file, notes, listing, chunks.encode_chunks(listing, kind, num_done, began_ns))
-            write_tables(file, metadata, listing, done, room)
+            write_tables(file, metadata, listing, done, header_bytes)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise UserError(f"cannot pack {error.filename or path}: {error.strerror}; run make pack again") from None
-        raise UserError(f"the disk of {path.parent} is full; make room, and make pack goes on") from None
+        raise UserError(f"the disk of {path.parent} is full; free space, and make pack goes on") from None
     check_written(part, journal)
     os.replace(part, path)
     sync_folder(path.parent)
@@ -225,7 +225,7 @@ def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
 
 
 def write_tables(
-    file: BinaryIO, metadata: dict[str, str], listing: ImageListing, done: list[chunks.Chunk], room: int
+    file: BinaryIO, metadata: dict[str, str], listing: ImageListing, done: list[chunks.Chunk], header_bytes: int
 ) -> None:
     """The tables after the images, and at last the header before them."""
     sizes = numpy.concatenate([chunk.sizes for chunk in done]).astype("<i8")
@@ -244,7 +244,7 @@ def write_tables(
         file.write(table.tobytes())
     flush(file)
     file.seek(0)
-    file.write(file_header(metadata, layout, room))
+    file.write(file_header(metadata, layout, header_bytes))
     flush(file)
 
 

@@ -20,14 +20,12 @@ from benchmarks.common.store.results import read_table
 from scripts.runner.memory_check import layout_function
 
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
-SHAPES = {
-    **{name: {} for name in ("single", "dataparallel")},
-    **{name: SHARDS for name in ("ddp", "ddp_spawn", "ddp_amp", "horovod_ddp")},
+# Not taken from the scripts, whose rows are compared with it. Those that are not here compute what plain data
+# parallelism does, or one process.
+SHAPES = {name: {} if name in ONE_PROCESS else SHARDS for name in STRATEGIES} | {
     "model_parallel": {"num_stages": 2},
     "hybrid_parallel": SHARDS | {"num_stages": 2},
     "pipeline_parallel": {"num_stages": 2, "num_microbatches": 4},
-    "zero1": SHARDS,
-    "fsdp": SHARDS,
     "ddp_compressed": SHARDS | {"compression": "bf16"},
     "local_sgd": SHARDS | {"period": 4},
     "ddp_compile": SHARDS | {"exact": False},

@@ -147,7 +147,7 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
         ({"asked__workers": "--x"}, {}, "workers is '--x', which is no value of this setting"),
         ({"asked__rendezvous": "address"}, {}, "rendezvous is 'address', by which it would listen"),
         ({"asked__config": "a\nb"}, {}, "config is 'a\\nb', which is no line of text"),
-        ({"asked__loader": "folder", "asked__data": "/"}, {}, "its fingerprint, which says which images, is empty"),
+        ({"asked__loader": "folder", "asked__data": "/"}, {}, "the fingerprint of the images is empty"),
         ({"asked__threads_per_rank": 10**9}, {}, "which is no number from 1 to 1000000"),
         (
             {"run__strategy": "../x", "asked__strategy": "../x"},

@@ -100,7 +100,7 @@ def test_an_unfit_data_set(refuse, own_data, spoil, words):
         ({"STRATEGIES": "quantum"}, ["no strategy 'quantum'; there are single, dataparallel, ddp"]),
         ({"NUM_GPUS": 1, "NPROC": 2}, ["NPROC asks for 2 ranks, but only 1 GPUs can be seen; lower NPROC"]),
         ({"REPEATS": 0}, ["REPEATS is 0, but must be at least 1"]),
-        ({"RETRY": "filed"}, ["RETRY is 'filed'; it takes failed"]),
+        ({"RETRY": "filed"}, ["RETRY is 'filed'; choose one of failed"]),
         ({"CONFIG": "configs/nowhere.yaml"}, ["cannot read the configuration configs/nowhere.yaml"]),
         ({"ARGS": "--lr -1"}, ["lr is -1.0, but must be at least 0"]),
     ],

@@ -76,7 +76,9 @@ def test_two_suites_on_one_gpu_see_each_other(sleeper, tmp_path, monkeypatch):
     monkeypatch.setattr(telemetry, "_nvml_gpus", lambda: [(0, "a GPU"), (1, "another")])
     monkeypatch.setattr(telemetry, "_gpu_row", lambda gpu: {})
     monkeypatch.setattr(
-        telemetry, "_process_ids", lambda gpu: (on_gpu.pop(0) if len(on_gpu) > 1 else on_gpu[0]) if gpu == "a GPU" else None
+        telemetry,
+        "_process_ids",
+        lambda gpu: (on_gpu.pop(0) if len(on_gpu) > 1 else on_gpu[0]) if gpu == "a GPU" else None,
     )
     sampler = Sampler(tmp_path / "mine")
     sampler.start()

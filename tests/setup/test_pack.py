@@ -504,7 +504,7 @@ def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
 
 def test_a_disk_without_room_is_said_before_anything_is_written(own_data, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 10))
-    with pytest.raises(UserError, match=r"packing needs about 0.0 GB in .*; make room, give another folder by PACKED"):
+    with pytest.raises(UserError, match=r"packing needs about 0.0 GB in .*; free space, give another folder by PACKED"):
         make(own_data)
     assert not any((own_data / "packed" / "full").iterdir())
 

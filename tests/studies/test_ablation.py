@@ -41,13 +41,6 @@ def planned(given, tmp_path, monkeypatch):
     return make
 
 
-def test_the_table_is_of_fields_that_there_are():
-    """Protects the table: a renamed field would be an option that nothing turns on."""
-    for option in OPTIONS:
-        assert option.off.keys() <= option.on.keys() <= {*FIELDS, "threads_per_rank"}
-        assert all(option.on[name] != value for name, value in option.off.items())
-
-
 def test_each_run_is_the_baseline_and_one_option(planned):
     """Protects "one at a time": a run that differs in more, or in nothing, would be worth something else."""
     runs = planned()

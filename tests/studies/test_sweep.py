@@ -76,20 +76,13 @@ def launch(checkout, name, **variables):
     return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize(
-    ("name", "variables", "words"),
-    [
-        ("sweep", {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 x"}, ["'x'", "number"]),
-        ("scaling", {"STRATEGY": "ddp", "RANKS": "1 3"}, ["3 ranks", "--global-batch 6", "RANKS"]),
-    ],
-)
-def test_a_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data, tiny_config, name, variables, words):
+def test_the_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data, tiny_config):
     # Protects an hour of measuring from a typo in the last value: exit 2, one line, no folder left behind.
-    results = tmp_path / "new"
-    done = launch(checkout, name, RESULTS=results, DATA=tiny_data, CONFIG=tiny_config, NPROC=2, **variables)
+    results, sweep = tmp_path / "new", {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 x"}
+    done = launch(checkout, "sweep", RESULTS=results, DATA=tiny_data, CONFIG=tiny_config, NPROC=2, **sweep)
     assert done.returncode == 2 and not results.exists()
     assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
-    assert all(word in done.stderr for word in words), done.stderr
+    assert "'x'" in done.stderr and "number" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -108,6 +101,7 @@ def test_a_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data, 
         ("STRATEGY=ddp KEY=workers VALUES=1 TIMEOUT=soon", ["TIMEOUT is 'soon'", "seconds"]),
         ("STRATEGY=dpp RANKS=1,2", ["'dpp'", "did you mean ddp"]),
         ("STRATEGY=ddp RANKS=1,0", ["'1 0'"]),
+        ("STRATEGY=ddp RANKS=1,3 NUM_GPUS=0", ["3 ranks", "--global-batch 30", "RANKS"]),
         ("STRATEGY=ddp RANKS=2,2", ["two or more"]),
         ("STRATEGY=ddp RANKS=", ["RANKS", "make scaling"]),
         ("STRATEGY=ddp RANKS=1,8", ["8 ranks", "2 GPUs", "lower RANKS"]),
@@ -417,7 +411,7 @@ def test_boolean_values_become_flags():
     # A boolean field takes no value on a command line.
     assert options.value_flags("augment", "yes") == ["--augment"]
     assert options.value_flags("copy_stream", "no") == ["--no-copy-stream"]
-    with pytest.raises(UserError, match="yes and no"):
+    with pytest.raises(UserError, match="yes or no"):
         options.value_flags("augment", "2")
 
 

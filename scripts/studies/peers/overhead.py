@@ -3,9 +3,9 @@
     python -m scripts.studies.peers.overhead                             # images/s of benchmarks.ddp / of the bare loop
     python -m scripts.studies.peers.overhead --what instrumentation      # speed of a window with the clock / without
 
-`loop`: one torchrun of benchmarks.ddp as it is. Before or after each of its timed windows, by turns, the same ranks
+`loop`: one torchrun of benchmarks.ddp as it is. Alternately before and after its timed windows, the same ranks
 run as many steps of the bare loop: same model, files, batches and threads, and the same state of the machine. 1
-means that the suite is as fast. `instrumentation`: windows of the same steps, by turns with and without the clock; 1
+means that the suite is as fast. `instrumentation`: windows of the same steps, alternately with and without the clock; 1
 means that it costs nothing. Beside the wall clock, CPU time (user and system, of the first rank) gives a second
 ratio, which other programs on the machine disturb less.
 """
@@ -140,6 +140,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
 def rank(folder: str, flags: list[str]) -> None:
     """One rank of benchmarks.ddp, with windows of the bare loop, which reads `folder`, between its own. Rank 0 prints
     both at each pair."""
+    import torch
     import torch.distributed as dist
 
     from benchmarks import ddp
@@ -154,32 +155,36 @@ def rank(folder: str, flags: list[str]) -> None:
     shared |= {"workers": machine.resolve_num_workers(config.workers, machine.num_gpus() > 0)}
 
     class PairedClock(Clock):
-        def __init__(self, device):
+        """A clock that times a window of the bare loop before or after each window of the suite."""
+
+        def __init__(self, device: torch.device):
             super().__init__(device)
             self.bare, self.num_windows = bare_ddp.train(device, **shared), 0
+            self.bare_before: tuple[float, float] | None = None
             for _ in range(WARMUP_STEPS):
                 next(self.bare)
 
         def bare_window(self) -> tuple[float, float]:
+            """(seconds, CPU seconds) of a window of the bare loop."""
             dist.barrier()
             synchronize(self.device)
             began = time.perf_counter(), time.process_time()
             for _ in range(WINDOW_STEPS):
                 next(self.bare)
             synchronize(self.device)
-            taken = time.perf_counter() - began[0], time.process_time() - began[1]
+            times = time.perf_counter() - began[0], time.process_time() - began[1]
             dist.barrier()
-            return taken
+            return times
 
-        def start(self):
-            self.bare_first = self.num_windows % 2 and self.bare_window()
+        def start(self) -> None:
+            self.bare_before = self.bare_window() if self.num_windows % 2 else None
             super().start()
             self.cpu_started_s = time.process_time()
 
-        def stop(self):
+        def stop(self) -> tuple[float, list[float]]:
             seconds, step_ms = super().stop()
             suite = seconds, time.process_time() - self.cpu_started_s
-            bare = self.bare_first or self.bare_window()
+            bare = self.bare_before or self.bare_window()
             self.num_windows += 1
             if dist.get_rank() == 0:
                 print("pair:", json.dumps([suite, bare]), flush=True)
@@ -192,7 +197,7 @@ def rank(folder: str, flags: list[str]) -> None:
 def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]]:
     """Speed, by the wall clock and by CPU time, of windows with the clock over those without.
 
-    A sample is the median over pairs of neighbours: what disturbs one window in many does not count.
+    A sample is the median over pairs of consecutive windows, so that a disturbance of a few windows does not count.
     """
     from benchmarks import single
     from benchmarks.common.dist.devices import synchronize
@@ -216,16 +221,16 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
         stop()
         return numpy.array([time.perf_counter(), time.process_time()]) - began
 
-    def idle():
+    def idle() -> None:
         synchronize(clock.device)
 
-    ways = {"with": (clock.start, clock.tick, clock.stop), "without": (idle, lambda: None, idle)}
-    window(*ways["without"])
+    variants = {"with": (clock.start, clock.tick, clock.stop), "without": (idle, lambda: None, idle)}
+    window(*variants["without"])
     samples = []
     for _ in tqdm(range(num_samples), desc="samples", disable=None, leave=False):
         ratios = []
         for pair in range(PAIRS_OF_A_SAMPLE):
-            taken = {name: window(*ways[name]) for name in sorted(ways, reverse=pair % 2 == 0)}
+            taken = {name: window(*variants[name]) for name in sorted(variants, reverse=pair % 2 == 0)}
             ratios.append(taken["without"] / taken["with"])
         samples.append(numpy.median(ratios, axis=0))
     began = time.process_time()

@@ -87,9 +87,12 @@ def steps_of(module: str, config: Config, rank_info: RankInfo) -> Iterator[None]
     on_gpu, local_rank = torch.cuda.is_available(), rank_info.local_rank
     if on_gpu:
         torch.cuda.set_device(local_rank)
-    store = dist.FileStore(rank_info.rendezvous_file, rank_info.world_size)
-    ranks = {"rank": rank_info.rank, "world_size": rank_info.world_size}
-    dist.init_process_group("nccl" if on_gpu else "gloo", store=store, **ranks)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=torch._C._distributed_c10d.FileStore(rank_info.rendezvous_file, rank_info.world_size),
+        rank=rank_info.rank,
+        world_size=rank_info.world_size,
+    )
     if module != "bare_ddp":
         return train(**options)
     return train(torch.device("cuda", local_rank) if on_gpu else CPU, **options)

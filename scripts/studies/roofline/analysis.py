@@ -24,7 +24,7 @@ class Layer:
     moved_bytes: int
     """Read and written, each operation by itself."""
     fused_bytes: int
-    """The same with each elementwise operation inside its neighbour's kernel."""
+    """The same with each elementwise operation inside the kernel before it."""
 
 
 @dataclasses.dataclass(frozen=True)

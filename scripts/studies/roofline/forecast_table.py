@@ -23,7 +23,7 @@ ROOFS = ("compute_roof", "bandwidth_roof", "layer_roof", "layer_roof_fused")
 FORECAST_EXPLANATION = (
     "Images/s of one GPU at most, by data-sheet peaks over the FLOPs and bytes of a traced step. Compute, bandwidth: "
     "if only that counted. Layer roof: each layer takes the longer of the two; fused: with each elementwise operation "
-    "inside its neighbour's kernel. Forecast: the shares of the layer roof that NVIDIA's published trainings reach, "
+    "inside the kernel before it. Forecast: the shares of the layer roof that NVIDIA's published trainings reach, "
     "with channels_last where mixed precision."
 )
 

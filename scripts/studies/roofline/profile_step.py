@@ -64,13 +64,23 @@ class Options:
     """CSV file for the table by kind of layer."""
 
 
+@dataclasses.dataclass(frozen=True)
+class MeasuredProfile:
+    """A profile of some steps. images: of a step, on this rank. config: of the run, with resolved values."""
+
+    profile: torch.profiler.profile
+    device: torch.device
+    images: int
+    config: Config
+
+
 def kind_of(name: str) -> str:
     """The kind of layer that an operation of this name belongs to."""
     return next((kind for kind, pattern in KINDS if re.search(pattern, name, re.IGNORECASE)), "other")
 
 
-def measure(options: Options, config: Config):
-    """Profile of `steps` steps: (its events by operation, by kernel, seconds, device, images of a step on it)."""
+def measure(options: Options, config: Config) -> MeasuredProfile | None:
+    """Profile `steps` steps of a strategy, after as many that warm up; None on ranks that do not report."""
     script = importlib.import_module(f"benchmarks.{preflight.parse_strategy(options.strategy)}")
     strategy = script.build(config)
     train, step, device = strategy.loaders.train, strategy.step, strategy.context.device
@@ -87,8 +97,8 @@ def measure(options: Options, config: Config):
         synchronize(device)
     strategy.shut_down()
     if not strategy.context.reports:
-        return {}
-    return {"profile": profile, "device": device, "images": len(batch[0]), "config": strategy.config}
+        return None
+    return MeasuredProfile(profile, device, len(batch[0]), strategy.config)
 
 
 def split_events(events: Iterable, on_gpu: bool) -> tuple[list, list]:
@@ -163,14 +173,14 @@ def text_of(rows: list[dict]) -> str:
 
 
 def main(options: Options, config: Config) -> int:
-    found = measure(options, config)
-    if not found:  # not the rank that reports
+    measured = measure(options, config)
+    if measured is None:
         return 0
-    on_gpu, config = found["device"].type == "cuda", found["config"]
-    name = device_name(found["device"])
-    operations, kernels = split_events(found["profile"].key_averages(), on_gpu)
-    rows = table(by_kind(operations, options.steps, on_gpu), roof_here(config, found["images"], name))
-    about = (options.strategy, config.arch, f"{config.image_size} px", f"{found['images']} images", config.precision)
+    on_gpu, config = measured.device.type == "cuda", measured.config
+    name = device_name(measured.device)
+    operations, kernels = split_events(measured.profile.key_averages(), on_gpu)
+    rows = table(by_kind(operations, options.steps, on_gpu), roof_here(config, measured.images, name))
+    about = (options.strategy, config.arch, f"{config.image_size} px", f"{measured.images} images", config.precision)
     print(", ".join([*about, name]))
     print(f"\ntop {options.top} {'kernels' if on_gpu else 'operations'}, ms a step")
     for event in sorted(kernels, key=lambda event: -device_ms(event, on_gpu))[: options.top]:
