@@ -15,7 +15,7 @@ endif
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders listing loader flags test test-all test-faults fuzz kill-fuzz lint clean $(BENCHES)
+.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders loader flags test test-all test-faults fuzz kill-fuzz lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -111,7 +111,7 @@ compare: setup ## is B faster than A? A=results/x B=results/y FAIL_OVER=5%; with
 	@"$$PYTHON" -m scripts.sets.compare --a "$${A:-results/latest}" $${B:+--b "$$B"} \
 	  $${FAIL_OVER:+--fail-over "$$FAIL_OVER"} $$ARGS
 
-ab: setup data ## is B faster than A, in one sitting? A=HEAD~1 B=tree: [FAIL_OVER=5%]; also flags:..., config:FILE, python:PATH
+ab: setup data ## is B faster than A, in one session? A=HEAD~1 B=tree: [FAIL_OVER=5%]; also flags:..., config:FILE, python:PATH
 	@STRATEGY="$${STRATEGY:-ddp}" "$$PYTHON" -m scripts.studies.ab.ab
 
 roof: setup ## forecast: what V100, A100, H100 and H200 can reach at most, by FLOPs and bytes of a step; ARGS="--layers"
@@ -156,7 +156,7 @@ scaling: setup data ## strong and weak scaling: STRATEGY=ddp RANKS="1 2 4"
 	@launchers/all.sh scaling
 
 ablate: setup data ## what each option is worth, by itself and all together: STRATEGY=ddp REPEATS=5
-	@STRATEGY="$${STRATEGY:-ddp}" launchers/all.sh ablate
+	@STRATEGY="$${STRATEGY:-ddp}" launchers/all.sh ablation
 
 peers: setup data ## ddp beside what one would pick instead, launches by turns: PEERS="fabric bare" MINUTES=30
 	@"$$PYTHON" -m scripts.studies.peers.measure $${MINUTES:+--minutes "$$MINUTES"} $${PEERS:+--only $$PEERS}
@@ -182,9 +182,6 @@ endif
 predict-check: setup data ## this machine's 2-rank steps, predicted from what exchanges nothing, beside measured ones; ARGS="--gbit 1"
 	@"$$PYTHON" -m scripts.studies.predict.measure $${CONFIG:+--config "$$CONFIG"} $$ARGS
 
-listing: setup ## what a rank pays to know 1.3 million files, by ImageFolder and by the index
-	@"$$PYTHON" -m scripts.studies.loaders.listing_cost $${DATA:+--data "$$DATA"}
-
 loader: setup data ## is the loader the limit? loader alone, training alone, both; and how many cores it needs
 	@"$$PYTHON" -m scripts.studies.loaders.verdict_measure --results "$${RESULTS:-results/latest}"
 	@"$$PYTHON" -m scripts.studies.loaders.worker_counts --results "$${RESULTS:-results/latest}"
@@ -207,9 +204,10 @@ fuzz: setup data ## read damaged images, packs, indexes, YAML, tables, checkpoin
 kill-fuzz: setup ## kill random processes of a suite, sweep, pack, report or Slurm job at random moments: KILLS=60 SEED=1
 	@PYTHONPATH=tests "$$PYTHON" -m faults.kill_fuzz $${KILLS:+--kills "$$KILLS"} $${SEED:+--seed "$$SEED"}
 
-lint: setup ## ruff and shellcheck
+lint: setup ## ruff, mypy and shellcheck
 	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .
-	@$$("$$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh scripts/*/*.sh .ci/run
+	@"$$PYTHON" -m mypy
+	@$$("$$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh $$(find scripts -name "*.sh") .ci/run
 
 clean: ## remove caches, and results that are neither published nor in use; asks first, unless YES=yes
 	@rm -rf .pytest_cache .ruff_cache .hypothesis

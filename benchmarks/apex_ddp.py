@@ -6,24 +6,28 @@ torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1  
 import contextlib
 import dataclasses
 import importlib.metadata
+from collections.abc import Iterator
+from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+from torch import nn
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.communication import Communication
+from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_rank
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.strategy import Strategy, TrainingState
 
 
-def main(config: Config, fit=fit) -> None:
+def build(config: Config) -> Strategy:
     if not usable_gpus():
         raise Unavailable("apex.amp refuses a model on the CPU; run it where there are NVIDIA GPUs, or use ddp_amp")
     try:
@@ -35,51 +39,53 @@ def main(config: Config, fit=fit) -> None:
         raise UserError("opt_level O0 computes in fp32; use --opt-level O1 for fp16, or --precision fp32")
     if config.precision != "tf32":  # apex: amp casts by itself, to fp16, as opt_level says
         config = dataclasses.replace(config, precision="fp32")
-    config, worker = start_worker(config, find_place("torchrun"))
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        loaders = build_loaders(config, context)
+    net = build_model(config, len(loaders.train.classes), context.device)
     optimizer = build_optimizer(config, net)
+    criterion = nn.CrossEntropyLoss()
     net, optimizer = amp.initialize(net, optimizer, opt_level=config.opt_level, verbosity=0)  # apex: before the wrap
     model = DistributedDataParallel(net)  # apex: finds its device itself, buckets by message size
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = F.cross_entropy(output, target)  # apex: by this name, under which amp patches it to work in fp32
+        loss = criterion(output, target)  # apex: calls F.cross_entropy, which amp patches to work in fp32
         with amp.scale_loss(loss, optimizer) as scaled_loss:  # apex: small gradients survive fp16
             scaled_loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
     @contextlib.contextmanager
-    def without_exchange():
+    def without_communication() -> Iterator[None]:
         model.disable_allreduce()
         yield
         model.enable_allreduce()
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(num_shards=worker.world_size, exact=config.opt_level == "O0"),
-        reduce=all_reduce_sum,
-        extra={"amp": amp},
-        without_exchange=without_exchange,
+        layout=layout(config, context.world_size),
+        communication=Communication(all_reduce_sum, without_communication=without_communication),
+        state=TrainingState(extra={"amp": amp}),
         columns={"precision": f"apex-{config.opt_level}", "apex": importlib.metadata.version("apex")},
+        shut_down=dist.destroy_process_group,
     )
-    dist.destroy_process_group()
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    return Split(num_shards=num_devices, copies=1, autocast="" if config.opt_level == "O0" else "fp16")
+def layout(config: Config, num_devices: int) -> Layout:
+    without_amp = config.opt_level == "O0"
+    autocast: Literal["", "fp16"] = "" if without_amp else "fp16"
+    return Layout(num_shards=num_devices, exact=without_amp, num_gradient_copies=1, autocast=autocast)
 
 
 if __name__ == "__main__":
-    allowed = {"precision": ("auto", "fp32", "tf32", "fp16"), "compile": (False,), "fused": (False,)}
-    guarded(lambda: main(load_config(description=__doc__, **allowed)))
+    allowed: dict[str, Any] = {"precision": ("auto", "fp32", "tf32", "fp16"), "compile": (False,), "fused": (False,)}
+    guarded(lambda: fit(build(load_config(description=__doc__, **allowed))))

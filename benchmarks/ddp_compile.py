@@ -7,80 +7,79 @@ import time
 
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker, synchronize
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.communication import ddp_communication
+from benchmarks.common.dist.devices import ddp_options, group_options, start_rank, synchronize
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.compiling import prepare_compiler
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
-from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
+from benchmarks.common.train.strategy import Strategy
 
 
-def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))
-    prepare_compiler(on_gpu=worker.device.type == "cuda")
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
+def build(config: Config) -> Strategy:
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    prepare_compiler(on_gpu=context.device.type == "cuda")
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        loaders = build_loaders(config, context)
+    net = build_model(config, len(loaders.train.classes), context.device)
     net.compile()  # ddp_compile: the module itself, so that its tensors keep their names
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     optimizer = build_optimizer(config, net)
+    criterion = nn.CrossEntropyLoss()
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def compile_s():
+    def compile_s() -> float:
         """Seconds of one step on no images, which compiles forward and backward; the model stays as it was."""
         before = {name: buffer.clone() for name, buffer in net.named_buffers()}
-        images = torch.zeros(config.global_batch // worker.world_size, 3, config.image_size, config.image_size)
-        images = images.to(worker.device, memory_format=train.memory_format)
-        began = time.perf_counter()
-        cross_entropy(model(images), torch.zeros(len(images), dtype=torch.long, device=worker.device)).backward()
-        synchronize(worker.device)
+        images = torch.zeros(config.global_batch // context.world_size, 3, config.image_size, config.image_size)
+        images = images.to(context.device, memory_format=loaders.train.memory_format)
+        began_s = time.perf_counter()
+        criterion(model(images), torch.zeros(len(images), dtype=torch.long, device=context.device)).backward()
+        synchronize(context.device)
         for name, buffer in net.named_buffers():
             buffer.data.copy_(before[name])
-        return time.perf_counter() - began
+        return time.perf_counter() - began_s
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(num_shards=worker.world_size, exact=False),
-        reduce=all_reduce_sum,
-        without_exchange=lambda: no_exchange(model),
-        exchange=exchange_of(model),
+        layout=layout(config, context.world_size),
+        communication=ddp_communication(model),
         predict=net.forward,  # ddp_compile: validation has batches of other sizes, each of which would be compiled
         columns={
             "bucket_cap_mb": model.bucket_bytes_cap / 2**20,
             "compile_s": compile_s(),  # ddp_compile: before the first step, so that none of them holds it
             "optimize_ddp": str(torch._dynamo.config.optimize_ddp),  # ddp_compile: the graph is split at the buckets
         },
+        shut_down=dist.destroy_process_group,
     )
-    dist.destroy_process_group()
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    return Split(num_shards=num_devices, copies=1)
+def layout(config: Config, num_devices: int) -> Layout:
+    return Layout(num_shards=num_devices, exact=False, num_gradient_copies=1)
 
 
 if __name__ == "__main__":
     # its own compile() of the module would overwrite that of --compile, and of --cuda-graphs with it
-    guarded(lambda: main(load_config(description=__doc__, compile=(False,), cuda_graphs=(False,))))
+    guarded(lambda: fit(build(load_config(description=__doc__, compile=(False,), cuda_graphs=(False,)))))

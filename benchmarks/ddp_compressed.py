@@ -3,69 +3,70 @@
 torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compressed --comm-hook bf16  # listens on every address
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.communication import ddp_communication
+from benchmarks.common.dist.devices import ddp_options, group_options, start_rank
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
-from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
+from benchmarks.common.train.strategy import Strategy
 
 
-def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))
-    if config.comm_hook == "powersgd" and worker.backend != "nccl":
-        raise UserError(f"PowerSGD runs over NCCL, and on {worker.backend} it aborts; use --comm-hook bf16 or fp16")
+def build(config: Config) -> Strategy:
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    if config.comm_hook == "powersgd" and context.backend != "nccl":
+        raise UserError(f"PowerSGD runs over NCCL, and on {context.backend} it aborts; use --comm-hook bf16 or fp16")
     if config.comm_hook == "powersgd" and config.warmup_steps < 2:
         raise UserError("PowerSGD begins with the third step; use --warmup-steps 2 or more")
     if config.comm_hook == "bf16" and torch.version.cuda is None:
         raise Unavailable("DDP takes the bf16 hook in a CUDA build of torch only; use --comm-hook fp16")
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        loaders = build_loaders(config, context)
+    net = build_model(config, len(loaders.train.classes), context.device)
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     model.register_comm_hook(*hook_of(config))  # ddp_compressed: what a full bucket goes through, in place of a sum
     optimizer = build_optimizer(config, net)
+    criterion = nn.CrossEntropyLoss()
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        # ddp_compressed: fp16 rounds halves of small gradients, which the hook makes before the sum
-        shape=Shape(num_shards=worker.world_size, compression=config.comm_hook, exact=config.comm_hook == "bf16"),
-        reduce=all_reduce_sum,
-        without_exchange=lambda: no_exchange(model),
-        exchange=exchange_of(model),
+        layout=layout(config, context.world_size),
+        communication=ddp_communication(model),
         columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
+        shut_down=dist.destroy_process_group,
     )
-    dist.destroy_process_group()
 
 
-def hook_of(config: Config) -> tuple[object, object]:
+def hook_of(config: Config) -> tuple[Any, Callable[..., Any]]:
     """The hook and its state, which is the process group (None: all ranks), or PowerSGD's own."""
     if config.comm_hook == "powersgd":
         # ddp_compressed: from the first step that can; by default the first 1000 would go uncompressed
@@ -74,9 +75,11 @@ def hook_of(config: Config) -> tuple[object, object]:
     return None, getattr(default_hooks, f"{config.comm_hook}_compress_hook")
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    return Split(num_shards=num_devices, copies=1)
+def layout(config: Config, num_devices: int) -> Layout:
+    # ddp_compressed: fp16 rounds halves of small gradients, which the hook makes before the sum
+    exact = config.comm_hook == "bf16"
+    return Layout(num_shards=num_devices, compression=config.comm_hook, exact=exact, num_gradient_copies=1)
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__)))
+    guarded(lambda: fit(build(load_config(description=__doc__))))

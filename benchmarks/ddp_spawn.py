@@ -5,80 +5,82 @@ NPROC=2 python -m benchmarks.ddp_spawn --config configs/smoke.yaml
 
 import tempfile
 
+import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from torch.nn.functional import cross_entropy
+from torch import nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import Place, rank_first
+from benchmarks.common.dist.communication import ddp_communication
+from benchmarks.common.dist.devices import ddp_options, group_options, start_rank
+from benchmarks.common.dist.layout import Layout, StrategyFacts
+from benchmarks.common.dist.ranks import RankInfo, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system import machine
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
-from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
+from benchmarks.common.train.strategy import Strategy
+
+FACTS = StrategyFacts(one_node=True)
 
 
-def main(config: Config, fit=fit) -> None:
+def spawn_ranks(config: Config) -> None:
     num_ranks = machine.num_ranks()
     with tempfile.TemporaryDirectory() as folder:
-        meeting = f"file://{folder}/rendezvous"  # ddp_spawn: a fresh file, where a fixed port would collide
-        # When a rank fails, mp.spawn unpickles a file of a name that was free: in /tmp any user could have made it.
+        rendezvous_file = f"{folder}/rendezvous"  # ddp_spawn: a fresh file, where a fixed port would collide
+        # When a rank fails, spawn unpickles a file of a name that was free: in /tmp any user could have made it.
         before, tempfile.tempdir = tempfile.tempdir, folder
         try:
-            mp.spawn(start, (num_ranks, meeting, config, fit), nprocs=num_ranks)  # ddp_spawn: calls start(rank, *args)
+            arguments = (num_ranks, rendezvous_file, config)
+            spawn(run_rank, arguments, nprocs=num_ranks)  # ddp_spawn: calls run_rank(rank, *arguments)
         finally:
             tempfile.tempdir = before
 
 
-def start(rank: int, num_ranks: int, meeting: str, config: Config, fit) -> None:
-    guarded(lambda: train_rank(Place(rank, rank, num_ranks, launcher="spawn"), meeting, config, fit), rank)
+def run_rank(rank: int, num_ranks: int, rendezvous_file: str, config: Config) -> None:
+    rank_info = RankInfo(rank, rank, num_ranks, launcher="spawn", rendezvous_file=rendezvous_file)
+    guarded(lambda: fit(build(config, rank_info)), rank)
 
 
-def train_rank(place: Place, meeting: str, config: Config, fit) -> None:
-    config, worker = start_worker(config, place)
-    dist.init_process_group(
-        init_method=meeting, rank=worker.rank, world_size=worker.world_size, **group_options(config, worker)
-    )
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+def build(config: Config, rank_info: RankInfo) -> Strategy:
+    config, context = start_rank(config, rank_info)
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        loaders = build_loaders(config, context)
+    net = build_model(config, len(loaders.train.classes), context.device)
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     optimizer = build_optimizer(config, net)
+    criterion = nn.CrossEntropyLoss()
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(num_shards=worker.world_size),
-        reduce=all_reduce_sum,
-        without_exchange=lambda: no_exchange(model),
-        exchange=exchange_of(model),
+        layout=layout(config, context.world_size),
+        communication=ddp_communication(model),
         columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
+        shut_down=dist.destroy_process_group,
     )
-    dist.destroy_process_group()
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    return Split(num_shards=num_devices, copies=1)
+def layout(config: Config, num_devices: int) -> Layout:
+    return Layout(num_shards=num_devices, num_gradient_copies=1)
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__)))
+    guarded(lambda: spawn_ranks(load_config(description=__doc__)))

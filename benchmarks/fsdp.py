@@ -9,85 +9,93 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.nn.functional import cross_entropy
+from torchvision.models import ResNet
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.communication import Communication
+from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_rank
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.dist.sharded_state import load_sharded_state, sharded_state
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.strategy import Strategy, TrainingState
 
 
-def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))
-    shard_ranks = config.shard_ranks or worker.world_size
-    if worker.world_size % shard_ranks:
-        raise UserError(f"shard_ranks {shard_ranks} does not divide {worker.world_size} ranks; change one of them")
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    # fsdp: it has casts of its own, and shards contiguous weights only; images come in the layout that was asked
+def build(config: Config) -> Strategy:
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    shard_ranks = config.shard_ranks or context.world_size
+    if context.world_size % shard_ranks:
+        raise UserError(f"shard_ranks {shard_ranks} does not divide {context.world_size} ranks; change one of them")
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        loaders = build_loaders(config, context)
+    # fsdp: it has casts of its own, and shards contiguous weights only; images come in the layout that was requested
     plain = dataclasses.replace(config, precision="fp32", memory_format="contiguous")
-    model = build_model(plain, len(train.classes), worker.device)
-    shape, names = (
-        (worker.world_size // shard_ranks, shard_ranks),
-        ("replicate", "shard"),
-    )  # fsdp: HSDP's two dimensions
-    if not config.shard_ranks:
-        shape, names = shape[1:], names[1:]
-    shard(model, config, init_device_mesh(worker.device.type, shape, mesh_dim_names=names))
+    model = build_model(plain, len(loaders.train.classes), context.device)
+    if config.shard_ranks:  # fsdp: HSDP's two dimensions
+        shape, names = (context.world_size // shard_ranks, shard_ranks), ("replicate", "shard")
+        mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=names)
+    else:
+        mesh = init_device_mesh(context.device.type, (shard_ranks,), mesh_dim_names=("shard",))
+    shard(model, config, mesh)
     optimizer = build_optimizer(config, model)  # fsdp: of this rank's shards
+    criterion = nn.CrossEntropyLoss()
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=model,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(num_shards=worker.world_size, exact=config.memory_format == "contiguous"),
-        reduce=all_reduce_sum,
-        state=partial(sharded_state, model, optimizer),  # fsdp: every rank takes part in putting each tensor together
-        load=partial(load_sharded_state, model, optimizer),
+        layout=layout(config, context.world_size),
+        communication=Communication(all_reduce_sum),
+        state=TrainingState(  # fsdp: every rank takes part in putting each tensor together
+            save=partial(sharded_state, model, optimizer), load=partial(load_sharded_state, model, optimizer)
+        ),
         columns={"shard_ranks": shard_ranks},
+        shut_down=dist.destroy_process_group,
     )
-    dist.destroy_process_group()
 
 
-def shard(model, config: Config, mesh) -> None:
+def shard(model: ResNet, config: Config, mesh: DeviceMesh) -> None:
     """Shard inside the mesh's rows and replicate between them; BatchNorm by itself, as bf16 weights beside its float32
     statistics are refused: it takes the activations as they come."""
-    in_bf16 = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if config.precision == "bf16" else {}
+    in_bf16 = config.precision == "bf16"
+    weights, sums = (torch.bfloat16, torch.float32) if in_bf16 else (None, None)
+    blocks = MixedPrecisionPolicy(param_dtype=weights, reduce_dtype=sums)
     norms = MixedPrecisionPolicy(cast_forward_inputs=False)
     for module in model.modules():
         if in_bf16 and isinstance(module, nn.BatchNorm2d):
             fully_shard(module, mesh=mesh, mp_policy=norms)
     for block in (block for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for block in layer):
-        fully_shard(block, mesh=mesh, mp_policy=MixedPrecisionPolicy(**in_bf16))
-    fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(**in_bf16, output_dtype=torch.float32))
+        fully_shard(block, mesh=mesh, mp_policy=blocks)
+    fully_shard(
+        model,
+        mesh=mesh,
+        mp_policy=MixedPrecisionPolicy(param_dtype=weights, reduce_dtype=sums, output_dtype=torch.float32),
+    )
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast, which has no word for sharded weights
-    return Split(num_shards=num_devices)
+def layout(config: Config, num_devices: int) -> Layout:  # whose forecast does not know of sharded weights
+    return Layout(num_shards=num_devices, exact=config.memory_format == "contiguous")
 
 
 if __name__ == "__main__":
     # DTensor, which its weights are, has no rule for SGD's fused update
-    guarded(lambda: main(load_config(description=__doc__, compile=(False,), fused=(False,))))
+    guarded(lambda: fit(build(load_config(description=__doc__, compile=(False,), fused=(False,)))))

@@ -6,26 +6,28 @@ horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp --config
 import contextlib
 import importlib.metadata
 import os
+from collections.abc import Iterator
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.channels_last import InOrder, all_in_order
-from benchmarks.common.dist.devices import start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.communication import Communication
+from benchmarks.common.dist.devices import start_rank
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.strategy import Strategy, TrainingState
 
 
-def main(config: Config, fit=fit) -> None:
-    place = find_place("horovodrun")
+def build(config: Config) -> Strategy:
+    rank_info = find_rank_info("horovodrun")
     try:
         import horovod.torch as hvd
     except ImportError as error:
@@ -37,63 +39,66 @@ def main(config: Config, fit=fit) -> None:
         )
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
-    config, worker = start_worker(config, place, backend="horovod-nccl" if num_gpus else "horovod-gloo")
-    with rank_first(worker.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
-        train, val = build_loaders(config, worker)
-    model = build_model(config, len(train.classes), worker.device)
+    config, context = start_rank(config, rank_info, backend="horovod-nccl" if num_gpus else "horovod-gloo")
+    with rank_first(context.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
+        loaders = build_loaders(config, context)
+    model = build_model(config, len(loaders.train.classes), context.device)
     hvd.broadcast_parameters(all_in_order(model), root_rank=0)  # horovod: everyone starts from rank 0's weights
     optimizer = hvd.DistributedOptimizer(  # horovod: step() waits for the averaged gradients
         build_optimizer(config, model),
         named_parameters=model.named_parameters(),
         compression=InOrder(getattr(hvd.Compression, config.compression)),  # horovod: it takes contiguous tensors only
     )
+    criterion = nn.CrossEntropyLoss()
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
     # horovod: its broadcast_optimizer_state takes a hidden step on a fresh optimizer, which decays the weights
-    def share():  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
+    def sync_state() -> None:  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
         hvd.broadcast_parameters(all_in_order(model, optimizer), root_rank=0)
 
+    def all_reduce(tensor: torch.Tensor) -> torch.Tensor:  # horovod: returns the sum; `tensor` stays one rank's
+        return hvd.allreduce(tensor, op=hvd.Sum)
+
     @contextlib.contextmanager
-    def without_exchange():  # horovod: as if this backward pass were the first of two, but step() uses it all the same
+    def without_communication() -> Iterator[None]:
+        # horovod: as if this backward pass were the first of two, but step() uses it all the same
         optimizer.set_backward_passes_per_step(2)
         with optimizer.skip_synchronize():
             yield
         optimizer._handles.clear()  # zero_grad() would complain that nobody has waited for them
         optimizer.set_backward_passes_per_step(1)
 
-    def exchange():  # horovod: sends every gradient that no backward pass has sent, as step() does
+    def communicate() -> None:  # horovod: sends every gradient that no backward pass has sent, as step() does
         optimizer.synchronize()
         optimizer._synchronized = False
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=model,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(num_shards=worker.world_size, compression=config.compression),
-        reduce=lambda tensor: hvd.allreduce(tensor, op=hvd.Sum),  # horovod: returns the sum; `tensor` stays one rank's
-        share=share,
-        without_exchange=without_exchange,
-        exchange=exchange,
+        layout=layout(config, context.world_size),
+        communication=Communication(all_reduce, communicate, without_communication),
+        state=TrainingState(sync=sync_state),
         columns={"horovod": importlib.metadata.version("horovod")},
+        shut_down=hvd.shutdown,
     )
-    hvd.shutdown()
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    return Split(num_shards=num_devices, copies=1)
+def layout(config: Config, num_devices: int) -> Layout:
+    return Layout(num_shards=num_devices, compression=config.compression, num_gradient_copies=1)
 
 
 if __name__ == "__main__":
     # SyncBatchNorm would look for a torch.distributed group, which Horovod does not start.
-    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"))))
+    guarded(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group")))))

@@ -7,73 +7,74 @@ import dataclasses
 
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import Place, find_place, rank_first
+from benchmarks.common.dist.communication import ddp_communication
+from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer, in_precision
 from benchmarks.common.model.stages import Staged, cut_stages, cuts_of, num_splits, send
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
-from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
+from benchmarks.common.train.strategy import Strategy, TrainingState
 
 
-def main(config: Config, fit=fit) -> None:
-    devices = two_devices(place := find_place("torchrun"))
-    place = dataclasses.replace(place, local_rank=2 * place.local_rank)  # hybrid: a rank's first GPU
-    config, worker = start_worker(config, place, devices_per_rank=len(set(devices)))
-    options = group_options(config, worker)
+def build(config: Config) -> Strategy:
+    rank_info = find_rank_info("torchrun")
+    devices = two_devices(rank_info)
+    rank_info = dataclasses.replace(rank_info, local_rank=2 * rank_info.local_rank)  # hybrid: a rank's first GPU
+    config, context = start_rank(config, rank_info, devices_per_rank=len(set(devices)))
+    options = group_options(config, context)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
     dist.init_process_group(**options)
-    with rank_first(worker.rank, lambda: all_reduce_sum(torch.zeros(1, device=worker.device)).item()):
-        train, val = build_loaders(config, worker)  # hybrid: one shard a rank, that is, one for every two GPUs
-    microbatches = num_splits(config.split_size, config.global_batch // worker.world_size)
-    net = build_model(config, len(train.classes), worker.device)
+    with rank_first(context.rank, lambda: all_reduce_sum(torch.zeros(1, device=context.device)).item()):
+        loaders = build_loaders(config, context)  # hybrid: one shard a rank, that is, one for every two GPUs
+    net = build_model(config, len(loaders.train.classes), context.device)
     stages = cut_stages(config, net, num_stages=2)
     staged = in_precision(config, Staged(stages, devices, config.split_size, send))
     model = DistributedDataParallel(staged, **ddp_options(config))  # hybrid: no device_ids
     optimizer = build_optimizer(config, net)
+    criterion = nn.CrossEntropyLoss()
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def share():  # hybrid: rank 0's BatchNorm statistics for all, tensor by tensor, for they are on two devices
+    def sync_state() -> (
+        None
+    ):  # hybrid: rank 0's BatchNorm statistics for all, tensor by tensor, for they are on two devices
         for buffer in net.buffers():
             dist.broadcast(buffer, src=0)
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(worker.world_size, 2, microbatches, config.split_size),
-        reduce=all_reduce_sum,
+        layout=layout(config, 2 * context.world_size),
+        state=TrainingState(sync=sync_state),
         predict=staged,
-        share=share,
-        without_exchange=lambda: no_exchange(model),
-        exchange=exchange_of(model),
+        communication=ddp_communication(model),
         devices=devices,
         columns={"cut": cuts_of(stages), "bucket_cap_mb": model.bucket_bytes_cap / 2**20},
+        shut_down=dist.destroy_process_group,
     )
-    dist.destroy_process_group()
 
 
-def two_devices(place: Place) -> list[torch.device]:
+def two_devices(rank_info: RankInfo) -> list[torch.device]:
     """This rank's two GPUs, or the CPU twice where there is none. Raises Unavailable on a machine with one GPU,
     UserError where the ranks are too many for the GPUs."""
     num_gpus = usable_gpus()
@@ -81,19 +82,20 @@ def two_devices(place: Place) -> list[torch.device]:
         return [torch.device("cpu")] * 2
     if num_gpus == 1:
         raise Unavailable("hybrid_parallel needs two GPUs a rank, and there is one; model_parallel runs on one")
-    first = 2 * place.local_rank
+    first = 2 * rank_info.local_rank
     if first + 1 >= num_gpus:
         raise UserError(
-            f"rank {place.rank} wants GPUs {first} and {first + 1}, but {num_gpus} can be seen; "
+            f"rank {rank_info.rank} wants GPUs {first} and {first + 1}, but {num_gpus} can be seen; "
             f"start {num_gpus // 2} ranks a node: NPROC={num_gpus // 2}"
         )
     return [torch.device("cuda", first), torch.device("cuda", first + 1)]
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+def layout(config: Config, num_devices: int) -> Layout:
     num_shards = max(1, num_devices // 2)
-    return Split(num_shards, 2, num_splits(config.split_size, config.global_batch // num_shards), copies=1)
+    num_microbatches = num_splits(config.split_size, config.global_batch // num_shards)
+    return Layout(num_shards, 2, num_microbatches, config.split_size, num_gradient_copies=1)
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__, compile=(False,))))
+    guarded(lambda: fit(build(load_config(description=__doc__, compile=(False,)))))

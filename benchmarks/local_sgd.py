@@ -4,43 +4,45 @@ torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --local-period 
 """
 
 import copy
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, fill, flatten, group_options, share_buffers, start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.communication import Communication
+from benchmarks.common.dist.devices import all_reduce_sum, fill, flatten, group_options, start_rank, sync_buffers
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.train.checkpoint import load_whole_state
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.strategy import Strategy, TrainingState, load_whole_state
 
 
-def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))
-    if worker.world_size % config.local_group:
-        raise UserError(f"local_group {config.local_group} does not divide {worker.world_size} ranks; change one")
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+def build(config: Config) -> Strategy:
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    if context.world_size % config.local_group:
+        raise UserError(f"local_group {config.local_group} does not divide {context.world_size} ranks; change one")
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        loaders = build_loaders(config, context)
+    net = build_model(config, len(loaders.train.classes), context.device)
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     group, _ = dist.new_subgroups(config.local_group)  # local_sgd: by default of one rank, which hears nobody
     model = DistributedDataParallel(net, device_ids, process_group=group)
     average, done = copy.deepcopy(net).eval(), {"steps": 0}  # local_sgd: evaluated and saved in place of net
     optimizer = build_optimizer(config, net)
+    criterion = nn.CrossEntropyLoss()
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         done["steps"] += 1
@@ -48,53 +50,52 @@ def main(config: Config, fit=fit) -> None:
             average_into(net)
         return loss.detach(), output.detach()
 
-    def average_into(model):
-        flat = flatten([*net.parameters()], worker.device)
-        fill([*model.parameters()], all_reduce_sum(flat) / worker.world_size)
+    def average_into(model: nn.Module) -> None:
+        flat = flatten([*net.parameters()], context.device)
+        fill([*model.parameters()], all_reduce_sum(flat) / context.world_size)
 
-    def share():  # local_sgd: training goes on from each rank's own weights
+    def sync_state() -> None:  # local_sgd: training goes on from each rank's own weights
         average_into(average)
-        fill([*average.buffers()], flatten([*net.buffers()], worker.device))
-        share_buffers(average, worker, all_reduce_sum)
+        fill([*average.buffers()], flatten([*net.buffers()], context.device))
+        sync_buffers(average, context, all_reduce_sum)
 
-    def own():  # local_sgd: what ranks hold differently
-        moving = [each["momentum_buffer"] for each in optimizer.state.values() if config.momentum]
+    def own() -> list[torch.Tensor]:  # local_sgd: what ranks hold differently
+        moving = [state["momentum_buffer"] for state in optimizer.state.values() if config.momentum]
         return [*net.parameters(), *net.buffers(), *moving]
 
-    def state():
-        flat = flatten(own(), worker.device)
-        ranks = [torch.empty_like(flat) for _ in range(worker.world_size)] if worker.rank == 0 else None
+    def save() -> dict[str, Any]:
+        flat = flatten(own(), context.device)
+        ranks = [torch.empty_like(flat) for _ in range(context.world_size)] if context.rank == 0 else None
         dist.gather(flat, ranks)
         return {"model": average.state_dict(), "optimizer": optimizer.state_dict(), "ranks": ranks} | done
 
-    def load(saved):
+    def load(saved: dict[str, Any]) -> None:
         load_whole_state(net, optimizer, saved)
-        if len(ranks := saved.get("ranks", [])) == worker.world_size:  # local_sgd: inside a period, each rank its own
-            fill(own(), ranks[worker.rank].to(worker.device))
+        if len(ranks := saved.get("ranks", [])) == context.world_size:  # local_sgd: inside a period, each rank its own
+            fill(own(), ranks[context.rank].to(context.device))
         done["steps"] = saved.get("steps", 0)
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(worker.world_size, period=config.local_period, group=config.local_group),
-        reduce=all_reduce_sum,
-        exchange=lambda: average_into(average),  # local_sgd: one average, which comes once a period
+        layout=layout(config, context.world_size),
+        # local_sgd: a step's communication is one average, which comes once a period
+        communication=Communication(all_reduce_sum, communicate=lambda: average_into(average)),
+        state=TrainingState(sync_state, save, load),
         predict=average,
-        share=share,
-        state=state,
-        load=load,
+        shut_down=dist.destroy_process_group,
     )
-    dist.destroy_process_group()
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    return Split(num_shards=num_devices, copies=2)  # and the average
+def layout(config: Config, num_devices: int) -> Layout:
+    num_copies = 2  # DDP's buckets, and the average
+    return Layout(num_devices, period=config.local_period, group=config.local_group, num_gradient_copies=num_copies)
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__)))
+    guarded(lambda: fit(build(load_config(description=__doc__))))

@@ -4,54 +4,56 @@ python -m benchmarks.model_parallel --config configs/smoke.yaml --split-size 8
 """
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import Place
+from benchmarks.common.dist.devices import start_rank
+from benchmarks.common.dist.layout import Layout, StrategyFacts
+from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.model.model import build_model, build_optimizer, in_precision
 from benchmarks.common.model.stages import Send, Staged, cut_stages, cuts_of, num_splits, send
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.strategy import Strategy
+
+FACTS = StrategyFacts(one_node=True)
 
 
-def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, Place(), devices_per_rank=min(2, max(1, usable_gpus())))
+def build(config: Config) -> Strategy:
+    config, context = start_rank(config, RankInfo(), devices_per_rank=min(2, max(1, usable_gpus())))
     # model_parallel: without a second GPU both halves share the one device, and the row says so
-    devices = [worker.device, torch.device("cuda", 1) if usable_gpus() > 1 else worker.device]
-    microbatches = num_splits(config.split_size, config.global_batch)
+    devices = [context.device, torch.device("cuda", 1) if usable_gpus() > 1 else context.device]
     if config.copy_stream and len(set(devices)) < 2:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
-    train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
+    loaders = build_loaders(config, context)
+    net = build_model(config, len(loaders.train.classes), context.device)
     stages = cut_stages(config, net, num_stages=2)  # model_parallel: net's own layers, in two halves
     hand_over = send_on_streams(devices) if config.copy_stream else send
     model = Staged(stages, devices, config.split_size, hand_over)  # model_parallel: each half moves to its device
     model = in_precision(config, model)
     optimizer = build_optimizer(config, net)
+    criterion = nn.CrossEntropyLoss()
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(num_stages=2, num_microbatches=microbatches, split_size=config.split_size),
+        layout=layout(config, len(set(devices))),
         predict=model,
         devices=devices,
         columns={"cut": cuts_of(stages)},
@@ -81,10 +83,12 @@ def send_on_streams(devices: list[torch.device]) -> Send:
     return send_beside
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    return Split(num_stages=min(2, num_devices), num_microbatches=num_splits(config.split_size, config.global_batch))
+def layout(config: Config, num_devices: int) -> Layout:
+    num_microbatches = num_splits(config.split_size, config.global_batch)
+    num_stage_devices = min(2, num_devices)
+    return Layout(1, 2, num_microbatches, config.split_size, num_stage_devices=num_stage_devices)
 
 
 if __name__ == "__main__":
     # SyncBatchNorm needs a process group, which a single process does not start.
-    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"), compile=(False,))))
+    guarded(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))

@@ -7,50 +7,54 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
-from benchmarks.common.data.batch_readers import Batch
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.data.loaders import Shard, Sharding, build_loaders
+from benchmarks.common.dist.communication import Communication
+from benchmarks.common.dist.devices import RankContext, all_reduce_sum, group_options, start_rank
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer, in_precision
 from benchmarks.common.model.stages import cut_stages, cuts_of, num_microbatches, rows_between
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.strategy import Strategy, TrainingState
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
-def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("torchrun"))
-    last, microbatches = worker.rank == worker.world_size - 1, num_microbatches(config, worker.world_size)
-    dist.init_process_group(**group_options(config, worker))
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker, shard=0, num_shards=1)  # pipeline: all work on the same images
-    val.batches.shard, val.batches.num_shards = worker.rank, worker.world_size  # but evaluate a share each
-    if worker.rank > 0:  # pipeline: rank 0 alone decodes images; the others have room for the targets
-        train.host_batches = [Batch(torch.empty(0), torch.zeros(config.global_batch).long())] * train.num_steps
-    net = build_model(config, len(train.classes), worker.device)  # pipeline: whole on every rank, for evaluation
+def build(config: Config) -> Strategy:
+    config, context = start_rank(config, find_rank_info("torchrun"))
+    last, microbatches = context.rank == context.world_size - 1, num_microbatches(config, context.world_size)
+    dist.init_process_group(**group_options(config, context))
+    with rank_first(context.rank, dist.barrier):
+        # pipeline: all train on the same images, which rank 0 alone reads, and evaluate a shard each
+        evaluated = Shard(context.rank, context.world_size)
+        loaders = build_loaders(config, context, Sharding(Shard(), evaluated, reads_train_images=context.rank == 0))
+    # pipeline: whole on every rank, for evaluation
+    net = build_model(config, len(loaders.train.classes), context.device)
     optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
-    stages = cut_stages(config, net, worker.world_size)
-    loss_of = lambda output, target: cross_entropy(output.float(), target)  # noqa: E731
+    criterion = nn.CrossEntropyLoss()
+    stages = cut_stages(config, net, context.world_size)
+
+    def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return criterion(output.float(), target)
+
     schedule = SCHEDULES[config.pipeline_schedule](
-        build_stage(config, worker, stages), microbatches, loss_of, scale_grads=True
+        build_stage(config, context, stages), microbatches, loss_of, scale_grads=True
     )  # pipeline: scale_grads makes the sum over micro-batches their mean
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         optimizer.zero_grad()
         dist.broadcast(target, src=0)  # pipeline: from the rank that read the images to the one with the loss
-        inputs, losses = [images.flatten(1)] if worker.rank == 0 else [], []
+        inputs = [images.flatten(1)] if context.rank == 0 else []
+        losses: list[torch.Tensor] = []
         output = schedule.step(*inputs, target=target, losses=losses)  # pipeline: forward and backward
         optimizer.step()
         return (torch.stack(losses).mean().detach(), output.detach()) if last else (None, None)
 
     @torch.no_grad()
-    def share():  # pipeline: each rank trained its own stage; now all get everybody's
+    def sync_state() -> None:  # pipeline: each rank trained its own stage; now all get everybody's
         for owner, stage in enumerate(stages):
             tensors = [*stage.parameters(), *stage.buffers()]
             if config.momentum:
@@ -61,40 +65,47 @@ def main(config: Config, fit=fit) -> None:
                 dist.broadcast(message, src=owner)
                 tensor.copy_(message)
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(num_stages=worker.world_size, num_microbatches=microbatches),
-        reduce=all_reduce_sum,
-        share=share,
+        layout=layout(config, context.world_size),
+        communication=Communication(all_reduce_sum),
+        state=TrainingState(sync=sync_state),
         columns={"cut": cuts_of(stages)},
+        shut_down=dist.destroy_process_group,
     )
-    dist.destroy_process_group()
 
 
-def build_stage(config, worker, stages) -> PipelineStage:
+def build_stage(config: Config, context: RankContext, stages: list[nn.Sequential]) -> PipelineStage:
     """This rank's stage. Activations travel as rows, (N, C * H * W): a receiver knows nothing of the sender's layout.
 
     Their shapes are given, since PipelineStage would find them by a forward pass, and torch 2.11 lets that pass
     change BatchNorm's running statistics.
     """
-    num_images = config.global_batch // num_microbatches(config, worker.world_size)
-    shapes, rows = rows_between(config, stages, num_images, worker.device)
-    stage = nn.Sequential(nn.Unflatten(1, shapes[worker.rank]), stages[worker.rank], nn.Flatten(1))
+    num_images = config.global_batch // num_microbatches(config, context.world_size)
+    shapes, rows = rows_between(config, stages, num_images, context.device)
+    stage = nn.Sequential(nn.Unflatten(1, shapes[context.rank]), stages[context.rank], nn.Flatten(1))
     stage = in_precision(config, stage, logits=False)  # pipeline: in bf16, activations travel in bf16
-    return PipelineStage(stage, worker.rank, worker.world_size, worker.device, rows[worker.rank], rows[worker.rank + 1])
+    return PipelineStage(
+        stage, context.rank, context.world_size, context.device, rows[context.rank], rows[context.rank + 1]
+    )
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
+def layout(config: Config, num_devices: int) -> Layout:
     microbatches, one_f_one_b = num_microbatches(config, num_devices), config.pipeline_schedule == "1f1b"
-    return Split(num_stages=num_devices, num_microbatches=microbatches, one_f_one_b=one_f_one_b, whole_model=True)
+    return Layout(
+        num_stages=num_devices,
+        num_microbatches=microbatches,
+        one_f_one_b=one_f_one_b,
+        whole_model_on_each=True,
+    )
 
 
 if __name__ == "__main__":
     # SyncBatchNorm would sum over ranks that are in different layers, and never end.
-    guarded(lambda: main(load_config(description=__doc__, norm=("batch", "group"), compile=(False,))))
+    guarded(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))

@@ -3,49 +3,53 @@
 python -m benchmarks.single --config configs/smoke.yaml
 """
 
-from torch.nn.functional import cross_entropy
+import torch
+from torch import nn
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import Place
+from benchmarks.common.dist.devices import start_rank
+from benchmarks.common.dist.layout import Layout, StrategyFacts
+from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.strategy import Strategy
+
+FACTS = StrategyFacts(one_node=True)
 
 
-def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, Place())
-    train, val = build_loaders(config, worker)
-    model = build_model(config, len(train.classes), worker.device)
+def build(config: Config) -> Strategy:
+    config, context = start_rank(config, RankInfo())
+    loaders = build_loaders(config, context)
+    model = build_model(config, len(loaders.train.classes), context.device)
     optimizer = build_optimizer(config, model)
+    criterion = nn.CrossEntropyLoss()
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=model,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(),
+        layout=layout(config, 1),
         columns={"parallel": None},  # single: the baseline has nothing to divide
     )
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    return Split()
+def layout(config: Config, num_devices: int) -> Layout:
+    return Layout()
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__)))
+    guarded(lambda: fit(build(load_config(description=__doc__))))

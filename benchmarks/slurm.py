@@ -4,76 +4,81 @@ srun --nodes 2 --ntasks-per-node 2 --kill-on-bad-exit=1 python -m benchmarks.slu
 """
 
 import os
+from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.config.settings import Shape
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import Worker, all_reduce_sum, ddp_options, file_store, group_options, start_worker
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.ranks import find_place, rank_first
+from benchmarks.common.dist.communication import ddp_communication
+from benchmarks.common.dist.devices import (
+    RankContext,
+    ddp_options,
+    file_store,
+    group_options,
+    start_rank,
+)
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.dist.ranks import SlurmStep, find_rank_info, find_slurm_step, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
-from benchmarks.common.train.phase_recorder import exchange_of, no_exchange
+from benchmarks.common.train.strategy import Strategy
 
 
-def rendezvous_options(config: Config, worker: Worker) -> dict:
+def rendezvous_options(config: Config, context: RankContext, slurm_step: SlurmStep) -> dict[str, Any]:
     """By what the ranks find each other: a file with a name of this job's step alone, or the first node's address."""
-    job = f"{os.environ['SLURM_JOB_ID']}-{os.environ['SLURM_STEP_ID']}-{os.environ.get('SLURM_RESTART_COUNT', 0)}"
     if config.rendezvous == "file":
-        path = os.path.abspath(os.path.join(os.environ.get("RUN_DIR", "."), f"rendezvous-{job}"))
-        return {"store": file_store(path, config, worker)}
-    port = 20000 + int(os.environ["SLURM_JOB_ID"]) * 16 % 10000 + int(os.environ["SLURM_STEP_ID"]) % 16
-    return {"init_method": f"tcp://{os.environ.get('MASTER_ADDR', os.environ['SLURM_LAUNCH_NODE_IPADDR'])}:{port}"}
+        path = os.path.abspath(os.path.join(slurm_step.folder, f"rendezvous-{slurm_step.name}"))
+        return {"store": file_store(path, config, context)}
+    return {"init_method": f"tcp://{slurm_step.address}:{slurm_step.port}"}
 
 
-def main(config: Config, fit=fit) -> None:
-    config, worker = start_worker(config, find_place("srun"))  # slurm: by SLURM_PROCID, SLURM_LOCALID and others
+def build(config: Config) -> Strategy:
+    config, context = start_rank(config, find_rank_info("srun"))  # slurm: by SLURM_PROCID, SLURM_LOCALID and others
     dist.init_process_group(
-        **rendezvous_options(config, worker),
-        rank=worker.rank,
-        world_size=worker.world_size,
-        **group_options(config, worker),
+        **rendezvous_options(config, context, find_slurm_step()),
+        rank=context.rank,
+        world_size=context.world_size,
+        **group_options(config, context),
     )
-    with rank_first(worker.rank, dist.barrier):
-        train, val = build_loaders(config, worker)
-    net = build_model(config, len(train.classes), worker.device)
-    device_ids = [worker.local_rank] if worker.device.type == "cuda" else None
+    with rank_first(context.rank, dist.barrier):
+        loaders = build_loaders(config, context)
+    net = build_model(config, len(loaders.train.classes), context.device)
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     optimizer = build_optimizer(config, net)
+    criterion = nn.CrossEntropyLoss()
 
-    def step(images, target):
+    def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = model(images)
-        loss = cross_entropy(output, target)
+        loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
-    fit(
+    return Strategy(
         config,
-        worker,
+        context,
         model=net,
         optimizer=optimizer,
-        train=train,
-        val=val,
+        loaders=loaders,
+        criterion=criterion,
         step=step,
-        shape=Shape(num_shards=worker.world_size),
-        reduce=all_reduce_sum,
-        without_exchange=lambda: no_exchange(model),
-        exchange=exchange_of(model),
+        layout=layout(config, context.world_size),
+        communication=ddp_communication(model),
         columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
+        shut_down=dist.destroy_process_group,
     )
-    dist.destroy_process_group()
 
 
-def split(config: Config, num_devices: int) -> Split:  # for the memory forecast
-    return Split(num_shards=num_devices, copies=1)
+def layout(config: Config, num_devices: int) -> Layout:
+    return Layout(num_shards=num_devices, num_gradient_copies=1)
 
 
 if __name__ == "__main__":
-    guarded(lambda: main(load_config(description=__doc__)))
+    guarded(lambda: fit(build(load_config(description=__doc__))))

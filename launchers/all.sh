@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Not a strategy: runs many, through the one loop. `all.sh` is make bench-all; `all.sh sweep`, `scaling` and `ablate` the others.
+# Not a strategy: starts many runs. `all.sh` is make bench-all; `all.sh sweep` plans its runs by scripts/studies/sweep/plan.py.
 set -euo pipefail
 unset CDPATH PYTHONSAFEPATH
 cd "$(dirname "$0")/.."

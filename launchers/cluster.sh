@@ -18,7 +18,7 @@ is_local() { # both nodes are this host, and share its cores
   [[ $(scontrol show config 2>/dev/null || true) =~ ClusterName\ +=\ slurm-local ]]
 }
 
-shape_of_job() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set: all numbers of a job, and SHAPE for sbatch
+set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set: all numbers of a job, and SHAPE for sbatch
   local where=(${PARTITION:+--partition "$PARTITION"}) cores
   NODES=${NODES:-${SLURM_JOB_NUM_NODES:-$(sinfo -h -o %D "${where[@]}" | awk '{ n += $1 } END { print n == 1 ? 1 : 2 }')}}
   GPUS_PER_NODE=${GPUS_PER_NODE:-$NUM_GPUS} # a login node without GPUs needs it said
@@ -41,7 +41,7 @@ shape_of_job() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set:
 
 # ---- inside the job of make slurm-all --------------------------------------------------------------------------
 
-words_of_step() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP; its name is how what outlives a run is found
+set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP; its name is how what outlives a run is found
   STEP=(srun --nodes "$1" --ntasks "$(($1 * $2))" --ntasks-per-node "$2" --cpus-per-task "$3" --kill-on-bad-exit=1
     --job-name "$RUN_ID" "${CONTAINED[@]}")
 }
@@ -66,7 +66,7 @@ free_port() { # of this node, which is the first
 # ---- containers ------------------------------------------------------------------------------------------------
 
 # Fill INTERPRETER, which runs scripts on a node; CONTAINED, srun's own words; and HERE, which runs them from this shell.
-words_of_container() {
+set_container_command() {
   INTERPRETER=("$PYTHON") CONTAINED=() HERE=("$PYTHON")
   [ -n "${CONTAINER:-}" ] || return 0
   local folder program mounts='' folders=("$PWD")

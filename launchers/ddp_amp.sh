@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # torchrun and automatic mixed precision, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
-words_of_torchrun
+set_torchrun_command
 attempt "${TORCHRUN[@]}" -m benchmarks.ddp_amp "${OPTIONS[@]}"

@@ -6,5 +6,5 @@ source "$(dirname "$0")/lib.sh"
 [ "$NUM_GPUS" = 0 ] || [ $((NPROC % 2)) = 0 ] ||
   skip "a rank needs two GPUs, and NPROC is $NPROC; give an even NPROC"
 [ "$NUM_GPUS" = 0 ] || NPROC=$((NPROC / 2))
-words_of_torchrun
+set_torchrun_command
 attempt "${TORCHRUN[@]}" -m benchmarks.hybrid_parallel "${OPTIONS[@]}"

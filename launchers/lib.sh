@@ -5,7 +5,7 @@
 # The loop (scripts/runner/schedule.py) sets, and any other that starts a launcher has to set:
 #   RUN_ID CONFIG RESULTS PYTHON     the run's folder is RESULTS/logs/RUN_ID, and holds CONFIG and settings.json
 #   NPROC NUM_GPUS NUM_CORES THREADS_PER_RANK REPEAT LABEL
-# Without RUN_ID a person has started it: then the planner makes the folder, from Make's variables, and says the rest.
+# Without RUN_ID a person has started it: then run_plan.py makes the folder and prints the rest, from Make's variables.
 set -euo pipefail
 # With either set, another folder's code would run. CDPATH sends `cd` to another folder. PYTHONSAFEPATH takes the current
 # folder, which is the checkout, off Python's path: then `-m scripts...` would find what PYTHONPATH has.
@@ -16,17 +16,17 @@ PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
 export PYTHON
 STRATEGY_NAME=$(basename "$0" .sh)
-unset RENDEZVOUS_FILE RENDEZVOUS_DIR # of a run around this one
+unset RENDEZVOUS_FILE # of a run around this one
 
 if [ -z "${RUN_ID:-}" ]; then
-  told=$("$PYTHON" -m scripts.runner.plan "$STRATEGY_NAME") || exit 2
+  variables=$("$PYTHON" -m scripts.runner.run_plan "$STRATEGY_NAME") || exit 2
   while IFS= read -r line; do
     export "${line?}"
-  done <<<"$told"
+  done <<<"$variables"
 fi
 export OMP_NUM_THREADS=$THREADS_PER_RANK
 source launchers/cluster.sh
-words_of_container
+set_container_command
 # shellcheck disable=SC2034 # launchers use it
 OPTIONS=(--config "$CONFIG") # of every script: all that was asked is in this file
 
@@ -58,7 +58,7 @@ skip() { # REASON: record that it cannot run here
   exec "${ATTEMPT[@]}" --skip "$1"
 }
 
-[ -z "${SKIP:-}" ] || skip "$SKIP" # the plan knows already that it has no room
+[ -z "${SKIP:-}" ] || skip "$SKIP" # the plan has found that it does not fit in memory
 
 see_only() { # N: one process takes all GPUs that it sees, so it sees the first N
   [ "$NUM_GPUS" -gt 0 ] || return 0
@@ -71,16 +71,15 @@ use_file_stores() { # fills FILE_STORE, torchrun's flags for it
   over_loopback
   local folder=$RESULTS/logs/$RUN_ID
   # torchrun unpickles its store, so whoever can replace the file can run commands. Members of a group often can write to
-  # RESULTS, but nobody else can rename what lies in /tmp. The attempt removes the folder. A container may not have /tmp.
+  # RESULTS, but nobody else can rename what lies in /tmp. remove_rendezvous removes the folder. A container may not have /tmp.
   if [ -z "${CONTAINER:-}" ]; then
-    folder=$(mktemp -d "${TMPDIR:-/tmp}/ranks.XXXXXXXX")
-    export RENDEZVOUS_DIR=$folder
+    folder=$(mktemp -d "${TMPDIR:-/tmp}/ranks.$RUN_ID.XXXXXXXX")
   fi
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$folder/ranks
   FILE_STORE=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$folder/torchrun")
 }
 
-words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, on each node of the allocation, or as one of NNODES
+set_torchrun_command() { # fills TORCHRUN: what starts NPROC ranks here, on each node of the allocation, or as one of NNODES
   # --log-dir: without it torchrun leaves a folder in /tmp; what ranks write is in the run's log
   local torchrun=(-m torch.distributed.run --log-dir /dev/null --nproc-per-node "$NPROC") node_command
   if in_allocation; then
@@ -93,7 +92,7 @@ words_of_torchrun() { # fills TORCHRUN: what starts NPROC ranks here, on each no
       torchrun+=(--rdzv-backend static --rdzv-endpoint "$(first_address):$(free_port)")
       node_command='PET_NODE_RANK=$SLURM_NODEID exec "$@"'
     fi
-    words_of_step "$NODES" 1 "$((CPUS_PER_TASK * TASKS_PER_NODE))" # a torchrun a node
+    set_step_command "$NODES" 1 "$((CPUS_PER_TASK * TASKS_PER_NODE))" # a torchrun a node
     TORCHRUN=("${STEP[@]}" bash -c "$node_command" node "${INTERPRETER[@]}" "${torchrun[@]}")
     count_all_nodes
     return 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # torchrun starts one process a stage, each on a GPU of its own, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
-words_of_torchrun
+set_torchrun_command
 attempt "${TORCHRUN[@]}" -m benchmarks.pipeline_parallel "${OPTIONS[@]}"

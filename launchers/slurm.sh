@@ -4,11 +4,11 @@
 source "$(dirname "$0")/lib.sh"
 find_cluster || skip "$WHY"
 
-shape_of_job
+set_job_shape
 export NPROC=$((NODES * TASKS_PER_NODE))
 is_local && over_loopback
 export SRUN_CPUS_PER_TASK=$CPUS_PER_TASK # since 22.05 srun does not take it from its allocation
-words_of_step "$NODES" "$TASKS_PER_NODE" "$CPUS_PER_TASK"
+set_step_command "$NODES" "$TASKS_PER_NODE" "$CPUS_PER_TASK"
 SRUN=("${STEP[@]}" "${INTERPRETER[@]}" -m benchmarks.slurm "${OPTIONS[@]}")
 if [ -n "${SLURM_JOB_ID:-}" ]; then
   attempt "${SRUN[@]}"

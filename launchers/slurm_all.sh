@@ -13,21 +13,21 @@ find_cluster || { echo "error: $WHY" >&2; exit 2; }
 
 unset HOSTS NNODES NODE_RANK # of other ways over several machines
 given_gpus=${NUM_GPUS:-}
-told=$(PLAN=yes "$PYTHON" -m scripts.runner.plan) || exit 2
+variables=$(PLAN=yes "$PYTHON" -m scripts.runner.run_plan) || exit 2
 while IFS= read -r line; do
   export "${line?}"
-done <<<"$told"
-shape_of_job
+done <<<"$variables"
+set_job_shape
 export NODES TASKS_PER_NODE GPUS_PER_NODE CPUS_PER_TASK NPROC=$TASKS_PER_NODE
-words_of_container # refuses now what no node could do
+set_container_command # refuses now what no node could do
 unset NUM_CORES OMP_NUM_THREADS
 planned=$(PLAN=yes ALLOCATION=planned NUM_GPUS=$GPUS_PER_NODE launchers/all.sh 2>&1) || { echo "$planned" >&2; exit 2; } # before it waits
 [ "${PLAN:-}" != yes ] || { echo "$planned"; exit 0; }
-RESULTS=$("$PYTHON" -m scripts.runner.plan | sed -n 's/^RESULTS=//p') || exit 2 # made now
+RESULTS=$("$PYTHON" -m scripts.runner.run_plan | sed -n 's/^RESULTS=//p') || exit 2 # made now
 export RESULTS NUM_GPUS=$given_gpus # the node counts its own
 
 mkdir -p "$RESULTS/job"
-echo "all runs of $RESULTS are one job, which says in $RESULTS/job/run.log:"
+echo "all runs of $RESULTS are one job, whose output is in $RESULTS/job/run.log:"
 tail -n 0 -s 0.2 --pid $$ -F "$RESULTS/job/run.log" 2>/dev/null &
 lines=$!
 RUN_DIR=$RESULTS/job scripts/runner/slurm_submit.sh "${SHAPE[@]}" --job-name slurm-all -- scripts/runner/slurm_suite.sh &

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # torchrun and ZeRO's first stage, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
-words_of_torchrun
+set_torchrun_command
 attempt "${TORCHRUN[@]}" -m benchmarks.zero1 "${OPTIONS[@]}"

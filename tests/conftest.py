@@ -9,7 +9,7 @@ import pytest
 from preloaded.interpreter import choose
 from support import NUM_TRAIN, NUM_VAL, ROOT, SYNTHETIC_YAML, TINY_YAML, Recorder, draw_images, put
 
-from scripts.runner import plan
+from scripts.runner import run_plan
 
 LIMIT_S = 1800  # of one test, with the fixtures that it is the first to need
 
@@ -90,7 +90,7 @@ def given(monkeypatch, tmp_path):
     """given(**variables): what the plan reads where only these are set, and a small configuration."""
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
 
-    def read(**variables) -> plan.Given:
+    def read(**variables) -> run_plan.MakeVariables:
         for name in (
             *VARIABLES.split(),
             "TASKS_PER_NODE",
@@ -104,7 +104,7 @@ def given(monkeypatch, tmp_path):
         ours = {"CONFIG": tmp_path / "own.yaml", "NUM_GPUS": 0, "STRATEGIES": "single ddp", "REPEATS": 2}
         for name, value in (ours | variables).items():
             monkeypatch.setenv(name, str(value))
-        return plan.read_variables()
+        return run_plan.read_variables()
 
     return read
 

@@ -3,10 +3,11 @@
     see_gpus(monkeypatch, 8)                                     # what torch and the suite's one predicate say
     train_on_nothing(monkeypatch, "ddp", config, rank=1, num_ranks=8)
 
-A strategy's main runs as it is, up to the end of engine.fit, with the stand-ins of tests/stand_ins.py.
+A strategy is built and trained as it is, up to the end of engine.fit, with the stand-ins of tests/stand_ins.py.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import types
 
@@ -21,6 +22,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from benchmarks.common.data import loaders
 from benchmarks.common.data.batch_readers import Batch
 from benchmarks.common.dist import devices
+from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.model import stages
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
@@ -121,40 +123,45 @@ class Decoded:
         return iter([self.batch] * len(self.batches))
 
 
-def fit_on_nothing(config, worker, *, train, val, reduce=lambda tensor: tensor, **parts) -> None:
+def fit_on_nothing(strategy) -> None:
     """engine.fit. A sum over the ranks comes back as real zeros, which the host may look at, as at nothing else."""
+    val, communication = strategy.loaders.val, strategy.communication
 
     def real_zeros(tensor):
-        shape = reduce(tensor).shape
+        shape = communication.all_reduce(tensor).shape
         with unset_fake_temporarily():
             return torch.zeros(shape, dtype=torch.float64)
 
     val.batches.num_steps = 2  # in the second, this rank has no image
-    val.host_batches = [Decoded(config, val.batches, worker.device).batch]
-    engine.fit(config, worker, train=train, val=val, reduce=real_zeros, **parts)
+    val.host_batches = [Decoded(strategy.config, val.batches, strategy.context.device).batch]
+    engine.fit(dataclasses.replace(strategy, communication=dataclasses.replace(communication, all_reduce=real_zeros)))
 
 
-def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2, fit=fit_on_nothing) -> None:
-    """benchmarks.<name>.main as one rank on the machine of see_gpus: steps, meter, evaluation and account."""
+def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2, drive=fit_on_nothing) -> None:
+    """drive(benchmarks.<name>.build(config)) as one rank on the machine of see_gpus: steps, meter, evaluation and
+    step breakdown."""
     script = importlib.import_module(f"benchmarks.{name}")
     for variables in RANK_VARIABLES:
         for variable, value in zip(variables, (rank, rank, num_ranks, num_ranks), strict=True):
             patch.setenv(variable, str(value))
     for variable, value in {"SLURM_JOB_ID": 1, "SLURM_STEP_ID": 0, "NPROC": num_ranks}.items():
         patch.setenv(variable, str(value))
+    spawned = [RankInfo(rank, rank, num_ranks, launcher="spawn")] if hasattr(script, "spawn_ranks") else []
     put_bare(patch, script)
-    patch.setattr(script, "guarded", lambda main, rank=None: main())
     if hasattr(script, "usable_gpus"):
         patch.setattr(script, "usable_gpus", gpus.usable_gpus)
     if hasattr(script, "rank_first"):  # its barrier is there to have the host wait
         patch.setattr(script, "rank_first", lambda rank, barrier: contextlib.nullcontext())
-    patch.setattr(torch.multiprocessing, "spawn", lambda start, args, nprocs: start(rank, *args))
     patch.setattr(loaders, "SyntheticBatches", Decoded)
     patch.setattr(nn.Module, "to", to)
     patch.setattr(stages, "copy", types.SimpleNamespace(deepcopy=deepcopy))
+
+    def zeros_of_all(values, context, all_reduce):
+        return numpy.zeros((context.world_size, len(values)))
+
     for module in (engine, phase_recorder):
-        patch.setattr(module, "gather", lambda values, worker, reduce: numpy.zeros((worker.world_size, len(values))))
-    patch.setattr(engine, "count_devices", lambda devices, worker, reduce: len(set(devices)))
+        patch.setattr(module, "gather", zeros_of_all)
+    patch.setattr(engine, "count_devices", lambda devices, context, all_reduce: len(set(devices)))
     if torch.cuda.is_available():
         patch.setattr(torch.autograd, "backward", backward)
     start_group = dist.init_process_group
@@ -164,7 +171,7 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
     patch.setattr(dist, "barrier", lambda *_, **__: None)
     try:
         with WithoutDriver(allow_non_fake_inputs=True):
-            script.main(config, fit=fit)
+            drive(script.build(config, *spawned))
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

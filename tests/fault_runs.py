@@ -12,7 +12,7 @@ import pytest
 from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.store.results import read_table
-from scripts.runner.measured_figures import MEASURED, add_rows
+from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
 
 FAULTS = ROOT / "tests" / "faults"  # its sitecustomize.py reads FAULT
 LONGEST_S = 400  # every process of these tests ends before; a fault that hangs ends by the suite's own limits
@@ -150,7 +150,7 @@ class Matrix:
     def pytest_terminal_summary(self, terminalreporter) -> None:
         terminalreporter.write_sep("=", "faults; seconds from the fault to the end of the run")
         terminalreporter.write(self.markdown())
-        self.save(MEASURED / "faults.csv")
+        self.save(MEASURED_FOLDER / "faults.csv")
 
     def save(self, path: Path) -> None:
         """Write the matrix in place of the one before, once all rows were tested."""

@@ -9,6 +9,7 @@ sent and received over TCP with and without the exchange of gradients.
 
 import collections
 import contextlib
+import dataclasses
 import importlib
 import json
 import os
@@ -21,7 +22,7 @@ import torch
 from torchvision.models import ResNet
 
 from benchmarks.common.config.config import load_config
-from benchmarks.common.data.loaders import GlobalBatches, Loader
+from benchmarks.common.data.loaders import GlobalBatchSampler, Loader
 from benchmarks.common.train import engine, phase_recorder
 from benchmarks.common.train.meters import Meter
 
@@ -47,14 +48,14 @@ def plant_before(owner, name: str, place: str) -> None:
 
 
 def slow_batches() -> None:
-    deal = GlobalBatches.__iter__
+    deal = GlobalBatchSampler.__iter__
 
     def slow(self):
         for batch in deal(self):
             sleep_if("loader")
             yield batch
 
-    GlobalBatches.__iter__ = slow
+    GlobalBatchSampler.__iter__ = slow
 
 
 def slow_backward() -> None:
@@ -116,17 +117,19 @@ def moved_bytes() -> int:
     return total
 
 
-def take_all_apart(places: list[str], report: dict):
-    """A stand-in for the engine's take_apart that runs it once for each place and round."""
-    real = phase_recorder.take_apart
+def break_down_all(places: list[str], report: dict):
+    """A stand-in for the engine's break_down_steps that runs it once for each place and round."""
+    real = phase_recorder.break_down_steps
 
-    def accounts(config, worker, optimizer, train, advance, reduce, without_exchange, *rest):
+    def breakdowns(strategy, advance, num_devices):
         global planted
-        alone = []  # true while a step runs without exchange
+        alone = []  # true while a step runs without communication
+        communication = strategy.communication
+        without_communication = communication.without_communication
 
         @contextlib.contextmanager
         def watched():
-            with without_exchange():
+            with without_communication():
                 alone.append(True)
                 yield
                 alone.clear()
@@ -136,20 +139,21 @@ def take_all_apart(places: list[str], report: dict):
             advance(batches, lr)
             report["bytes without" if alone else "bytes with"].append(moved_bytes() - before)
 
+        if without_communication:
+            communication = dataclasses.replace(communication, without_communication=watched)
+        strategy = dataclasses.replace(strategy, communication=communication)
         summary = {}
         for _ in range(ROUNDS):
             for planted in places:
-                rows, summary = real(
-                    config, worker, optimizer, train, counted, reduce, without_exchange and watched, *rest
-                )
+                rows, summary = real(strategy, counted, num_devices)
                 report[planted] += rows
                 report["summary"].append(summary)
         planted = ""
-        if worker.reports:
+        if strategy.context.reports:
             print("planted:", json.dumps(report), flush=True)
         return rows, summary
 
-    return accounts
+    return breakdowns
 
 
 if __name__ == "__main__":
@@ -160,8 +164,8 @@ if __name__ == "__main__":
     slow_backward()
     slow_exchange(script)
     plant_before(Loader, "to_device", "copy")
-    plant_before(script, "cross_entropy", "forward")
+    plant_before(torch.nn.CrossEntropyLoss, "forward", "forward")
     plant_before(sys.modules[torch.optim.SGD.__module__], "sgd", "optimizer")
     plant_before(Meter, "update", "other")
-    engine.take_apart = take_all_apart(json.loads(places), collections.defaultdict(list))
-    script.main(load_config(flags))
+    engine.break_down_steps = break_down_all(json.loads(places), collections.defaultdict(list))
+    engine.fit(script.build(load_config(flags)))

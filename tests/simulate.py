@@ -1,6 +1,6 @@
 """Noise like that of the published sets, and worse, and how often the statistics err under it.
 
-    PYTHONPATH=. .venv/bin/python tests/stats/simulate.py [simulations, default 2000]
+    PYTHONPATH=. .venv/bin/python tests/simulate.py [simulations, default 2000]
 
 prints the table that test_simulations.py holds to account. All of it goes through the functions that users call.
 """
@@ -36,7 +36,7 @@ def measured_noise() -> tuple[float, float]:
 BETWEEN_RUNS, WITHIN_RUN = measured_noise()
 
 Noise = Callable[[numpy.random.Generator, int, int], numpy.ndarray]
-"""Noise of log throughput, float64 [strategies, rounds], of one sitting. Order in a round is random."""
+"""Noise of log throughput, float64 [strategies, rounds], of one session. Order in a round is random."""
 
 
 def gaussian(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
@@ -64,7 +64,7 @@ def bimodal(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.
 
 
 def drift(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    """The machine gets 10 % slower over the sitting, and wanders by 1 % from run to run."""
+    """The machine gets 10 % slower over the session, and wanders by 1 % from run to run."""
     num_runs = strategies * rounds
     path = numpy.cumsum(0.01 * rng.normal(size=num_runs)) - 0.1 * numpy.arange(num_runs) / num_runs
     shuffled = rng.permuted(path.reshape(rounds, strategies), axis=1)
@@ -124,12 +124,12 @@ def family_errors(noise: Noise, strategies: int, rounds: int, num: int, missing:
         logs = noise(rng, strategies, rounds)
         equal = samples_of(logs, missing)
         unequal = samples_of(logs + speeds[:, None], missing)
-        over_first = families.against("0", unequal)
-        pairs = families.all_pairs(unequal)
+        over_first = families.ratios_to_baseline("0", unequal)
+        pairs = families.ratios_of_all_pairs(unequal)
         found.append(
             [
-                any(each.verdict != "no difference seen" for each in families.against("0", equal).values()),
-                any(each.verdict != "no difference seen" for each in families.over_fastest(equal)[1].values()),
+                any(each.verdict != "no difference seen" for each in families.ratios_to_baseline("0", equal).values()),
+                any(each.verdict != "no difference seen" for each in families.ratios_to_fastest(equal)[1].values()),
                 all(holds(each, speeds[int(of)]) for of, each in over_first.items()),
                 all(holds(each, speeds[int(of)] - speeds[int(to)]) for (of, to), each in pairs.items()),
             ]
@@ -150,9 +150,9 @@ def until_stops(noise: Noise, strategies: int, width: float, num: int, most: int
     for _ in range(num):
         logs = noise(rng, strategies, most)
         rounds = 2
-        while rounds < most and not power.enough(samples_of(logs[:, :rounds]), over_first, width):
+        while rounds < most and not power.precise_enough(samples_of(logs[:, :rounds]), over_first, width):
             rounds += 1
-        family = families.against("0", samples_of(logs[:, :rounds]))
+        family = families.ratios_to_baseline("0", samples_of(logs[:, :rounds]))
         covered.append(all(holds(each, 0.0) for each in family.values()))
         used.append(rounds)
     return float(numpy.mean(covered)), float(numpy.mean(used))
@@ -163,10 +163,10 @@ def one_by_one(noise: Noise, difference: float, num: int, scale: float = 1.0, li
     rng = numpy.random.default_rng(3)
     found = []
     for _ in range(num):
-        a, b = noise(rng, 2, sequential.MOST_ROUNDS) * scale
+        a, b = noise(rng, 2, sequential.MAX_ROUNDS) * scale
         log_ratios = b - a + numpy.log1p(difference)
         for rounds in range(1, len(log_ratios) + 1):
-            step = sequential.next_step(log_ratios[:rounds], limit=limit)
+            step = sequential.look_at_rounds(log_ratios[:rounds], limit=limit)
             if not step.more:
                 break
         verdict = step.estimate.verdict
@@ -183,7 +183,7 @@ def day_sets(strategies: int, rounds: int, num: int, day_sd: float, num_sets: in
             samples_of(gaussian(rng, strategies, rounds) + day_sd * rng.normal()) for _ in range(2 + (num_sets or 0))
         ]
         day = two_days.day_spread(sets[2:]) if num_sets else two_days.DaySpread(day_sd)
-        verdicts = [each.verdict for each in two_days.between(*sets[:2], day).values()]
+        verdicts = [each.verdict for each in two_days.ratios_between_days(*sets[:2], day).values()]
         wrong.append(any(verdict != "no difference seen" for verdict in verdicts))
     return float(numpy.mean(wrong))
 

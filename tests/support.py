@@ -17,12 +17,13 @@ from PIL import Image
 from preloaded.interpreter import REAL
 
 from benchmarks.common.config.config import FIELDS, Config
-from benchmarks.common.config.settings import ask
+from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
-from scripts.sets.recorded_settings import MET_COLUMNS
+from scripts.runner.preflight import all_strategies
+from scripts.sets.recorded_settings import RESOLVED_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 40, 23  # 23 is prime: no number of ranks and no batch divides it
@@ -39,32 +40,15 @@ lr: 0.1
 timeout_s: 180         # a machine that does other work, too
 """
 SYNTHETIC_YAML = "arch: resnet18\nimage_size: 32\nglobal_batch: 4\nloader: synthetic\n"
-# The one list: a new strategy is a script, a launcher, and a name here.
-STRATEGIES = [
-    "single",
-    "dataparallel",
-    "ddp",
-    "ddp_spawn",
-    "horovod_ddp",
-    "slurm",
-    "apex_ddp",
-    "ddp_amp",
-    "model_parallel",
-    "pipeline_parallel",
-    "hybrid_parallel",
-    "zero1",
-    "fsdp",
-    "ddp_compressed",
-    "local_sgd",
-    "ddp_compile",
-]
+STRATEGIES = all_strategies()
 REMEDY_WITHOUT = {  # what cannot run here: no GPU, no cluster (the runs below are told of none), no Horovod
     "apex_ddp": "NVIDIA GPUs",
     "slurm": "scripts/setup/slurm_local.sh start",
     **({} if find_spec("horovod") else {"horovod_ddp": "scripts/setup/install_horovod.sh"}),
 }
 RUNNABLE = [name for name in STRATEGIES if name not in REMEDY_WITHOUT]
-ONE_PROCESS = {"single", "dataparallel", "model_parallel"}
+# Their launchers set the number of ranks to 1.
+ONE_PROCESS = {name for name in STRATEGIES if "\nexport NPROC=1\n" in (ROOT / "launchers" / f"{name}.sh").read_text()}
 PATTERNS = {
     "checks": lambda x, y: numpy.sin(20 * x) * numpy.sin(20 * y),
     "left": lambda x, y: 1 - 2 * x,
@@ -92,7 +76,7 @@ def draw_images(folder: Path, num_images: int, seed: int) -> None:
 def loaders(data, rank=0, world_size=1, **changes):
     """(train, val) of one rank."""
     config = Config(**{"data": str(data), "image_size": 32, "global_batch": 8, "workers": 0} | changes)
-    return build_loaders(config, Worker(CPU, rank=rank, world_size=world_size))
+    return build_loaders(config, RankContext(CPU, rank=rank, world_size=world_size))
 
 
 def pixels(loader, epoch=0, start_step=0):
@@ -145,8 +129,9 @@ def after(words: list[str], flag: str) -> str:
 
 
 def hear_sigint() -> None:
-    """For preexec_fn: a shell that was started deaf to SIGINT, as background jobs are, cannot trap it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """For preexec_fn: a shell that was started deaf to a signal, as background jobs and nohup are, cannot trap it."""
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:
@@ -168,8 +153,8 @@ def recorded(results: Path, row: dict, **asked) -> dict:
     fields = {name: row[name] for name in FIELDS if name in row} | asked
     own = {name: fields.pop(name) for name in fields.keys() - FIELDS.keys()}
     place = [row.get(name) for name in ("strategy", "world_size", "nodes", "threads_per_rank")]
-    met = {name: row[name] for name in MET_COLUMNS if name in row} if row.get("status") == "ok" else None
-    half = ask(Config(**fields), *place, "2-40-23-abc") | own
+    met = {name: row[name] for name in RESOLVED_COLUMNS if name in row} if row.get("status") == "ok" else None
+    half = requested_settings(Config(**fields), *place, "2-40-23-abc") | own
     return row | {"settings": add_settings(results, half, met)}
 
 
@@ -179,7 +164,7 @@ def finish(runs, results: Path, status: str = "ok", **columns) -> None:
     for run in runs:
         row = {"run_id": f"{run.strategy}-{run.round}", "strategy": run.strategy, "repeat": run.round, "status": status}
         row |= columns
-        append_rows(results, "runs", [row | {"settings": add_settings(results, run.asked, {"torch": "2.15"})}])
+        append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, {"torch": "2.15"})}])
 
 
 RECORDER = '''

@@ -8,13 +8,22 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from scripts.charts.figures import COLORS, REPEATS, SET_HATCHES, footnote, in_column, make_figure, troubles, wrap
+from scripts.charts.figures import (
+    COLORS,
+    REPEAT_STYLE,
+    SET_HATCHES,
+    describe_failures,
+    footnote,
+    in_paper_column,
+    make_figure,
+    wrap,
+)
 from scripts.sets.result_set import ResultSet
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
 NOT_PARALLEL = "////"
 IDEAL = "#D55E00"
-LETTER = 4.4  # points, of a digit at size 7
+LETTER_WIDTH = 4.4  # points, of a digit at size 7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,33 +69,33 @@ def draw_bars(
         )
         if bar.ideal is not None:
             axes.plot([bar.ideal] * 2, [place - 0.4, place + 0.4], color=IDEAL, linewidth=2.5, solid_capstyle="butt")
-        if bar.low is not None:
+        if bar.low is not None and bar.high is not None:
             axes.plot([bar.low, bar.high], [place, place], color="black", linewidth=1.2, marker="|", markersize=7)
         heights = place + numpy.linspace(-0.2, 0.2, len(bar.points) + 2)[1:-1]
-        axes.plot(bar.points, heights, **REPEATS)
+        axes.plot(bar.points, heights, **REPEAT_STYLE)
     # an interval that is wide for want of repeats must not squeeze the bars
     longest = max(max([bar.value, *bar.points]) for bar in bars)
     ends = [max([bar.value, *bar.points, bar.ideal or 0, min(bar.high or 0, 1.6 * longest)]) for bar in bars]
     axes.set_xlim(0, 1.03 * max(ends))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=4 if in_column() else 7))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4 if in_paper_column() else 7))
     axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    width = 20 if in_column() else 28
+    width = 20 if in_paper_column() else 28
     labels = [wrap(bar.label, width if len(bar.label) < 57 else 46) for bar in bars]
     labels = [text + ("" if bar.parallel else "\n(not parallel)") for text, bar in zip(labels, bars, strict=True)]
     axes.set_yticks(range(len(bars)), labels)
     for text in axes.get_yticklabels():  # a bar has room for two lines of the common size
         text.set_fontsize(min(8.0, 16 / (text.get_text().count("\n") + 1)))
     axes.tick_params(axis="y", length=0)
-    if not in_column():  # a paper's table has the values
+    if not in_paper_column():  # a paper's table has the values
         _cells(axes, bars, header)
 
 
 def _cells(axes: Axes, bars: list[Bar], header: str) -> None:
     """A line a bar at the right of the axes, in columns: n, the value right-aligned, its interval."""
     rows = [("n", header, ""), *(bar.cells for bar in bars)]
-    n_width, value_width = (max(len(row[column]) for row in rows[1:]) * LETTER for column in (0, 1))
-    n_width = max(n_width, 2 * LETTER)
+    n_width, value_width = (max(len(row[column]) for row in rows[1:]) * LETTER_WIDTH for column in (0, 1))
+    n_width = max(n_width, 2 * LETTER_WIDTH)
     places = (8, 8 + n_width + 10 + value_width, 8 + n_width + 10 + value_width + 4)
     for place, row in enumerate(rows, start=-1):
         for column, (text, x) in enumerate(zip(row, places, strict=True)):
@@ -94,7 +103,7 @@ def _cells(axes: Axes, bars: list[Bar], header: str) -> None:
             if place < 0 and column == 1:  # over the value and its interval
                 x = 8 + n_width + 10
             axes.annotate(
-                clean(text),
+                printable(text),
                 (1, y),
                 xycoords=("axes fraction", "data"),
                 xytext=(x, 0),
@@ -116,7 +125,7 @@ def finish(
                 facecolor=COLORS[n % len(COLORS)],
                 hatch=SET_HATCHES[n % len(SET_HATCHES)],
                 edgecolor="black",
-                label=clean(results.name),
+                label=printable(results.name),
             )
             for n, results in enumerate(sets)
         ]
@@ -128,7 +137,7 @@ def finish(
         lines.append("no interval: one repeat says nothing about the spread between runs.")
     where: dict[str, list[str]] = {}
     for results in sets:
-        for text in troubles(results):
+        for text in describe_failures(results):
             where.setdefault(text, []).append(results.name)
     lines += [f"{', '.join(names)}: {text}" if len(sets) > 1 else text for text, names in where.items()]
     footnote(figure, lines)

@@ -1,42 +1,28 @@
 """How programs that draw one study of a set end: its chart and file are written and named, or why there are none.
 
-    from scripts.charts.chart_command import command, nothing, save_study
+    from scripts.charts.chart_command import report_nothing, save_study_chart
 
 Needs no torch.
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import tyro
 from matplotlib.figure import Figure
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.output import ignore_output_errors
-from scripts.charts.figures import save_chart, troubles
+from scripts.charts.figures import describe_failures, save_chart
 from scripts.sets.result_set import ResultSet
 
 
-def save_study(results: ResultSet, table: Path, figure: Figure, name: str) -> int:
+def save_study_chart(results: ResultSet, table: Path, figure: Figure, name: str) -> int:
     """Save the figure in charts/ of the set, say what was written with the `table`, and return exit code 0."""
     written = [table, *save_chart(figure, results.path / "charts", name)]
     print("\nwritten:", *(f"  {path}" for path in written), sep="\n")
     return 0
 
 
-def nothing(results: ResultSet, what: str) -> int:
+def report_nothing(results: ResultSet, what: str) -> int:
     """Say what the set lacks and what became of its runs; returns exit code 1."""
     has = f"it has {', '.join(dict.fromkeys(results.ok.strategy)) or 'no runs'}"
-    print(f"error: {what}; {'; '.join(troubles(results)) or has}", file=sys.stderr)
+    print(f"error: {what}; {'; '.join(describe_failures(results)) or has}", file=sys.stderr)
     return 1
-
-
-def command(main: Callable[..., int], options: type) -> None:
-    """Exit as `main` does with the flags of the command line; a user's mistake is a line on stderr, and exit code 2."""
-    ignore_output_errors()
-    try:
-        sys.exit(main(tyro.cli(options)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)

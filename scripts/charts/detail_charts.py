@@ -11,13 +11,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from scripts.charts.figures import COLORS, LINES, MARKERS, footnote, in_column, make_figure, wrap
+from scripts.charts.figures import COLORS, LINES, MARKERS, footnote, in_paper_column, make_figure, wrap
 from scripts.sets.result_set import Group, ResultSet
-from scripts.sets.step_breakdown import PHASES, Bubble, Mean, bubbles, exposed, mean_of, step_parts
-from scripts.stats.formatting import clean, count, digits
+from scripts.sets.step_breakdown import (
+    PHASES,
+    PipelineBubble,
+    StepMean,
+    exposed_communication,
+    mean_over_steps,
+    pipeline_bubbles,
+    step_parts,
+)
+from scripts.stats.formatting import format_number, plural, printable
 
-NAMES = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}
-NAMES |= {"wait": "waiting for other ranks"}
+PHASE_LABELS = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}
+PHASE_LABELS |= {"wait": "waiting for other ranks"}
 COLORS_OF = ("#E69F00", "#F0E442", "#0072B2", "#56B4E9", "#D55E00", "#CC79A7", "#009E73", "#BBBBBB")
 PHASE_COLORS = dict(zip(PHASES, COLORS_OF, strict=True))
 HATCHES_OF = ("....", "----", "", "////", "xxxx", "oo", "\\\\\\\\", "")
@@ -31,48 +39,51 @@ TELEMETRY = (
     ("gpu", "power_w", "power, W, all GPUs", 1, "sum"),
     ("cpu", "network_mb_per_s", "network, MB/s", 1, "mean"),
 )
-LEAST = 0.1  # a panel in which nothing rises above this tells nothing
+LEAST_SHOWN = 0.1  # a panel in which nothing rises above this tells nothing
 
 
 @dataclasses.dataclass(frozen=True)
-class Bar:
+class StepBar:
     """One bar of the step chart: a strategy, or a rank of a pipeline."""
 
     label: str
     parts: pandas.DataFrame
     group: Group
-    exposed: Mean | None
-    bubble: Bubble | None = None
+    exposed: StepMean | None
+    bubble: PipelineBubble | None = None
 
     @property
     def means(self) -> pandas.Series:
         return self.parts[[f"{phase}_ms" for phase in PHASES]].mean()
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """What stands behind the bar: its length, the interval of what it shows, n."""
         names = [f"{phase}_ms" for phase in PHASES]
-        text = f"{mean_of([run[names].sum(axis=1).to_numpy() for _, run in self.parts.groupby('run_id')]).text()} ms"
+        step_ms = mean_over_steps([run[names].sum(axis=1).to_numpy() for _, run in self.parts.groupby("run_id")])
+        text = f"{step_ms.text()} ms" if step_ms else ""
         if self.bubble:
             waits = self.bubble.waited.text(scale=100)
             text += f"; waits {waits} %, ideal {100 * self.bubble.ideal:.0f} %"
         elif self.exposed and self.exposed.low is not None:
             text += f"; exposed {self.exposed.text()}"
-        return f"{text}  (n = {count(len(self.parts), 'step')})"
+        return f"{text}  (n = {plural(len(self.parts), 'step')})"
 
 
-def step_bars(sets: list[ResultSet]) -> list[Bar]:
-    """A bar for every strategy with accounted steps; of a pipeline, one for each stage."""
+def step_bars(sets: list[ResultSet]) -> list[StepBar]:
+    """A bar for every strategy with a step breakdown; of a pipeline, one for each stage."""
     bars = []
     for results in sets:
         steps = results.table("steps")
         for group in results.groups:
             label = _label(group, results, sets)
             label += "" if group.parallel else "\n(not parallel)"
-            stages = bubbles(group, steps)
-            bars += [Bar(f"{label}, rank {b.rank}", step_parts(group, steps, b.rank), group, None, b) for b in stages]
+            stages = pipeline_bubbles(group, steps)
+            bars += [
+                StepBar(f"{label}, rank {b.rank}", step_parts(group, steps, b.rank), group, None, b) for b in stages
+            ]
             if not stages and len(parts := step_parts(group, steps)):
-                bars.append(Bar(label, parts, group, exposed(group, steps)))
+                bars.append(StepBar(label, parts, group, exposed_communication(group, steps)))
     return bars
 
 
@@ -81,32 +92,37 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
     bars = step_bars(sets)
     if not bars:
         return None
-    rows, room = (8, 2.3) if in_column() else (2, 1.75)
-    figure, (axes,), legend = make_figure("Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], rows)
+    num_legend_rows, width = (8, 2.3) if in_paper_column() else (2, 1.75)
+    figure, (axes,), legend = make_figure(
+        "Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], num_legend_rows
+    )
     longest = max(bar.means.clip(lower=0).sum() for bar in bars)
     for place, bar in enumerate(bars):
-        end = _draw_bar(axes, place, bar, least=(0.2 if in_column() else 0.07) * longest)
-        words = wrap(bar.words, 22) if in_column() else bar.words
+        end = _draw_bar(axes, place, bar, least=(0.2 if in_paper_column() else 0.07) * longest)
+        words = wrap(bar.text, 22) if in_paper_column() else bar.text
         axes.annotate(words, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
-    axes.set_xlim(0, room * longest)
+    axes.set_xlim(0, width * longest)
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    lines = [[wrap(line, 20) if in_column() else line for line in bar.label.splitlines()] for bar in bars]
+    lines = [[wrap(line, 20) if in_paper_column() else line for line in bar.label.splitlines()] for bar in bars]
     axes.set_yticks(range(len(bars)), ["\n".join(each) for each in lines])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("milliseconds, mean over accounted steps")
     shown = [phase for phase in PHASES if any(bar.means[f"{phase}_ms"] > 0 for bar in bars)]
     handles = [
         Patch(
-            facecolor=PHASE_COLORS[phase], hatch=PHASE_HATCHES[phase], edgecolor="black", label=NAMES.get(phase, phase)
+            facecolor=PHASE_COLORS[phase],
+            hatch=PHASE_HATCHES[phase],
+            edgecolor="black",
+            label=PHASE_LABELS.get(phase, phase),
         )
         for phase in shown
     ]
-    legend.legend(handles=handles, loc="center", ncols=8 // rows, frameon=False, fontsize=7)
+    legend.legend(handles=handles, loc="center", ncols=8 // num_legend_rows, frameon=False, fontsize=7)
     footnote(figure, _step_notes(bars))
     return figure
 
 
-def _draw_bar(axes: Axes, place: int, bar: Bar, least: float) -> float:
+def _draw_bar(axes: Axes, place: int, bar: StepBar, least: float) -> float:
     """The parts of one bar, paler where it is not parallel, with the interval of the exposed part; returns its end.
 
     least: milliseconds of a part that has room for its figure.
@@ -127,14 +143,14 @@ def _draw_bar(axes: Axes, place: int, bar: Bar, least: float) -> float:
             linewidth=0.6,
             alpha=1.0 if bar.group.parallel else 0.45,
         )
-        if phase == "exposed_comm" and bar.exposed and bar.exposed.low is not None:
+        if phase == "exposed_comm" and bar.exposed and bar.exposed.low is not None and bar.exposed.high is not None:
             ends = [max(0.0, left + bound) for bound in (bar.exposed.low, bar.exposed.high)]
             axes.plot(ends, [place - 0.27] * 2, color="black", linewidth=1.3, marker="|", markersize=5)
         if width > least:
             axes.text(
                 left + width / 2,
                 place,
-                digits(width),
+                format_number(width),
                 ha="center",
                 va="center",
                 fontsize=6.5,
@@ -144,13 +160,14 @@ def _draw_bar(axes: Axes, place: int, bar: Bar, least: float) -> float:
     return left
 
 
-def _step_notes(bars: list[Bar]) -> list[str]:
+def _step_notes(bars: list[StepBar]) -> list[str]:
     notes = [
         "accounted steps come after the timed windows, with marks between the parts; the parts sum to the step, "
         "which has a 95 % interval."
     ]
     below = [
-        f"{NAMES.get(phase, phase)} of {clean(bar.label.partition(chr(10))[0])} ({bar.means[f'{phase}_ms']:.2g} ms)"
+        f"{PHASE_LABELS.get(phase, phase)} of {printable(bar.label.splitlines()[0])} "
+        f"({bar.means[f'{phase}_ms']:.2g} ms)"
         for bar in bars
         for phase in PHASES
         if bar.means[f"{phase}_ms"] < 0
@@ -190,7 +207,9 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     if not panels:
         return None
     num_rows = (len(panels) + 1) // 2
-    num_legend_columns = max(1, min(3, (55 if in_column() else 110) // max(len(label) + 20 for label, _, _ in lines)))
+    num_legend_columns = max(
+        1, min(3, (55 if in_paper_column() else 110) // max(len(label) + 20 for label, _, _ in lines))
+    )
     num_legend_rows = -(-len(lines) // num_legend_columns)
     figure, axes_list, legend = make_figure(
         "The machine during the runs", sets, [1.5] * num_rows, num_legend_rows, num_columns=2
@@ -200,7 +219,7 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     for axes, panel in zip(axes_list, panels, strict=False):
         for number, (label, samples, group) in enumerate(lines):
             color, style = COLORS[number % len(COLORS)], LINES[number // len(COLORS) % len(LINES)]
-            words = f"{clean(label)} (n = {count(len(group.ok), 'run')})"
+            words = f"{printable(label)} (n = {plural(len(group.ok), 'run')})"
             for repeat, (seconds, values) in enumerate(_series(samples, group, panel)):
                 axes.plot(
                     seconds,
@@ -240,10 +259,10 @@ def _series(samples: pandas.DataFrame, group: Group, panel: tuple) -> list[tuple
     found = []
     for run_id in group.ok.run_id:
         line = mine[mine.run_id == run_id].groupby("t_s")[column].agg(how)
-        if len(line) > 1 and factor * line.max() > LEAST:
+        if len(line) > 1 and factor * line.max() > LEAST_SHOWN:
             found.append((line.index.to_numpy(float), factor * line.to_numpy(float)))
     return found
 
 
 def _label(group: Group, results: ResultSet, sets: list[ResultSet]) -> str:
-    return clean(f"{group.label} in {results.name}" if len(sets) > 1 else group.label)
+    return printable(f"{group.label} in {results.name}" if len(sets) > 1 else group.label)

@@ -8,6 +8,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pandas
@@ -17,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import replace_whole
+from benchmarks.common.system.files import replace_atomically
 from scripts.sets.result_set import Group, ResultSet
-from scripts.stats.formatting import clean, count, digits, show
+from scripts.stats.formatting import format_number, format_setting, plural, printable
 from scripts.stats.intervals import strategy_throughput
 
 matplotlib.rcParams.update(
@@ -37,14 +38,14 @@ matplotlib.rcParams.update(
         "axes.titlelocation": "left",
     }
 )
-COLUMN = 3.33  # inches: a column of two, which every two-column class has room for
+COLUMN_INCHES = 3.33  # inches: a column of two, which every two-column class has room for
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 SET_HATCHES = ("", "....", "\\\\\\\\", "xxxx", "++++", "----", "oo", "**")
 LINE_COLORS = tuple(color for color in COLORS if color != "#F0E442")  # yellow is too faint for a line on white
 MARKERS = "osD^vP*X<>hpd8H"
 LINES = ("-", "--", "-.", ":")
 # how each repeat is drawn, in every chart
-REPEATS = {
+REPEAT_STYLE: dict[str, Any] = {
     "linestyle": "none",
     "marker": "o",
     "markersize": 3.5,
@@ -69,10 +70,10 @@ def make_figure(
     """
     title = f"{title}\n{wrap(about or describe(sets), 105)}"
     heights = [*heights, 0.05 + 0.16 * num_legend_rows]
-    height = sum(heights) + 0.5 * len(heights) + (0 if in_column() else 0.15 * title.count("\n"))
+    height = sum(heights) + 0.5 * len(heights) + (0 if in_paper_column() else 0.15 * title.count("\n"))
     figure = Figure(figsize=(matplotlib.rcParams["figure.figsize"][0], height), layout="constrained")
     FigureCanvasAgg(figure)
-    if not in_column():
+    if not in_paper_column():
         figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     grid = figure.add_gridspec(len(heights), num_columns, height_ratios=heights)
     panels = [figure.add_subplot(grid[row, column]) for row in range(len(heights) - 1) for column in range(num_columns)]
@@ -82,20 +83,21 @@ def make_figure(
 
 
 @contextlib.contextmanager
-def column() -> Iterator[None]:
+def paper_column() -> Iterator[None]:
     """Within it figures are drawn for a column of a paper, whose caption explains them: see scripts/pages/paper.py."""
-    with matplotlib.rc_context({"figure.figsize": (COLUMN, COLUMN)}):
+    with matplotlib.rc_context({"figure.figsize": (COLUMN_INCHES, COLUMN_INCHES)}):
         yield
 
 
-def in_column() -> bool:
-    return matplotlib.rcParams["figure.figsize"][0] == COLUMN
+def in_paper_column() -> bool:
+    return matplotlib.rcParams["figure.figsize"][0] == COLUMN_INCHES
 
 
-def fit_to_column(figure: Figure) -> None:
+def fit_to_paper_column(figure: Figure) -> None:
     """Wrap what stands around the axes, so that it is no wider than these."""
     for axes in figure.axes:
-        columns = axes.get_gridspec().ncols if axes.get_gridspec() else 1
+        grid = axes.get_gridspec()
+        columns = grid.ncols if grid else 1
         label, title = " ".join(axes.get_xlabel().split()), " ".join(axes.get_title("left").split())
         axes.set_xlabel(wrap(label, 40 // columns) if label else "")
         axes.set_title(wrap(title, 34 // columns) if title else "")
@@ -111,21 +113,21 @@ def legend_shape(words: list[str]) -> tuple[int, int]:
 
 def _widest() -> tuple[int, int]:
     """Letters of a legend's entry before it is wrapped, and of a line of entries with their handles."""
-    return (45, 65) if in_column() else (90, 130)
+    return (45, 65) if in_paper_column() else (90, 130)
 
 
 def draw_legend(legend: Axes, handles: list, words: list[str], num_columns: int) -> None:
     """Entries for lines or points, at the place that make_figure keeps."""
     wrapped = [wrap(each, _widest()[0]) for each in words]
-    length = 2.5 if in_column() else 4
+    length = 2.5 if in_paper_column() else 4
     legend.legend(handles, wrapped, loc="center", ncols=num_columns, fontsize=7, frameon=False, handlelength=length)
 
 
 def footnote(figure: Figure, lines: list[str]) -> None:
     """Lines below everything else; in a column the figure's label has them, for its caption."""
-    lines = [textwrap.shorten(clean(line), 330, placeholder=" ...") for line in lines]
+    lines = [textwrap.shorten(printable(line), 330, placeholder=" ...") for line in lines]
     figure.set_label("; ".join(line.rstrip(".") for line in lines))
-    if in_column():
+    if in_paper_column():
         return
     text = "\n".join(wrap(line, 140) for line in lines)
     figure.text(0.01, -0.01, text, va="top", ha="left", fontsize=6.5)
@@ -137,20 +139,20 @@ def save_chart(figure: Figure, folder: Path, name: str) -> list[Path]:
     Each whole or not at all. Raises UserError where it cannot write.
     """
     kinds = {"png": {}, "svg": {"Date": None}}
-    room = {"dpi": 200, "bbox_inches": "tight", "pad_inches": 0.1}
-    if figure.get_figwidth() == COLUMN:
-        kinds, room = {"pdf": {"CreationDate": None, "ModDate": None}}, {}
+    layout: dict[str, Any] = {"dpi": 200, "bbox_inches": "tight", "pad_inches": 0.1}
+    if figure.get_figwidth() == COLUMN_INCHES:
+        kinds, layout = {"pdf": {"CreationDate": None, "ModDate": None}}, {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [_save(figure, folder / f"{name}.{kind}", metadata, room) for kind, metadata in kinds.items()]
+        return [_save(figure, folder / f"{name}.{kind}", metadata, layout) for kind, metadata in kinds.items()]
     except OSError as error:
         raise UserError(f"cannot write charts in {folder}: {error.strerror}; name another folder: --output") from None
 
 
-def _save(figure: Figure, path: Path, metadata: dict, room: dict) -> Path:
+def _save(figure: Figure, path: Path, metadata: dict[str, None], layout: dict[str, Any]) -> Path:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
-        replace_whole(path, lambda file: figure.savefig(file, format=path.suffix[1:], metadata=metadata, **room))
+        replace_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], metadata=metadata, **layout))
     return path
 
 
@@ -163,15 +165,15 @@ def describe_rows(rows: pandas.DataFrame) -> str:
     """The same of some rows of runs.csv."""
 
     def values(column: str, unknown: str = "?") -> str:
-        found = dict.fromkeys(map(show, rows[column]))
+        found = dict.fromkeys(map(format_setting, rows[column]))
         if len(found) > 3 and pandas.api.types.is_numeric_dtype(rows[column]):
-            return f"{show(rows[column].min())} to {show(rows[column].max())}"
+            return f"{format_setting(rows[column].min())} to {format_setting(rows[column].max())}"
         return "/".join(text for text in found if text != "unknown") or unknown
 
     ranks = sorted({value for value in rows.world_size if value > 0})
-    ranks_text = f"{show(ranks[0])} to {show(ranks[-1])} ranks" if len(ranks) > 1 else "? ranks"
+    ranks_text = f"{format_setting(ranks[0])} to {format_setting(ranks[-1])} ranks" if len(ranks) > 1 else "? ranks"
     if len(ranks) == 1:
-        ranks_text = count(int(ranks[0]), "rank")
+        ranks_text = plural(int(ranks[0]), "rank")
     images = ", synthetic images" if values("loader") == "synthetic" else ""
     batch = f"global batch {values('global_batch')}"
     if (rows.batch_per_device > 0).any():
@@ -184,25 +186,25 @@ def describe_rows(rows: pandas.DataFrame) -> str:
 
 def draw_point(axes: Axes, place: float, group: Group, marker: str, hollow: bool = False) -> None:
     """Images/s of a group at a place of the x axis: geometric mean, 95 % interval, every repeat, and n."""
-    estimate = group.throughput
-    if estimate.low is not None:
+    estimate = group.timed_throughput
+    if estimate.low is not None and estimate.high is not None:
         axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
     face = "white" if hollow else COLORS[0]
     axes.plot(place, estimate.value, marker=marker, markersize=6, color=COLORS[0], markerfacecolor=face)
     repeats = [strategy_throughput([run]).value for run in group.samples]
     aside = axes.transData + ScaledTranslation(-7 / 72, 0, axes.figure.dpi_scale_trans)
-    axes.plot([place] * len(repeats), repeats, transform=aside, **REPEATS)
-    write(axes, place, estimate.value, f"{digits(estimate.value)}\nn = {estimate.num_runs}")
+    axes.plot([place] * len(repeats), repeats, transform=aside, **REPEAT_STYLE)
+    annotate_point(axes, place, estimate.value, f"{format_number(estimate.value)}\nn = {estimate.num_runs}")
 
 
-def write(axes: Axes, x: float, y: float, words: str, above: bool = False) -> None:
+def annotate_point(axes: Axes, x: float, y: float, words: str, above: bool = False) -> None:
     """Words at the right of a point."""
-    place = {"xytext": (5, 3), "va": "bottom"} if above else {"xytext": (6, -3), "va": "top"}
+    place: dict[str, Any] = {"xytext": (5, 3), "va": "bottom"} if above else {"xytext": (6, -3), "va": "top"}
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
     axes.annotate(words, (x, y), textcoords="offset points", fontsize=7, bbox=box, **place)
 
 
-def troubles(results: ResultSet) -> list[str]:
+def describe_failures(results: ResultSet) -> list[str]:
     """A sentence for each strategy with rows that are not ok, or ok without a throughput."""
     sentences = []
     for group in results.groups:
@@ -218,9 +220,9 @@ def troubles(results: ResultSet) -> list[str]:
 
 
 def wrap(text: str, width: int) -> str:
-    return "\n".join(textwrap.wrap(clean(text), width)) or "?"
+    return "\n".join(textwrap.wrap(printable(text), width)) or "?"
 
 
-def label_in(group: Group, results: ResultSet, sets: list[ResultSet]) -> str:
+def label_with_set(group: Group, results: ResultSet, sets: list[ResultSet]) -> str:
     """The group's label, with the name of its set where there are several."""
-    return clean(f"{group.label} in {results.name}" if len(sets) > 1 else group.label)
+    return printable(f"{group.label} in {results.name}" if len(sets) > 1 else group.label)

@@ -1,4 +1,4 @@
-"""The chart of what was learnt: losses and top-1 by epoch, and top-1 by seconds.
+"""The learning curves: losses and top-1 by epoch, and top-1 by seconds.
 
 Strategies that learn the same, to all recorded digits, are drawn as one line, and the footnote names them. Needs no
 torch.
@@ -6,10 +6,12 @@ torch.
 
 import dataclasses
 import functools
+from typing import Any
 
 import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from scripts.charts.figures import (
@@ -18,20 +20,20 @@ from scripts.charts.figures import (
     MARKERS,
     draw_legend,
     footnote,
-    label_in,
+    label_with_set,
     legend_shape,
     make_figure,
 )
-from scripts.sets.accuracy import seeds, top1
-from scripts.sets.result_set import PLAUSIBLE, Group, ResultSet
-from scripts.stats.formatting import count
+from scripts.sets.accuracy import seeds, top1_accuracy
+from scripts.sets.result_set import PLAUSIBLE_RANGE, Group, ResultSet
+from scripts.stats.formatting import plural
 
 PANELS = (("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", "acc1", "val top-1, %"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """What one group learnt: a table for each panel, [epoch, run], and the seconds that its epochs ended at."""
+    """Learning curves of one group: a table for each panel, [epoch, run], and the seconds at the end of each epoch."""
 
     label: str
     group: Group
@@ -59,7 +61,7 @@ def learning_chart(sets: list[ResultSet]) -> Figure | None:
     curves = [curve for results in sets for group in results.groups if (curve := _curve(group, results, sets))]
     if not curves:
         return None
-    num_columns, num_rows = legend_shape([_words(curve) for curve in curves])
+    num_columns, num_rows = legend_shape([_legend_text(curve) for curve in curves])
     figure, panels, legend = make_figure("Loss and accuracy", sets, [1.9, 1.9], num_rows, num_columns=2)
     families: dict[str, list[Curve]] = {}
     for curve in curves:
@@ -80,8 +82,8 @@ def learning_chart(sets: list[ResultSet]) -> Figure | None:
         for curve in family:
             marker = MARKERS[curves.index(curve) % len(MARKERS)]
             handles[curve] = _draw_by_seconds(panels[3], curve, style | {"marker": marker})
-    _dress(panels)
-    draw_legend(legend, [handles[curve] for curve in curves], [_words(curve) for curve in curves], num_columns)
+    _label_axes(panels)
+    draw_legend(legend, [handles[curve] for curve in curves], [_legend_text(curve) for curve in curves], num_columns)
     footnote(figure, [*_same(families), *NOTES])
     return figure
 
@@ -101,25 +103,25 @@ def _same(families: dict[str, list[Curve]]) -> list[str]:
 
 def _curve(group: Group, results: ResultSet, sets: list[ResultSet]) -> Curve | None:
     epochs = results.table("epochs")
-    rows = epochs[epochs.run_id.isin(group.ok.run_id) & epochs.epoch.between(0, PLAUSIBLE[1])]
+    rows = epochs[epochs.run_id.isin(group.ok.run_id) & epochs.epoch.between(0, PLAUSIBLE_RANGE[1])]
     tables = {}
     for phase, column, title in PANELS:
-        good = rows[(rows.phase == phase) & rows[column].abs().lt(PLAUSIBLE[1])]
+        good = rows[(rows.phase == phase) & rows[column].abs().lt(PLAUSIBLE_RANGE[1])]
         table = good.pivot_table(index="epoch", columns="run_id", values=column, aggfunc="last")
         if not table.empty:
             tables[title] = table
     if not tables:
         return None
-    timed = rows[rows.seconds.between(*PLAUSIBLE) & rows.phase.isin(["train", "val"])]
+    timed = rows[rows.seconds.between(*PLAUSIBLE_RANGE) & rows.phase.isin(["train", "val"])]
     seconds = timed.pivot_table(index="epoch", columns="run_id", values="seconds", aggfunc="sum").cumsum()
     if len(seconds) and seconds.index[0] != 0:  # a resumed run does not tell how long it trained before
         seconds = seconds.iloc[:0]
-    return Curve(label_in(group, results, sets), group, tables, seconds)
+    return Curve(label_with_set(group, results, sets), group, tables, seconds)
 
 
-def _words(curve: Curve) -> str:
-    runs = f", {count(curve.num_runs, 'run')}" if curve.num_runs > curve.num_seeds else ""
-    return f"{curve.label} (n = {count(curve.num_seeds, 'seed')}{runs})"
+def _legend_text(curve: Curve) -> str:
+    runs = f", {plural(curve.num_runs, 'run')}" if curve.num_runs > curve.num_seeds else ""
+    return f"{curve.label} (n = {plural(curve.num_seeds, 'seed')}{runs})"
 
 
 def _draw(axes: Axes, table: pandas.DataFrame | None, style: dict) -> None:
@@ -132,8 +134,8 @@ def _draw(axes: Axes, table: pandas.DataFrame | None, style: dict) -> None:
 
 def _draw_interval(axes: Axes, curve: Curve, shift: float, style: dict) -> None:
     """At the last point, a little aside for each curve, so that they do not hide each other."""
-    accuracy, table = top1(curve.group), curve.tables.get("val top-1, %")
-    if table is None or accuracy is None or accuracy.low is None:
+    accuracy, table = top1_accuracy(curve.group), curve.tables.get("val top-1, %")
+    if table is None or accuracy is None or accuracy.low is None or accuracy.high is None:
         return
     axes.plot(
         [table.index[-1] + 1 + 0.02 * shift * max(1, len(table) - 1)] * 2,
@@ -145,7 +147,7 @@ def _draw_interval(axes: Axes, curve: Curve, shift: float, style: dict) -> None:
     )
 
 
-def _draw_by_seconds(axes: Axes, curve: Curve, style: dict):
+def _draw_by_seconds(axes: Axes, curve: Curve, style: dict[str, Any]) -> Line2D:
     """Returns the line, for the legend."""
     table = curve.tables.get("val top-1, %")
     if table is None or curve.seconds.empty:
@@ -154,7 +156,7 @@ def _draw_by_seconds(axes: Axes, curve: Curve, style: dict):
     return axes.plot(seconds, accuracy, markevery=max(1, len(seconds) // 8), **style)[0]
 
 
-def _dress(panels: list[Axes]) -> None:
+def _label_axes(panels: list[Axes]) -> None:
     titles = [*(title for _, _, title in PANELS), "val top-1, % by seconds"]
     for axes, title in zip(panels, titles, strict=True):
         axes.set_title(title)

@@ -1,5 +1,7 @@
 """The chart of what a strategy's speed costs in memory. Needs no torch."""
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -9,38 +11,40 @@ from scripts.charts.figures import (
     MARKERS,
     draw_legend,
     footnote,
-    label_in,
+    label_with_set,
     legend_shape,
     make_figure,
 )
-from scripts.charts.throughput import by_work
+from scripts.charts.throughput import groups_by_model
 from scripts.sets.result_set import Group, ResultSet
-from scripts.stats.formatting import count
+from scripts.stats.formatting import plural
 from scripts.stats.intervals import Estimate
 
 
 def memory_chart(sets: list[ResultSet]) -> Figure | None:
     """Images/s over the peak memory of the rank that used most; a panel for each model and size of image."""
     works = {
-        work: [pair for pair in found if pair[1].ok.peak_memory_mb.gt(0).any()] for work, found in by_work(sets).items()
+        work: [pair for pair in found if pair[1].ok.peak_memory_mb.gt(0).any()]
+        for work, found in groups_by_model(sets).items()
     }
     works = {work: found for work, found in works.items() if found}
     if not works:
         return None
     every = [pair for found in works.values() for pair in found]
     words = [
-        f"{label_in(group, sets[number], sets)} (n = {count(len(group.samples), 'run')})" for number, group in every
+        f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.samples), 'run')})"
+        for number, group in every
     ]
     num_columns, num_rows = legend_shape(words)
     figure, panels, legend = make_figure("Throughput and memory", sets, [2.6] * len(works), num_rows)
     styles = [
         {"color": LINE_COLORS[n % len(LINE_COLORS)], "marker": MARKERS[n % len(MARKERS)]} for n in range(len(every))
     ]
-    handles = []
+    handles: list[Line2D] = []
     for axes, (work, found) in zip(panels, works.items(), strict=True):
         handles += [_draw_memory(axes, group, **styles[len(handles) + n]) for n, (_, group) in enumerate(found)]
         axes.margins(x=0.08)
-        axes.set_ylim(bounds([group.throughput for _, group in found]))
+        axes.set_ylim(axis_limits([group.timed_throughput for _, group in found]))
         axes.grid(alpha=0.3)
         axes.set_title(work if len(works) > 1 else "")
         axes.set_ylabel("images/s")
@@ -58,20 +62,20 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
     return figure
 
 
-def bounds(estimates: list[Estimate]) -> tuple[float, float]:
+def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
     """Of the axis: an interval that is wide for want of runs must not squeeze the points."""
     largest = max(each.value for each in estimates)
     top = max([largest, *(min(each.high, 1.6 * largest) for each in estimates if each.high is not None)])
     bottom = min([top, *(each.value if each.low is None else each.low for each in estimates)])
-    room = 0.08 * ((top - bottom) or top)
-    return bottom - room, top + room
+    margin = 0.08 * ((top - bottom) or top)
+    return bottom - margin, top + margin
 
 
 def _draw_memory(axes: Axes, group: Group, color: str, marker: str) -> Line2D:
     """One group as a point with its lines; returns the point, for the legend."""
-    estimate, memory = group.throughput, group.ok.peak_memory_mb.dropna() / 1000
-    where = {"color": color, "linewidth": 1.0, "zorder": 2, "markersize": 4}
-    if estimate.low is not None:
+    estimate, memory = group.timed_throughput, group.ok.peak_memory_mb.dropna() / 1000
+    where: dict[str, Any] = {"color": color, "linewidth": 1.0, "zorder": 2, "markersize": 4}
+    if estimate.low is not None and estimate.high is not None:
         axes.plot([memory.mean()] * 2, [estimate.low, estimate.high], marker="_", **where)
     axes.plot([memory.min(), memory.max()], [estimate.value] * 2, marker="|", **where)
     (point,) = axes.plot(

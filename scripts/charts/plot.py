@@ -13,17 +13,16 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import exit_code, run_program
 from scripts.charts import detail_charts as report_charts
 from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import memory_chart
-from scripts.sets.accuracy import about_top1, top1
+from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.result_set import Group, ResultSet, load_set, same_hash_other_settings
 from scripts.sets.safe_names import refuse_links
-from scripts.sets.set_warnings import warnings_of
-from scripts.stats.formatting import clean, interval, text_table
+from scripts.sets.set_warnings import find_warnings
+from scripts.stats.formatting import format_interval, printable, text_table
 from scripts.stats.intervals import RatioEstimate
 
 CHARTS = {
@@ -34,7 +33,7 @@ CHARTS = {
     "learning": learning_chart,
 }
 DETAIL_CHARTS = {"step_account": report_charts.step_chart, "telemetry": report_charts.telemetry_chart}
-COLUMNS = (
+SUMMARY_COLUMNS = (
     "strategy",
     "runs",
     "images/s",
@@ -60,9 +59,11 @@ class Options:
 def summary_table(results: Path | ResultSet) -> str:
     """One line a strategy of a set, and below it why runs are missing. Raises UserError for a missing folder."""
     results = results if isinstance(results, ResultSet) else load_set(results)
-    lines = [COLUMNS, *(_line(group, results.over_baseline.get(group.label)) for group in results.groups)]
-    table = text_table(lines, left={0, 1, len(COLUMNS) - 1})
-    sentences = [clean(each) for each in (about_top1(results.groups), *figures.troubles(results)) if each]
+    lines = [SUMMARY_COLUMNS, *(_line(group, results.over_baseline.get(group.label)) for group in results.groups)]
+    table = text_table(lines, left={0, 1, len(SUMMARY_COLUMNS) - 1})
+    sentences = [
+        printable(each) for each in (describe_top1(results.groups), *figures.describe_failures(results)) if each
+    ]
     about = f"{results.name}: {figures.describe([results])}"
     return "\n".join([about, "", table, *([""] if sentences else []), *sentences])
 
@@ -74,15 +75,15 @@ def _line(group: Group, over: RatioEstimate | None) -> tuple[str, ...]:
         notes.append("oversubscribed")
     if len(group.samples) == 1:
         notes.append("one repeat: no interval")
-    estimate, accuracy = group.throughput, top1(group)
+    estimate, accuracy = group.throughput, top1_accuracy(group)
     speed = bounds = n = times = times_bounds = ""
     if estimate:
-        speed, bounds = f"{estimate.value:,.1f}", interval(estimate.low, estimate.high, "{:,.1f}".format)
+        speed, bounds = f"{estimate.value:,.1f}", format_interval(estimate.low, estimate.high, "{:,.1f}".format)
         n = f"{estimate.num_runs} x {'/'.join(str(size) for size in sorted({len(run) for run in group.samples}))}"
     if over:
-        times, times_bounds = f"{over.value:.2f}", interval(over.low, over.high, "{:.2f}".format)
+        times, times_bounds = f"{over.value:.2f}", format_interval(over.low, over.high, "{:.2f}".format)
     correct = accuracy.text if accuracy else ""
-    return (clean(group.label), status, speed, bounds, n, times, times_bounds, correct, "; ".join(notes))
+    return (printable(group.label), status, speed, bounds, n, times, times_bounds, correct, "; ".join(notes))
 
 
 def load_sets(paths: tuple[Path, ...]) -> list[ResultSet]:
@@ -114,8 +115,8 @@ def main(options: Options) -> int:
         print(f"warning: no ok rows in {results.path}; it is left out of the charts", file=sys.stderr)
     print()
     for results in sets:
-        for sentence in warnings_of(results):
-            print(f"warning: {clean(sentence)}")
+        for sentence in find_warnings(results):
+            print(f"warning: {printable(sentence)}")
     folder = options.output or sets[0].path / "charts"
     if len(sets) > 1 and not options.output:
         folder /= "with-" + "-".join(results.path.resolve().name for results in sets[1:])
@@ -126,14 +127,9 @@ def main(options: Options) -> int:
 
 
 def command(args: list[str] | None = None) -> int:
-    """The command line's exit code; a user's mistake is a line on stderr."""
-    try:
-        return main(tyro.cli(Options, args=args))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    """The exit code of these words of a command line, or of this program's own."""
+    return exit_code(lambda: main(tyro.cli(Options, args=args)))
 
 
 if __name__ == "__main__":
-    ignore_output_errors()
-    sys.exit(command())
+    run_program(command)

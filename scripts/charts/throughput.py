@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from scripts.charts.bars import Bar, draw_bars, finish, make_bar_figure
-from scripts.charts.figures import in_column
-from scripts.sets.epoch_time import epoch_of
-from scripts.sets.result_set import BASELINE, PLAUSIBLE, Group, ResultSet
-from scripts.stats.formatting import digits, interval, show
+from scripts.charts.figures import in_paper_column
+from scripts.sets.epoch_time import epoch_time
+from scripts.sets.result_set import BASELINE, PLAUSIBLE_RANGE, Group, ResultSet
+from scripts.stats.formatting import format_interval, format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
 
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
@@ -32,7 +32,10 @@ PUBLISHED_TITLE = (
 
 def throughput_chart(sets: list[ResultSet]) -> Figure | None:
     """Images/s by strategy, the fastest first; a panel for each model and size of image."""
-    works = {work: [_throughput_bar(group, number) for number, group in found] for work, found in by_work(sets).items()}
+    works = {
+        work: [_throughput_bar(group, number) for number, group in found]
+        for work, found in groups_by_model(sets).items()
+    }
     if not works:
         return None
     figure, panels, legend = _bar_panels("Training throughput", sets, works, "images/s [95 %]")
@@ -42,9 +45,9 @@ def throughput_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 def _throughput_bar(group: Group, number: int) -> Bar:
-    estimate = group.throughput
+    estimate = group.timed_throughput
     points = [strategy_throughput([run]).value for run in group.samples]
-    cells = _n(group), digits(estimate.value), interval(estimate.low, estimate.high, digits)
+    cells = _n(group), format_number(estimate.value), format_interval(estimate.low, estimate.high, format_number)
     return Bar(group.label, estimate.value, estimate.low, estimate.high, points, cells, group.parallel, number)
 
 
@@ -52,7 +55,7 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     """Throughput of each group over that of the same set's baseline with the same settings, the fastest first."""
     works = {
         work: [bar for number, group in found if (bar := _speedup_bar(sets[number], group, number))]
-        for work, found in by_work(sets).items()
+        for work, found in groups_by_model(sets).items()
     }
     works = {work: _fastest_first(bars) for work, bars in works.items() if bars}
     if not works:
@@ -82,16 +85,16 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
 
 def _speedup_bar(results: ResultSet, group: Group, number: int) -> Bar | None:
     over, single = results.over_baseline.get(group.label), results.baseline_of(group)
-    if over is None:
+    if over is None or single is None:
         return None
-    points = [strategy_throughput([run]).value / single.throughput.value for run in group.samples]
-    cells = _n(group), _times(over.value), interval(over.low, over.high, _times)
+    points = [strategy_throughput([run]).value / single.timed_throughput.value for run in group.samples]
+    cells = _n(group), _times(over.value), format_interval(over.low, over.high, _times)
     ideal = _ideal(group, single)
     return Bar(group.label, over.value, over.low, over.high, points, cells, group.parallel, number, ideal)
 
 
 def _times(value: float) -> str:
-    return f"{value:.2f}" if value < 100 else digits(value)
+    return f"{value:.2f}" if value < 100 else format_number(value)
 
 
 def _ideal(group: Group, single: Group) -> float | None:
@@ -100,7 +103,7 @@ def _ideal(group: Group, single: Group) -> float | None:
     if not group.parallel or (group.ok.oversubscribed == "yes").any() or [len(each) for each in ranks] != [1, 1]:
         return None
     ideal = ranks[0].pop() / ranks[1].pop()
-    return ideal if 1 < ideal < PLAUSIBLE[1] else None
+    return ideal if 1 < ideal < PLAUSIBLE_RANGE[1] else None
 
 
 def epoch_chart(sets: list[ResultSet]) -> Figure | None:
@@ -110,7 +113,7 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
     """
     works = {
         work: [_epoch_bar(sets[number], group, number) for number, group in found]
-        for work, found in by_work(sets).items()
+        for work, found in groups_by_model(sets).items()
     }
     if not works:
         return None
@@ -121,7 +124,7 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
     title = f"Seconds of one ImageNet-1k epoch ({IMAGENET_TRAIN_IMAGES:,} images)"
     figure, panels, legend = _bar_panels(title, sets, works, "seconds [95 %]", published)
     *ours, theirs = panels
-    where = "below" if in_column() else "above"
+    where = "below" if in_paper_column() else "above"
     for axes, work in zip(ours, works, strict=True):
         axes.set_title(f"this suite, on the hardware named {where}: {work}", pad=14)
         axes.set_xlabel(f"seconds, {work}   (dots: repeats, line: 95 % interval)")
@@ -142,15 +145,15 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 def _epoch_bar(results: ResultSet, group: Group, number: int) -> Bar:
-    epoch = epoch_of(results, group)
+    epoch = epoch_time(results, group)
     how = "measured" if epoch.measured else "worked out"
     points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in epoch.samples]
     n = f"{len(epoch.samples)}" if epoch.measured else _n(group)
-    cells = n, digits(epoch.value), f"{interval(epoch.low, epoch.high, digits)} {how}".strip()
+    cells = n, format_number(epoch.value), f"{format_interval(epoch.low, epoch.high, format_number)} {how}".strip()
     return Bar(group.label, epoch.value, epoch.low, epoch.high, points, cells, group.parallel, number)
 
 
-def by_work(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:
+def groups_by_model(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:
     """(number of the set, group) of every group with a throughput, by model and size of image: the fastest strategy
     first, and the same strategy of all sets together."""
     found: dict[str, list[tuple[int, Group]]] = {}
@@ -158,11 +161,13 @@ def by_work(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:
         for group in results.groups:
             if group.throughput:
                 row = group.ok.iloc[0]
-                found.setdefault(f"{show(row.arch)}, {show(row.image_size)} px", []).append((number, group))
+                found.setdefault(f"{format_setting(row.arch)}, {format_setting(row.image_size)} px", []).append(
+                    (number, group)
+                )
     for pairs in found.values():
         best: dict[str, float] = {}
         for _, group in pairs:
-            best[group.label] = max(group.throughput.value, best.get(group.label, 0.0))
+            best[group.label] = max(group.timed_throughput.value, best.get(group.label, 0.0))
         pairs.sort(key=lambda pair: (-best[pair[1].label], pair[1].label, pair[0]))
     return found
 

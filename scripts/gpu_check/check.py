@@ -6,8 +6,9 @@ from scripts.gpu_check.check import DRY, GPU, Check, Scale, launched
 import dataclasses
 import shlex
 from pathlib import Path
+from typing import Any
 
-from scripts.gpu_check import judges
+from scripts.gpu_check import verdicts
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16",), "fp16": ("cuda",)}  # keys of run.NEEDS
@@ -58,7 +59,7 @@ class Check:
     name: str
     claim: str
     argv: tuple[str, ...]
-    judge: judges.Judge
+    find_verdict: verdicts.FindVerdict
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     needs: tuple[str, ...] = ()
     timed: bool = False
@@ -73,8 +74,8 @@ class Check:
     @property
     def command(self) -> str:
         """As a person types it in the repository."""
-        told = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
-        return " ".join([*told, shlex.join(self.argv)])
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join([*variables, shlex.join(self.argv)])
 
     @property
     def results(self) -> Path:
@@ -82,8 +83,17 @@ class Check:
         return Path(self.variables["RESULTS"])
 
 
-def launched(name: str, claim: str, strategy: str, flags: str, scale: Scale, results: Path, judge, **other) -> Check:
-    """A run by its launcher, whose rows go to `results`."""
-    told = {"RESULTS": str(results), "CONFIG": scale.config, "ARGS": flags}
-    told |= other.pop("variables", {})
-    return Check(name, claim, (f"launchers/{strategy}.sh",), judge, told, **other)
+def launched(
+    name: str,
+    claim: str,
+    strategy: str,
+    flags: str,
+    scale: Scale,
+    results: Path,
+    find_verdict: verdicts.FindVerdict,
+    **other: Any,
+) -> Check:
+    """A check that is one run by its launcher, whose rows go to `results`. other: fields of Check."""
+    variables = {"RESULTS": str(results), "CONFIG": scale.config, "ARGS": flags}
+    variables |= other.pop("variables", {})
+    return Check(name, claim, (f"launchers/{strategy}.sh",), find_verdict, variables, **other)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import jinja2
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import State
 from scripts.pages.markdown import escape_markdown
 from scripts.runner import source_version
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
 TEMPLATES = Path(__file__).parent
 HEADINGS = {  # the order of the page
@@ -42,7 +42,7 @@ def write_page(
             {
                 "name": check.name,
                 "claim": check.claim,
-                "words": clean(found.get("words") or left.get(check.name, "not reached")),
+                "words": printable(found.get("words") or left.get(check.name, "not reached")),
                 "seconds": f"{found['seconds']:.0f}" if "seconds" in found else "",
                 "command": check.command,
                 "log": os.path.relpath(log, results) if log else "",
@@ -64,8 +64,8 @@ def write_page(
     html = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     markdown = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     markdown.filters["md"] = escape_markdown
-    write_whole(results / "gpu-check.html", html.get_template("page.html.j2").render(values))
-    write_whole(results / "gpu-check.md", markdown.get_template("page.md.j2").render(values))
+    write_text_atomically(results / "gpu-check.html", html.get_template("check_page.html.j2").render(values))
+    write_text_atomically(results / "gpu-check.md", markdown.get_template("check_page.md.j2").render(values))
 
 
 def named(status: str) -> str:

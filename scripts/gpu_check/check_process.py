@@ -12,15 +12,17 @@ import time
 from pathlib import Path
 
 from benchmarks.common.config.config import load_config
+from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.forward_signals import die_with_parent
+from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import Deadline, State
-from scripts.gpu_check.judges import Ended, Verdict
-from scripts.runner import plan, processes, schedule
+from scripts.gpu_check.verdicts import Ended, Verdict
+from scripts.runner import processes, run_plan, schedule
+from scripts.runner.make_variables import read_variables
 
 GRACE_S, KILLED_S = 12.0, 5.0
 OVERTIME_S = 20.0  # after the deadline, for what began before it
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Running:
@@ -29,10 +31,14 @@ class Running:
     def __init__(self, check: Check, state: State, deadline: Deadline, on_gpu: bool):
         self.check, self.state, self.on_gpu = check, state, on_gpu
         self.began = time.monotonic()
-        self.run, self.folder, told = begin(check) if launcher_of(check) else (None, None, {})
-        # a run's configuration is the one in its folder; what it is run by stays the check's own
-        own = {name: value for name, value in check.variables.items() if name not in told or name == "PYTHON"}
-        self.told = os.environ | told | own | {"PYTHONUNBUFFERED": "1"}
+        self.run: run_plan.Run | None = None
+        self.folder: RunFolder | None = None
+        run_variables: dict[str, str] = {}
+        if launcher_of(check):
+            self.run, self.folder, run_variables = begin(check)
+        # a run's configuration is the one in its folder; its interpreter is the check's own
+        own = {name: value for name, value in check.variables.items() if name not in run_variables or name == "PYTHON"}
+        self.env = os.environ | run_variables | own | {"PYTHONUNBUFFERED": "1"}
         limit_s, left_s = check.limit_s, deadline.left_s() + OVERTIME_S
         self.cut_short, self.limit_s = left_s < limit_s, min(limit_s, left_s)
         self.sent: list[int] = []
@@ -40,7 +46,7 @@ class Running:
             self.child = subprocess.Popen(
                 check.argv,
                 cwd=ROOT,
-                env=self.told,
+                env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -49,7 +55,8 @@ class Running:
             )
 
     def has_ended(self) -> bool:
-        """Past its limit it is told to end, and GRACE_S later killed; nobody waits meanwhile, so that all are told."""
+        """Whether the check has ended. A check that is over its limit gets SIGTERM, and GRACE_S later SIGKILL; this
+        function does not wait, so that all running checks get their signals at once."""
         over_s = time.monotonic() - self.began - self.limit_s
         for signum, after_s in ((signal.SIGTERM, 0.0), (signal.SIGKILL, GRACE_S)):
             if self.child.poll() is None and over_s > after_s and signum not in self.sent:
@@ -61,35 +68,38 @@ class Running:
     def end_now(self) -> None:
         self.limit_s = min(self.limit_s, time.monotonic() - self.began)
 
-    def about_s(self) -> float:
-        """Seconds that it may still take."""
+    def remaining_s(self) -> float:
+        """The estimated number of seconds until the check ends."""
         return max(0.0, self.check.estimate_s - (time.monotonic() - self.began))
 
-    def bury(self) -> int:
-        """End what is left of its runs, and write the row of the one that it is. Returns how many processes were."""
+    def clean_up(self) -> int:
+        """End the processes that are left of the check's runs, and write the row of a run that did not write one.
+        Returns how many processes were left."""
         paths = [self.folder.path] if self.folder else []
         has_own_set = self.check.results != self.state.results
         if not paths and self.sent and has_own_set:  # as a proof has, which would have ended them by itself
             paths = [path.resolve() for path in self.check.results.rglob("logs/*")]
-        num_left = sum(len(processes.of_run(path)) for path in paths)
+        num_left = sum(len(processes.processes_of_run(path)) for path in paths)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGTERM)
         for path in paths:
-            processes.end_all(path, schedule.GRACE_S)
-        if self.run and self.child.returncode:
-            schedule.bury(self.run, self.folder, self.child.returncode, self.told, 0)
+            processes.end_processes(path, schedule.GRACE_S)
+        if self.run and self.folder and self.child.returncode:
+            schedule.record_failed_launcher(self.run, self.folder, self.child.returncode, self.env, 0)
         return num_left
 
     def verdict(self) -> Verdict | None:
-        """None where the deadline cut it short, so that nothing is known."""
-        num_left = self.bury()
+        """The verdict; None where the deadline ended the check, so that nothing is known."""
+        num_left = self.clean_up()
         if self.sent and self.cut_short:
             return None
         if self.sent:
             return Verdict("failed", f"not done after {self.limit_s:.0f} s, and was ended")
         run_id, log = self.folder.run_id if self.folder else "", self.state.log_of(self.check)
-        of = (self.check.results, run_id, self.check.precision, self.on_gpu, num_left)
-        return self.check.judge(Ended(self.child.returncode, log, *of))
+        ended = Ended(
+            self.child.returncode, log, self.check.results, run_id, self.check.precision, self.on_gpu, num_left
+        )
+        return self.check.find_verdict(ended)
 
 
 def launcher_of(check: Check) -> Path | None:
@@ -98,25 +108,27 @@ def launcher_of(check: Check) -> Path | None:
     return found if found.parent == Path("launchers") and found.stem != "all" else None
 
 
-def begin(check: Check):
+def begin(check: Check) -> tuple[run_plan.Run, RunFolder, dict[str, str]]:
     """(run, folder, variables) of a check that is one run."""
     run = planned(check)
     check.results.mkdir(parents=True, exist_ok=True)
     if check.timed:
-        (run,) = plan.fitted([run])
-    return run, *plan.begin(run, check.results)
+        (run,) = run_plan.skip_what_does_not_fit([run])
+    return run, *run_plan.create_run_folder(run, check.results)
 
 
-def planned(check: Check) -> plan.Run:
-    """The run of a check's command, as its launcher would plan it. Raises UserError where it would refuse it."""
-    given = plan.read_variables()
+def planned(check: Check) -> run_plan.Run:
+    """The run that the launcher in a check's command would plan. Raises UserError where the launcher would refuse."""
+    launcher = launcher_of(check)
+    assert launcher is not None
+    variables = read_variables()
     flags = ["--config", check.variables["CONFIG"]]
     flags += ["--data", os.environ["DATA"]] if os.environ.get("DATA") else []
     args = check.variables["ARGS"]
-    ranks = int(check.variables.get("NPROC") or given.ranks_here)
-    return plan.make_run(
-        dataclasses.replace(given, args=args, ranks_here=ranks),
-        launcher_of(check).stem,
+    ranks = int(check.variables.get("NPROC") or variables.ranks_here)
+    return run_plan.make_run(
+        dataclasses.replace(variables, args=args, ranks_here=ranks),
+        launcher.stem,
         1,
         load_config([*flags, *args.split()]),
         ranks_here=ranks,

@@ -16,7 +16,7 @@ from benchmarks.common.system.errors import UserError
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_process import Running
 from scripts.gpu_check.check_state import Deadline, State
-from scripts.gpu_check.judges import LOST, Verdict
+from scripts.gpu_check.verdicts import LOST, Verdict
 
 POLL_S = 0.1
 
@@ -53,7 +53,7 @@ def work(
                     continue
                 seconds = time.monotonic() - one.began
                 state.add(one.check, verdict, seconds=round(seconds, 1), log=str(one.state.log_of(one.check)))
-                say(one.check, verdict, seconds)
+                print_verdict(one.check, verdict, seconds)
                 if on_gpu and reads_lost(verdict) and deadline.left_s() > 0 and (how := gpu_gone()):
                     gone = [check for check in queue if uses_gpu(check)]
                     left |= {check.name: f"not reached: the GPU was lost in {one.check.name}: {how}" for check in gone}
@@ -73,15 +73,15 @@ def work(
             except (UserError, OSError) as error:  # its plan is refused, or its program is missing
                 verdict = Verdict("failed", str(error))
                 state.add(check, verdict, seconds=0.0)
-                say(check, verdict, 0.0)
+                print_verdict(check, verdict, 0.0)
                 bar.update()
     finally:
         for one in running:
             one.end_now()
-        while not all([one.has_ended() for one in running]):  # a list: each is told at once
+        while not all([one.has_ended() for one in running]):  # a list: each gets its signal at once
             time.sleep(POLL_S)
         for one in running:
-            one.bury()
+            one.clean_up()
         bar.close()
     left |= dict.fromkeys([one.check.name for one in running] + [check.name for check in queue], "not reached")
     return left
@@ -98,7 +98,7 @@ def next_ready(queue: Sequence[Check], running: Sequence[Running], state: State,
             continue
         if runs_alone(check) and running:
             waits = True
-        elif not waits or check.estimate_s < max(one.about_s() for one in running):
+        elif not waits or check.estimate_s < max(one.remaining_s() for one in running):
             return check
     return None
 
@@ -121,7 +121,7 @@ def uses_gpu(check: Check) -> bool:
     return not check.name.startswith("build ")
 
 
-def say(check: Check, verdict: Verdict, seconds: float) -> None:
+def print_verdict(check: Check, verdict: Verdict, seconds: float) -> None:
     print(f"{verdict.status:<8} {seconds:6.1f} s  {check.name}: {verdict.words}", flush=True)
     if verdict.status == "failed":
         print(f"{'':18}{check.command}", file=sys.stderr)

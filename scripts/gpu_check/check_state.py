@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.common.store.results import write_json
 from scripts.gpu_check.check import Check
-from scripts.gpu_check.judges import Verdict
+from scripts.gpu_check.verdicts import Verdict
 
 
 class State:
@@ -27,7 +27,7 @@ class State:
                 found = json.loads(path.read_text())
                 self.ended[found["name"]] = found
 
-    def add(self, check: Check, verdict: Verdict, **more) -> None:
+    def add(self, check: Check, verdict: Verdict, **more: object) -> None:
         found = {"name": check.name, "command": check.command, **dataclasses.asdict(verdict), **more}
         write_json(self.folder / f"{check.name.replace(' ', '-')}.json", found)
         self.ended[check.name] = found

@@ -2,17 +2,17 @@
 
     python -m scripts.gpu_check.run --list
 
-Each check is a claim, a command that a person can type, and a judge of what came of it. What is timed runs alone;
-what is not, several at once.
+Each check is a claim, a command that a person can type, and a function that finds the verdict. Timed checks run alone;
+the others several at once.
 """
 
 import dataclasses
 from pathlib import Path
 
-from scripts.gpu_check import judges, timed_checks
+from scripts.gpu_check import timed_checks, verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
-from scripts.runner.plan import python
-from scripts.runner.preflight import all_strategies, is_mixed
+from scripts.runner.preflight import all_strategies, strategy_facts
+from scripts.runner.run_plan import interpreter_path
 from scripts.sets.result_set import BASELINE
 
 LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them
@@ -36,8 +36,8 @@ def checks(scale: Scale, results: Path) -> list[Check]:
 
 
 def _first(scale: Scale, results: Path) -> list[Check]:
-    told = {"RESULTS": str(results)}
-    environment = (python(), "-m", "scripts.runner.environment", "--results", str(results))
+    variables = {"RESULTS": str(results)}
+    environment = (interpreter_path(), "-m", "scripts.runner.environment", "--results", str(results))
     ask = "nvidia-smi --format=csv,noheader --query-"
     users = ("sh", "-c", f"{ask}compute-apps=pid,process_name,used_memory && {ask}gpu=memory.used")
     found = [
@@ -45,30 +45,32 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             "environment",
             "the interpreter, its libraries and the device can be described",
             environment,
-            judges.described,
-            told,
+            verdicts.environment_described,
+            variables,
             timed=True,
         ),
         Check(
             "alone",
             "nobody else uses the GPU",
             users,
-            judges.nobody_else,
-            told,
+            verdicts.gpu_unused,
+            variables,
             ("cuda",),
             alone=True,
             estimate_s=5,
         ),
     ]
-    module = (python(), "-m")
-    images = (*module, "scripts.setup.make_dataset"), judges.made
+    module = (interpreter_path(), "-m")
+    images: tuple[str, ...] = (*module, "scripts.setup.make_dataset")
+    find_verdict: verdicts.FindVerdict = verdicts.dataset_made
     if scale.data:
-        images = (*module, "scripts.setup.check_data", "--data", scale.data), judges.said(r".* train images, .*")
-    found.append(Check("data", "there are images, or they can be made", *images, told, estimate_s=15))
+        images = (*module, "scripts.setup.check_data", "--data", scale.data)
+        find_verdict = verdicts.printed(r".* train images, .*")
+    found.append(Check("data", "there are images, or they can be made", images, find_verdict, variables, estimate_s=15))
     for library in LIBRARIES:
         folder = results / "builds" / library
         build = (
-            python(),
+            interpreter_path(),
             "-m",
             "scripts.gpu_check.overlay_environment",
             str(folder),
@@ -79,8 +81,8 @@ def _first(scale: Scale, results: Path) -> list[Check]:
                 f"build {library}",
                 f"{library} builds against this torch, in an interpreter of its own",
                 build,
-                judges.built,
-                told,
+                verdicts.library_built,
+                variables,
                 estimate_s=60,
                 limit_s=400,
             )
@@ -94,7 +96,7 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
     for strategy in all_strategies():
         if strategy.split("_")[0] in LIBRARIES:
             continue
-        for precision in MIXED_PRECISIONS if is_mixed(strategy) else PRECISIONS:
+        for precision in MIXED_PRECISIONS if strategy_facts(strategy).mixed_precision else PRECISIONS:
             found.append(
                 launched(
                     f"{strategy} {precision}",
@@ -103,7 +105,7 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
                     f"{scale.short} --precision {precision}",
                     scale,
                     results / "short",
-                    judges.ran,
+                    verdicts.run_ok,
                     needs=OF_PRECISION[precision],
                     precision=precision,
                 )
@@ -119,10 +121,14 @@ def _proofs(scale: Scale, results: Path) -> list[Check]:
             continue
         folder = results / "proof" / strategy
         flags = f"{scale.short} --loader folder"
-        told = {"RESULTS": str(folder), "CONFIG": scale.config, "ARGS": flags, "STRATEGIES": strategy}
-        verify = (python(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
+        variables = {"RESULTS": str(folder), "CONFIG": scale.config, "ARGS": flags, "STRATEGIES": strategy}
+        verify = (interpreter_path(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
         claim = f"{strategy} computes the same update as one plain process, resumed too"
-        found.append(Check(f"proof {strategy}", claim, verify, judges.proved, told, estimate_s=60, after="data"))
+        found.append(
+            Check(
+                f"proof {strategy}", claim, verify, verdicts.equivalence_proved, variables, estimate_s=60, after="data"
+            )
+        )
     return found
 
 
@@ -137,12 +143,14 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
         f"{scale.short} --steps 100000 --window-steps 5",
         scale,
         folder,
-        judges.fails_as("failed", r"rank \d+: signal 9"),
+        verdicts.fails_with("failed", r"rank \d+: signal 9"),
         estimate_s=40,
     )
     return [
         # --resume: if this check failed before, its checkpoint is still there
-        launched("checkpoint", "a run leaves a checkpoint", two_ranks, f"{kept} --resume", scale, folder, judges.ran),
+        launched(
+            "checkpoint", "a run leaves a checkpoint", two_ranks, f"{kept} --resume", scale, folder, verdicts.run_ok
+        ),
         launched(
             "resume",
             "another run goes on from it",
@@ -150,7 +158,7 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
             f"{kept} --epochs 2 --resume",
             scale,
             folder,
-            judges.resumed,
+            verdicts.run_resumed,
             after="checkpoint",
         ),
         launched(
@@ -160,11 +168,11 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
             f"{scale.too_many_images} --steps 4 --windows 1 --window-steps 1 --warmup-steps 0",
             scale,
             folder,
-            judges.fails_as("failed", "out of memory|can't allocate memory"),
+            verdicts.fails_with("failed", "out of memory|can't allocate memory"),
             variables={"GPU_MEMORY_GB": "1000000"},  # else the memory forecast would skip it
             alone=True,  # it fills the GPU, and others would run out of memory, too
         ),
-        dataclasses.replace(kill, argv=(python(), "-m", "scripts.gpu_check.kill_rank", *kill.argv)),
+        dataclasses.replace(kill, argv=(interpreter_path(), "-m", "scripts.gpu_check.kill_rank", *kill.argv)),
         launched(
             "fault not a number",
             "a loss that is no number ends the run, and its row says so",
@@ -172,7 +180,7 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
             f"{scale.short} --steps 4 --warmup-steps 0 --windows 1 --window-steps 2 --lr 1e30 --lr-batch 1",
             scale,
             folder,
-            judges.fails_as("invalid", "loss"),
+            verdicts.fails_with("invalid", "loss"),
         ),
     ]
 
@@ -183,8 +191,8 @@ def _with_libraries(scale: Scale, results: Path) -> list[Check]:
         library = strategy.split("_")[0]
         if library not in LIBRARIES:
             continue
-        told = {"PYTHON": str((results / "builds" / library / "bin/python").absolute())}
-        own = {"after": f"build {library}", "variables": told}
+        variables = {"PYTHON": str((results / "builds" / library / "bin/python").absolute())}
+        own = {"after": f"build {library}", "variables": variables}
         for precision in ("fp32", "tf32") if library == "apex" else PRECISIONS:
             needs = ("cuda", *OF_PRECISION[precision]) if library == "apex" else OF_PRECISION[precision]
             claim, flags = f"{strategy} trains in {precision}", f"{scale.short} --precision {precision}"
@@ -196,7 +204,7 @@ def _with_libraries(scale: Scale, results: Path) -> list[Check]:
                     flags,
                     scale,
                     results / "short",
-                    judges.ran,
+                    verdicts.run_ok,
                     needs=needs,
                     # apex: amp casts by itself, and its row says how
                     precision="" if library == "apex" else precision,
@@ -207,15 +215,15 @@ def _with_libraries(scale: Scale, results: Path) -> list[Check]:
 
 
 def _several_gpus(scale: Scale, results: Path) -> list[Check]:
-    told = {"RESULTS": str(results / "scaling"), "CONFIG": scale.config, "STRATEGY": "ddp", "RANKS": "1 2"}
-    told |= {"REPEATS": "1", "ARGS": f"{scale.images} --precision bf16 --memory-format channels_last"}
+    variables = {"RESULTS": str(results / "scaling"), "CONFIG": scale.config, "STRATEGY": "ddp", "RANKS": "1 2"}
+    variables |= {"REPEATS": "1", "ARGS": f"{scale.images} --precision bf16 --memory-format channels_last"}
     return [
         Check(
             "scaling",
             "one GPU and two are timed side by side, with the same batch and with the same on each",
             ("launchers/all.sh", "scaling"),
-            judges.said(r"^.*\bweak\b.*"),
-            told,
+            verdicts.printed(r"^.*\bweak\b.*"),
+            variables,
             ("gpus", "bf16"),
             timed=True,
             estimate_s=200,

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import tyro
 
-from benchmarks.common.store.run_folder import VARIABLE, RunFolder
+from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system.forward_signals import die_with_parent
 
 POLL_S = 0.1
@@ -40,9 +40,10 @@ def training_ranks(launcher: psutil.Process) -> dict[int, psutil.Process]:
     with contextlib.suppress(psutil.Error):
         for process in launcher.children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):
-                told = process.environ()
-                if "RANK" in told and VARIABLE in told and RunFolder(told[VARIABLE]).progress():
-                    found[int(told["RANK"])] = process
+                variables = process.environ()
+                run_dir = variables.get(RUN_DIR_VARIABLE)
+                if "RANK" in variables and run_dir and RunFolder(run_dir).progress():
+                    found[int(variables["RANK"])] = process
     return found
 
 

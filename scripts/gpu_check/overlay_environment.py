@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 
 
 def make(folder: Path) -> Path:
@@ -26,7 +26,7 @@ def make(folder: Path) -> Path:
         seen.append(site.getusersitepackages())
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     lines = [f"import site; site.addsitedir({path!r})" for path in dict.fromkeys(seen)]
-    write_whole(folder / "lib" / version / "site-packages" / "seen.pth", "\n".join(lines) + "\n")
+    write_text_atomically(folder / "lib" / version / "site-packages" / "seen.pth", "\n".join(lines) + "\n")
     return python
 
 

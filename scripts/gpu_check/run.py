@@ -12,7 +12,6 @@ import dataclasses
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,20 +21,20 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.config.config import load_config
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
-from benchmarks.common.system.compiling import no_compiler
+from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
 from scripts.gpu_check.check_page import write_page
-from scripts.gpu_check.check_process import ROOT
 from scripts.gpu_check.check_queue import work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.runner import memory_check, preflight
-from scripts.runner.plan import python
-from scripts.runner.schedule import claimed
+from scripts.runner.run_plan import interpreter_path
+from scripts.runner.schedule import lock_result_set
 from scripts.sets.result_set import BASELINE
 
 DEADLINE_S = 540.0
@@ -89,7 +88,9 @@ def main(options: Options) -> int:
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    here = Here(num_gpus, machine.capability(), not no_compiler(on_gpu), is_installed("nvidia.nvimgcodec"))
+    here = Here(
+        num_gpus, machine.min_compute_capability(), not missing_compiler(on_gpu), is_installed("nvidia.nvimgcodec")
+    )
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]
@@ -103,11 +104,11 @@ def main(options: Options) -> int:
                 f"{check.name}: {check.claim}{f'; needs {why}' if (why := lacking(check)) else ''}\n  {check.command}"
             )
         return 0
-    results = preflight.open_set(results)
+    results = preflight.open_result_set(results)
     signals: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, frame: signals.append(number))
-    with claimed(results):
+    with lock_result_set(results):
         state = State(results / "checks")
         claim_mode(results, on_gpu)
         state.forget(os.environ.get("RETRY", "") or "-")
@@ -138,7 +139,9 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
     images, refused = 256, ""
     while images > 1:
         flags = ["--config", scale.config, "--batch-per-device", str(images), "--precision", "fp32"]
-        (why,) = memory_check.reasons([(BASELINE, load_config(flags), 1, 1)], num_ranks)
+        (why,) = memory_check.why_runs_do_not_fit(
+            [memory_check.MemoryCase(BASELINE, load_config(flags), 1, 1)], num_ranks
+        )
         if not why:
             break
         refused, images = refused or why, images // 2
@@ -158,13 +161,13 @@ def claim_mode(results: Path, on_gpu: bool) -> None:
     path, mode = results / "checks/mode.txt", "GPU" if on_gpu else "dry run"
     if path.exists() and path.read_text().strip() != mode:
         raise UserError(f"{results} holds a {path.read_text().strip()} check, and this is a {mode}; choose RESULTS=")
-    write_whole(path, mode + "\n")
+    write_text_atomically(path, mode + "\n")
 
 
 def gpu_gone() -> str:
     """How the GPU is after a failure that reads like its loss; '' where it computes."""
     try:
-        done = subprocess.run([python(), "-c", ALIVE], capture_output=True, text=True, timeout=30, cwd=ROOT)
+        done = subprocess.run([interpreter_path(), "-c", ALIVE], capture_output=True, text=True, timeout=30, cwd=ROOT)
     except subprocess.TimeoutExpired:
         return "it does not answer"
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it does not compute"])[-1][:200]
@@ -174,7 +177,7 @@ def make_report(results: Path, limit_s: float) -> bool:
     """The report of the set of what was timed, as far as anything was; returns whether it was written."""
     if not (results / "runs.csv").exists():
         return False
-    command = [python(), "-m", "scripts.pages.page", "--results", results]
+    command = [interpreter_path(), "-m", "scripts.pages.page", "--results", str(results)]
     try:
         return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=limit_s).returncode == 0
     except subprocess.TimeoutExpired:
@@ -203,11 +206,6 @@ def end_words(listed: list[Check], state: State, left: dict[str, str], results: 
 
 
 if __name__ == "__main__":
-    ignore_output_errors()
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except (UserError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"error: {error.filename or 'gpu-check'}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
-    sys.exit(2)
+    run_program(
+        lambda: main(tyro.cli(Options, description=__doc__)), errors=(UserError, ValueError), writes="gpu-check"
+    )

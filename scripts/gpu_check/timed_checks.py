@@ -5,10 +5,10 @@ from scripts.gpu_check.timed_checks import matrix, options, speed
 
 from pathlib import Path
 
-from scripts.gpu_check import judges
+from scripts.gpu_check import verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
-from scripts.runner.plan import python
-from scripts.runner.preflight import all_strategies, is_mixed
+from scripts.runner.preflight import all_strategies, strategy_facts
+from scripts.runner.run_plan import interpreter_path
 from scripts.sets.result_set import BASELINE
 
 FORMATS = ("contiguous", "channels_last")
@@ -17,7 +17,7 @@ FOLDER = "--loader folder"
 
 def matrix(scale: Scale, results: Path) -> list[Check]:
     points = [(name, precision, "") for precision in PRECISIONS for name in (BASELINE, "ddp")]
-    mixed = next(name for name in all_strategies() if is_mixed(name))
+    mixed = next(name for name in all_strategies() if strategy_facts(name).mixed_precision)
     points.append((mixed, "fp16", "1"))
     found = []
     for strategy, precision, ranks in points:
@@ -30,7 +30,7 @@ def matrix(scale: Scale, results: Path) -> list[Check]:
                     f"{scale.images} --precision {precision} --memory-format {layout}",
                     scale,
                     results,
-                    judges.timed,
+                    verdicts.run_timed,
                     variables={"NPROC": ranks} if ranks else {},
                     needs=OF_PRECISION[precision],
                     precision=precision,
@@ -43,11 +43,11 @@ def matrix(scale: Scale, results: Path) -> list[Check]:
 
 def speed(scale: Scale, results: Path) -> list[Check]:
     fast = f"{scale.images} --precision bf16 --memory-format channels_last"
-    module = (python(), "-m")
+    module = (interpreter_path(), "-m")
     images = ("--data", scale.data) if scale.data else ()
     config = ("--config", scale.config, "--loader", "folder", *images, *fast.split())
     on_profile = ("--output", str(results / "profile.csv"))
-    told = {"RESULTS": str(results)}
+    variables = {"RESULTS": str(results)}
     return [
         launched(
             "time compile",
@@ -56,7 +56,7 @@ def speed(scale: Scale, results: Path) -> list[Check]:
             fast,
             scale,
             results,
-            judges.timed,
+            verdicts.run_timed,
             needs=("bf16", "compiler"),
             precision="bf16",
             timed=True,
@@ -67,8 +67,8 @@ def speed(scale: Scale, results: Path) -> list[Check]:
             "loader",
             "the loader is timed alone, and beside training",
             (*module, "scripts.studies.loaders.verdict_measure", "--results", str(results), *config),
-            judges.loads,
-            told,
+            verdicts.loader_timed,
+            variables,
             needs=("bf16",),
             after="data",
             timed=True,
@@ -81,7 +81,7 @@ def speed(scale: Scale, results: Path) -> list[Check]:
             f"{fast} {scale.power}",
             scale,
             results / "energy",
-            judges.energy,
+            verdicts.energy_measured,
             needs=("bf16",),
             precision="bf16",
             timed=True,
@@ -91,8 +91,8 @@ def speed(scale: Scale, results: Path) -> list[Check]:
             "profile",
             "torch.profiler says which kernels a step spends its time in",
             (*module, "scripts.studies.roofline.profile_step", *on_profile, "--config", scale.config, *fast.split()),
-            judges.said(r"^a step takes .*"),
-            told,
+            verdicts.printed(r"^a step takes .*"),
+            variables,
             needs=("bf16",),
             timed=True,
             estimate_s=50,
@@ -103,15 +103,15 @@ def speed(scale: Scale, results: Path) -> list[Check]:
 def options(scale: Scale, results: Path) -> list[Check]:
     """Those that only a GPU can honour, or that are other kernels there."""
     listed = [
-        ("compile", BASELINE, "--compile", ("compiler",), judges.ran),
-        ("cuda graphs", BASELINE, "--compile --cuda-graphs", ("cuda", "compiler"), judges.replayed),
-        ("fused", "ddp", "--fused", (), judges.ran),
-        ("deterministic", BASELINE, "--no-cudnn-benchmark --cudnn-deterministic", (), judges.ran),
-        ("buckets", "ddp", "--static-graph --gradient-as-bucket-view --bucket-cap-mb 100", (), judges.ran),
-        ("powersgd", "ddp_compressed", "--comm-hook powersgd", ("cuda",), judges.ran),
-        ("sync norm", "ddp", "--norm sync", ("cuda",), judges.ran),
-        ("no prefetch", BASELINE, f"{FOLDER} --prefetch 0", ("cuda",), judges.ran),
-        ("decode on the gpu", BASELINE, f"{FOLDER} --decoder nvimgcodec-gpu", ("cuda", "nvimgcodec"), judges.ran),
+        ("compile", BASELINE, "--compile", ("compiler",), verdicts.run_ok),
+        ("cuda graphs", BASELINE, "--compile --cuda-graphs", ("cuda", "compiler"), verdicts.graphs_replayed),
+        ("fused", "ddp", "--fused", (), verdicts.run_ok),
+        ("deterministic", BASELINE, "--no-cudnn-benchmark --cudnn-deterministic", (), verdicts.run_ok),
+        ("buckets", "ddp", "--static-graph --gradient-as-bucket-view --bucket-cap-mb 100", (), verdicts.run_ok),
+        ("powersgd", "ddp_compressed", "--comm-hook powersgd", ("cuda",), verdicts.run_ok),
+        ("sync norm", "ddp", "--norm sync", ("cuda",), verdicts.run_ok),
+        ("no prefetch", BASELINE, f"{FOLDER} --prefetch 0", ("cuda",), verdicts.run_ok),
+        ("decode on the gpu", BASELINE, f"{FOLDER} --decoder nvimgcodec-gpu", ("cuda", "nvimgcodec"), verdicts.run_ok),
     ]
     found = [
         launched(
@@ -121,16 +121,28 @@ def options(scale: Scale, results: Path) -> list[Check]:
             f"{scale.short} {flags}",
             scale,
             results / "short",
-            judge,
+            find_verdict,
             needs=needs,
             estimate_s=60 if "compiler" in needs else 25,
             after="data" if FOLDER in flags else "",
         )
-        for name, strategy, flags, needs, judge in listed
+        for name, strategy, flags, needs, find_verdict in listed
     ]
     images = ("--data", scale.data) if scale.data else ()
-    overhead = (python(), "-m", "scripts.studies.peers.overhead", "--pairs", "6", "--config", scale.config, *images)
+    overhead = (
+        interpreter_path(),
+        "-m",
+        "scripts.studies.peers.overhead",
+        "--pairs",
+        "6",
+        "--config",
+        scale.config,
+        *images,
+    )
     claim = "the suite's loop is timed beside a bare one"
-    told = {"RESULTS": str(results)}
-    judge = judges.said(r"^suite / bare, images per second: .*")
-    return [*found, Check("overhead", claim, overhead, judge, told, timed=True, estimate_s=60, after="data")]
+    variables = {"RESULTS": str(results)}
+    find_verdict = verdicts.printed(r"^suite / bare, images per second: .*")
+    return [
+        *found,
+        Check("overhead", claim, overhead, find_verdict, variables, timed=True, estimate_s=60, after="data"),
+    ]

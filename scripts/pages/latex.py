@@ -1,6 +1,6 @@
 """Text and numbers as LaTeX, and a LaTeX where there is one.
 
-    from scripts.pages.latex import Tex, environment, number
+    from scripts.pages.latex import Tex, tex_environment, tex_number
 
 Names come from data sets and CSV files: whatever is not a Tex is escaped by the template's environment itself.
 """
@@ -10,14 +10,15 @@ import shutil
 import subprocess
 import tempfile
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import jinja2
 from tqdm import tqdm
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import open_regular, replace_whole
-from scripts.stats.formatting import clean, digits
+from benchmarks.common.system.files import open_regular_file, replace_atomically
+from scripts.stats.formatting import format_number, printable
 
 PROGRAM = "pdflatex"
 REMEDY = "apt-get install --no-install-recommends texlive-latex-recommended texlive-science"
@@ -53,11 +54,11 @@ class Tex(str):
     """Text that is LaTeX already."""
 
 
-def escape(value: object) -> str:
+def escape_tex(value: object) -> str:
     """A value as text that means itself in LaTeX; a Tex as it is. Letters that pdflatex has not are ?."""
     if isinstance(value, Tex):
         return value
-    return "".join(map(_letter, unicodedata.normalize("NFC", clean(str(value)))))
+    return "".join(map(_letter, unicodedata.normalize("NFC", printable(str(value)))))
 
 
 def _letter(letter: str) -> str:
@@ -65,34 +66,34 @@ def _letter(letter: str) -> str:
     return SPECIAL.get(letter, letter if letter.isascii() or latin else "?")
 
 
-def typed(line: str) -> Tex:
+def tex_command(line: str) -> Tex:
     """A command, with the quotes that a shell takes."""
-    return Tex(escape(line).replace("'", r"\textquotesingle{}"))
+    return Tex(escape_tex(line).replace("'", r"\textquotesingle{}"))
 
 
-def number(value: float) -> Tex:
+def tex_number(value: float) -> Tex:
     """A number for siunitx, with the digits of all other tables. A comma would be a decimal one there."""
-    return Tex(digits(value).replace(",", ""))
+    return Tex(format_number(value).replace(",", ""))
 
 
-def bounds(low: float | None, high: float | None, style=number) -> Tex:
+def tex_interval(low: float | None, high: float | None, style: Callable[[float], Tex] = tex_number) -> Tex:
     """[low, high] as a cell of text; '' without an interval."""
-    return Tex("" if low is None else rf"[\num{{{style(low)}}}, \num{{{style(high)}}}]")
+    return Tex("" if low is None or high is None else rf"[\num{{{style(low)}}}, \num{{{style(high)}}}]")
 
 
-def fixed(value: float) -> Tex:
+def tex_fixed(value: float) -> Tex:
     """Two decimals: of ratios."""
     return Tex(f"{value:.2f}")
 
 
-def column_of(cells: list[str]) -> str:
+def tex_column_format(cells: list[str]) -> str:
     """The table-format of a column of numbers for siunitx: 3.1 for 199.0 and 7.25, with the places that it needs."""
     halves = [cell.partition(".") for cell in cells if cell]
     whole, after = (max((len(half[place]) for half in halves), default=0) for place in (0, 2))
     return f"{max(1, whole)}.{after}"
 
 
-def environment(templates: Path) -> jinja2.Environment:
+def tex_environment(templates: Path) -> jinja2.Environment:
     """Templates with <% %> and << >>, whose every value is escaped, unless it is a Tex."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates),
@@ -102,7 +103,7 @@ def environment(templates: Path) -> jinja2.Environment:
         variable_end_string=">>",
         comment_start_string="<#",
         comment_end_string="#>",
-        finalize=escape,
+        finalize=escape_tex,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -124,8 +125,17 @@ def compile_pdf(source: Path) -> Path | None:
         env = os.environ | {"openin_any": "p", "openout_any": "p"}  # it reads and writes in this folder only
         for _ in tqdm(range(2), desc="report.pdf", disable=None, leave=False):  # twice, for references
             try:
-                pipes = {"capture_output": True, "text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
-                done = subprocess.run(command, cwd=folder, env=env, timeout=LIMIT_S, check=False, **pipes)
+                done = subprocess.run(
+                    command,
+                    cwd=folder,
+                    env=env,
+                    timeout=LIMIT_S,
+                    check=False,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    stdin=subprocess.DEVNULL,
+                )
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise UserError(f"{PROGRAM} did not end with {source}: {error}") from None
             if done.returncode:
@@ -133,7 +143,7 @@ def compile_pdf(source: Path) -> Path | None:
                 first = next((line for line in lines if line.startswith("!")), "no error was told")
                 raise UserError(f"{PROGRAM} cannot make a PDF of {source}: {first.lstrip('! ')}; {REMEDY}")
         made = Path(folder) / f"{source.stem}.pdf"
-        replace_whole(target, lambda file: file.write(made.read_bytes()))
+        replace_atomically(target, lambda file: file.write(made.read_bytes()))
     return target
 
 
@@ -142,5 +152,5 @@ def _copy_sources(source: Path, folder: Path) -> None:
     charts = folder / "charts"
     charts.mkdir()
     for path, copies in [(source, folder), *((chart, charts) for chart in source.parent.glob("charts/*.pdf"))]:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             (copies / path.name).write_bytes(file.read())

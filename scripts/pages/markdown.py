@@ -12,7 +12,7 @@ import pandas
 
 from benchmarks.common.system.errors import UserError
 from scripts.sets.safe_names import read_text
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
 
 def read_cells(path: Path, columns: Iterable[str]) -> pandas.DataFrame:
@@ -28,15 +28,15 @@ def read_cells(path: Path, columns: Iterable[str]) -> pandas.DataFrame:
 
 def escape_markdown(value: object) -> str:
     """Text that means itself in Markdown, in a table too, and is still readable as it is."""
-    text = clean(str(value)).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = printable(str(value)).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"[`*|~]|^#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", text)
     text = re.sub(r"\](?=[(\[])", r"\\]", text)  # [text](address) would be a link
     return re.sub(r"^\[(?=[^\]]*\]:)", r"\\[", text.strip())  # [text]: address would define one
 
 
-def code(value: object) -> str:
+def code_span(value: object) -> str:
     """Text as a span of code, which nothing in it ends."""
-    return f"`{clean(str(value)).replace('`', chr(39))}`"
+    return f"`{printable(str(value)).replace('`', chr(39))}`"
 
 
 def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -47,6 +47,6 @@ def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return f"\n\n{''.join(lines)}" if rows else ""
 
 
-def origin(rows: pandas.DataFrame) -> str:
+def describe_origin(rows: pandas.DataFrame) -> str:
     """Where and when rows were measured, and of which commit."""
     return "; ".join(dict.fromkeys(f"{row.machine}, {row.date}, commit {row.commit}" for row in rows.itertuples()))

@@ -1,5 +1,7 @@
-"""Measures what a whole report of a set still lacks: is the loader the limit? do the strategies compute the same
-update? how does STRATEGY scale? Each part is a command of another room, in a process of its own."""
+"""Measure what a whole report of a set still lacks: the proof of its strategies, and what the studies say is missing.
+
+Each part is a command in a process of its own.
+"""
 
 import collections
 import os
@@ -9,13 +11,13 @@ from pathlib import Path
 from benchmarks.common.config.config import read_yaml
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import relay
+from benchmarks.common.system.forward_signals import forward_signals
+from benchmarks.common.system.repository import ROOT
+from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
-from scripts.sets.safe_names import WORD, file_inside, read_text
+from scripts.sets.safe_names import SAFE_NAME, file_inside, read_text
 
-ROOT = Path(__file__).resolve().parents[2]
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
 OVERRIDDEN = {
     "checkpoint_dir": "--checkpoint-dir=",
@@ -24,7 +26,6 @@ OVERRIDDEN = {
     "resume": "--no-resume",
     "rendezvous": "--rendezvous=file",
 }
-MOST_OF_CORES = 8  # ranks on CPUs: three points or more where there are cores, and batches of some images
 
 
 def measure(results: Path) -> int:
@@ -34,46 +35,32 @@ def measure(results: Path) -> int:
     """
     if not (results / "runs.csv").exists():
         return 0
-    if why := preflight.why_published(results):  # nobody measures beside what was measured elsewhere
+    if why := preflight.why_not_writable(results):  # nobody measures beside what was measured elsewhere
         raise UserError(f"{why}; MEASURE=no draws its report")
     parts = missing_parts(results)
     if parts:
         print("measuring what the report still lacks; some minutes, or MEASURE=no", flush=True)
     failed = 0
-    with relay() as children:
-        for command, variables in parts:
-            failed |= children.run(command, cwd=ROOT, env=os.environ | variables) != 0
+    with forward_signals() as children:
+        for part in parts:
+            failed |= children.run(part.command, cwd=ROOT, env=os.environ | part.variables) != 0
             if children.signum:
                 return 128 + children.signum
     return failed
 
 
-def missing_parts(results: Path) -> list[tuple[list, dict[str, str]]]:
-    """(command, its own variables) of each part that the set may lack, at the settings of most of the set's runs.
+def missing_parts(results: Path) -> list[Measurement]:
+    """What the set may lack, measured at the settings of most of its runs.
 
-    What is not proved yet, verify knows; which runs of a scaling study are left, its plan.
+    The proof finds out by itself which strategies it has not proved yet.
     """
-    python, parts = sys.executable, []
-    told = {"PYTHON": os.environ.get("PYTHON") or python, "RESULTS": str(results)}
-    as_measured = told | settings_of(results)
-    runs = read_table(results, "runs")
-    read_nothing = {*runs[runs.status == "ok"].loader} == {"synthetic"}
-    if not (read_nothing or (results / "loader.csv").exists()):
-        parts.append(([python, "-m", "scripts.studies.loaders.verdict_measure", "--results", results], as_measured))
-    parts.append(([python, "-m", "scripts.proof.verify", "--missing"], told | {"CONFIG": "", "ARGS": ""}))
-    ranks = ranks_to_scale_to(results)
-    if os.environ.get("STRATEGY") and len(ranks) > 1:
-        scaled = {"RANKS": " ".join(map(str, ranks)), "THREADS_PER_RANK": "", "RESULTS": str(results / "scaling")}
-        parts.append((["launchers/all.sh", "scaling"], as_measured | scaled))
+    common = {"PYTHON": os.environ.get("PYTHON") or sys.executable, "RESULTS": str(results)}
+    as_measured = common | settings_of(results)
+    proof = [sys.executable, "-m", "scripts.proof.verify", "--missing"]
+    parts = [Measurement(proof, common | {"CONFIG": "", "ARGS": ""})]
+    for section in load_sections():
+        parts += [Measurement(part.command, as_measured | part.variables) for part in section.missing(results)]
     return parts
-
-
-def ranks_to_scale_to(results: Path) -> list[int]:
-    """1, 2, 4 ... up to NPROC, the GPUs, or the cores, as far as the set's batch divides by them."""
-    given = os.environ.get("NPROC") or machine.num_gpus()
-    most = machine.num_ranks() if given else min(machine.num_cores(), MOST_OF_CORES)
-    batch = read_table(results, "runs").global_batch.max()
-    return [n for power in range(most.bit_length()) if not batch % (n := 2**power) > 0]
 
 
 def settings_of(results: Path) -> dict[str, str]:
@@ -81,7 +68,7 @@ def settings_of(results: Path) -> dict[str, str]:
     nothing where none is. ARGS override what a set may not choose. DATA is the user's, else the set's, and only read.
     """
     runs = read_table(results, "runs")
-    ids = [run_id for run_id in runs[runs.status == "ok"].run_id if WORD.fullmatch(run_id)]
+    ids = [run_id for run_id in runs[runs.status == "ok"].run_id if SAFE_NAME.fullmatch(run_id)]
     folders = (RunFolder(results / "logs" / run_id) for run_id in ids)
     files = [folder.config for folder in folders if file_inside(results, str(folder.config.relative_to(results)))]
     texts = {path: read_text(path) for path in files}

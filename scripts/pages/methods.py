@@ -15,23 +15,23 @@ from benchmarks.common.store.results import WARM_UP, read_table
 from scripts.charts.figures import describe
 from scripts.pages.report_content import table_rows
 from scripts.sets.accuracy import seeds
-from scripts.sets.dataset_text import images_of
-from scripts.sets.identity import computes_in
-from scripts.sets.proofs import BUT, LENGTH
-from scripts.sets.publishable import changed
+from scripts.sets.dataset_text import describe_images
+from scripts.sets.identity import compute_precision
+from scripts.sets.proofs import EXCEPTIONS, LENGTH
+from scripts.sets.publishable import local_changes
 from scripts.sets.result_set import BASELINE, Group, ResultSet
-from scripts.sets.set_warnings import several_sittings
+from scripts.sets.set_warnings import several_sessions
 from scripts.stats.families import find_spread
-from scripts.stats.formatting import count, count_of, digits, show
+from scripts.stats.formatting import format_number, format_setting, plural, plural_of_several
 
 
 def methods(results: ResultSet) -> list[str]:
     """How it was measured, on what, with which versions: sentences for one paragraph."""
     timed = [group for group in results.groups if group.samples]
-    sentences = [f"We trained {describe([results])}. Data: {images_of(timed)}."]
+    sentences = [f"We trained {describe([results])}. Data: {describe_images(timed)}."]
     names = "; ".join(group.label for group in timed)  # labels have commas
-    runs = count_of([len(group.samples) for group in timed], "run")
-    sentences.append(f"{count(len(timed), 'configuration')} ({names}) had {runs} each, every one started anew.")
+    runs = plural_of_several([len(group.samples) for group in timed], "run")
+    sentences.append(f"{plural(len(timed), 'configuration')} ({names}) had {runs} each, every one started anew.")
     if _interleaved(results, timed):
         sentences.append(
             "Runs were interleaved: each round has one of every configuration, in the order of a row of a Williams "
@@ -47,27 +47,33 @@ def methods(results: ResultSet) -> list[str]:
 
 def _interleaved(results: ResultSet, timed: list[Group]) -> bool:
     """Whether every round has one run of every group, in places of their own, and they ran in that order, in the same
-    sittings: not where strategies were added later, or one at a time."""
+    sessions: not where strategies were added later, or one at a time."""
     ok = pandas.concat([group.ok for group in timed]) if timed else pandas.DataFrame()
     if len(timed) < 2 or ok.position.isna().any() or ok.duplicated(["repeat", "position"]).any():
         return False
     rounds = {tuple(sorted(group.ok.repeat)) for group in timed}
     in_turn = ok.sort_values(["repeat", "position"], kind="stable").started_at.is_monotonic_increasing
-    return len(rounds) == 1 and in_turn and not [*several_sittings(results)]
+    return len(rounds) == 1 and in_turn and not [*several_sessions(results)]
 
 
-def _asked(timed: Iterable[Group], name: str) -> str:
-    """The value of a field that all were asked, '' where they differ or one did not record it."""
-    values = {show(group.identity.asked.get(name)) if group.identity.recorded else "unknown" for group in timed}
+def _requested(timed: Iterable[Group], name: str) -> str:
+    """The requested value of a field, '' where groups differ in it or one did not record it."""
+    values = {
+        format_setting(group.identity.requested.get(name)) if group.identity.recorded else "unknown" for group in timed
+    }
     return values.pop() if len(values) == 1 and "unknown" not in values else ""
 
 
 def _of_windows(results: ResultSet, timed: list[Group]) -> list[str]:
-    """As many windows as were taken: the last ones that were asked may not fit in a run."""
-    warm_up, window, taken = _asked(timed, "warmup_steps"), _asked(timed, "window_steps"), _windows(results, timed)
+    """The number of windows is the one that was timed: the last requested ones may not fit in a run."""
+    warm_up, window, taken = (
+        _requested(timed, "warmup_steps"),
+        _requested(timed, "window_steps"),
+        _windows(results, timed),
+    )
     if not (warm_up and window and taken):
         return []
-    loaders = {show(loader) for group in timed for loader in group.ok.loader}
+    loaders = {format_setting(loader) for group in timed for loader in group.ok.loader}
     loading = ", data loading included" if loaders.isdisjoint({"synthetic", "unknown"}) else ""
     return [
         f"After {warm_up} warm-up steps a run times {taken} of {window} whole optimizer steps{loading}, with the "
@@ -80,13 +86,13 @@ def _windows(results: ResultSet, timed: list[Group]) -> str:
     ids = set(results.table("windows").run_id)
     if not all(group.ok.run_id.isin(ids).all() for group in timed):
         return ""
-    return count_of([len(run) for group in timed for run in group.samples], "window")
+    return plural_of_several([len(run) for group in timed for run in group.samples], "window")
 
 
 def _of_arithmetic(timed: list[Group]) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for group in timed:
-        kinds.setdefault(computes_in(group.identity) or "unknown", []).append(group.label)
+        kinds.setdefault(compute_precision(group.identity) or "unknown", []).append(group.label)
     kinds.pop("unknown", None)
     if len(kinds) == 1:
         return [f"All compute in {next(iter(kinds))}."]
@@ -107,8 +113,8 @@ def _of_intervals(results: ResultSet, timed: list[Group]) -> str:
         return text + "."
     spread = find_spread(repeated)
     return (
-        f"{text}; ratios to {BASELINE} in the same precision have intervals that hold simultaneously with 95 %, by "
-        f"{'' if spread.variance is None else 'Dunnett, with '}{spread.words}."
+        f"{text}; ratios to {BASELINE} in the same precision have simultaneous 95 % intervals, by "
+        f"{'' if spread.variance is None else 'Dunnett, with '}{spread.method_text}."
     )
 
 
@@ -116,11 +122,11 @@ def _of_versions(results: ResultSet) -> list[str]:
     environment_, ok = results.environment, results.ok
 
     def values(column: str) -> str:
-        found = [show(value) for value in dict.fromkeys(ok[column])]
+        found = [format_setting(value) for value in dict.fromkeys(ok[column])]
         return ", ".join(text for text in found if text not in ("unknown", "none"))
 
     machine = [f"{values('device_name') or 'unknown hardware'}"]
-    machine += [f"{show(environment_['num_cores'])} cores"] if "num_cores" in environment_ else []
+    machine += [f"{format_setting(environment_['num_cores'])} cores"] if "num_cores" in environment_ else []
     machine += [f"{environment_['memory_gb']:.0f} GB of memory"] if "memory_gb" in environment_ else []
     software = [f"{name} {version}" for name, version in environment_.get("packages", {}).items() if version]
     software = software or [f"torch {values('torch')}"]
@@ -139,8 +145,8 @@ def checklist(results: ResultSet) -> list[tuple[str, str]]:
     timed = [group for group in results.groups if group.samples]
     found = [("Seeds", _seeds(timed)), ("Runs", _runs(results)), ("Intervals", _intervals(results, timed))]
     found += [("Compute", compute(results.path)), ("Energy", energy(results))]
-    fingerprints = {_asked([group], "fingerprint") for group in timed} - {""}
-    data = f"{images_of(timed)}; fingerprint {', '.join(sorted(fingerprints)) or 'none'}"
+    fingerprints = {_requested([group], "fingerprint") for group in timed} - {""}
+    data = f"{describe_images(timed)}; fingerprint {', '.join(sorted(fingerprints)) or 'none'}"
     found.append(("Data", data))
     found.append(("Code", _code(results)))
     found.append(("Equivalence", _proofs(results)))
@@ -149,7 +155,9 @@ def checklist(results: ResultSet) -> list[tuple[str, str]]:
 
 def _proofs(results: ResultSet) -> str:
     """A proof has a length of its own; one that differs in more from its runs says in what."""
-    rows = {row["strategy"]: row["same update?"].partition(BUT) for row in table_rows(results) if row["images/s"]}
+    rows = {
+        row["strategy"]: row["same update?"].partition(EXCEPTIONS) for row in table_rows(results) if row["images/s"]
+    }
     yes = {label: but for label, (words, _, but) in rows.items() if words.startswith("yes")}
     others = {label: [word for word in but.split(", ") if word not in ("", LENGTH)] for label, but in yes.items()}
     whole = [label for label, words in others.items() if not words]
@@ -173,16 +181,20 @@ def _runs(results: ResultSet) -> str:
     for group in results.groups:
         for status, number_of in group.counts.items():
             counts[status or "no status"] = counts.get(status or "no status", 0) + number_of
-    told = ", ".join(f"{number_of} {status}" for status, number_of in counts.items())
-    return f"all attempts are in runs.csv: {told}"
+    parts = ", ".join(f"{number_of} {status}" for status, number_of in counts.items())
+    return f"all attempts are in runs.csv: {parts}"
 
 
 def _intervals(results: ResultSet, timed: list[Group]) -> str:
     many, once = ([group for group in timed if (len(group.samples) > 1) is several] for several in (True, False))
     windows = _windows(results, timed) or "unrecorded windows"
-    told = [f"95 %, over {count_of([len(group.samples) for group in many], 'run')} of {windows} each"] if many else []
-    told += [f"none of {'; '.join(group.label for group in once)}: one run"] if once else []
-    return "; ".join(told)
+    parts = (
+        [f"95 %, over {plural_of_several([len(group.samples) for group in many], 'run')} of {windows} each"]
+        if many
+        else []
+    )
+    parts += [f"none of {'; '.join(group.label for group in once)}: one run"] if once else []
+    return "; ".join(parts)
 
 
 def compute(path: Path) -> str:
@@ -191,13 +203,13 @@ def compute(path: Path) -> str:
     rows = pandas.concat([read_table(each, "runs") for each in (path, *inside)])
     rows = rows[rows.wall_s > 0]
     hours, known = rows.wall_s.sum() / 3600, rows[rows.world_size > 0]
-    text = f"{digits(hours)} h of wall clock in {count(len(rows), 'attempt')}, failures and warm-ups included"
+    text = f"{format_number(hours)} h of wall clock in {plural(len(rows), 'attempt')}, failures and warm-ups included"
     text += f" ({', '.join(['this set', *(each.name for each in inside)])})" if inside else ""
     for device, name in (("cuda", "GPU-hours"), ("cpu", "core-hours")):
         mine = known[known.device == device]
         used = mine.world_size * (mine.threads_per_rank if device == "cpu" else 1)
         if (total := float((mine.wall_s * used).sum()) / 3600) > 0:
-            text += f"; {digits(total)} {name} of those whose ranks are known"
+            text += f"; {format_number(total)} {name} of those whose ranks are known"
     return text
 
 
@@ -212,13 +224,13 @@ def energy(results: ResultSet) -> str:
         for _, each in samples.sort_values("t_s").groupby(["run_id", "device"])
     )
     devices = ", ".join(sorted(set(samples.device)))
-    runs = f"{count(samples.run_id.nunique(), 'run')} of this set alone"
-    return f"{digits(joules / 3.6e6)} kWh, of {devices} over {runs}; J/image is of the timed windows only"
+    runs = f"{plural(samples.run_id.nunique(), 'run')} of this set alone"
+    return f"{format_number(joules / 3.6e6)} kWh, of {devices} over {runs}; J/image is of the timed windows only"
 
 
 def _code(results: ResultSet) -> str:
     commits = ", ".join(sorted(set(results.ok.commit) - {""})) or "unknown"
-    if any(changed(results)):
+    if any(local_changes(results)):
         return f"commit {commits}, with local changes that no commit has"
     if not (results.ok.dirty == "no").all():
         return f"commit {commits}; whether there were local changes is not known"

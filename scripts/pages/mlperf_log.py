@@ -25,11 +25,13 @@ from typing import Literal
 import pandas
 import tyro
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.sets.identity import Identity
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
 STARTUP_ENDS = ("warm-up", "training outside windows", "timed windows")  # parts of wall.csv from the first step on
 AFTER_TRAINING = ("summary", "step account", "shutdown")
@@ -54,7 +56,7 @@ class Options:
 class _Lines(logging.Handler):
     """Collects the log lines that mlperf_logging makes."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.texts: list[str] = []
 
@@ -78,7 +80,7 @@ def pick_run(runs: pandas.DataFrame, epochs: pandas.DataFrame, run_id: str) -> p
 
 
 def startup_s(wall: pandas.DataFrame) -> float:
-    """Seconds from the launch to the first training step: the parts of the wall account before it, in order."""
+    """Seconds from the launch to the first training step: the parts of wall.csv before it, in order."""
     total = 0.0
     for part, seconds in zip(wall.part, wall.seconds, strict=True):
         if part in STARTUP_ENDS:
@@ -98,7 +100,7 @@ def log_text(
         raise UserError("mlperf_logging is not installed; run: pip install mlperf-logging") from None
     lines, logger = _Lines(), logging.Logger("mlperf")
     logger.addHandler(lines)
-    log = MLLogger(logger=logger, root_dir=str(Path(__file__).parents[2]))
+    log = MLLogger(logger=logger, root_dir=str(ROOT))
     now = began = moment_s(row)
     train_images, val_images = (epochs[epochs.phase == phase].images.max() for phase in ("train", "val"))
 
@@ -117,7 +119,7 @@ def log_text(
         keys.CACHE_CLEAR, False, metadata={"note": "caches of the operating system were not dropped"}, time_ms=at()
     )
     log.start(keys.INIT_START, time_ms=at())
-    for key, value in hyper_parameters(identity.asked, identity.met).items():
+    for key, value in hyper_parameters(identity.requested, identity.resolved).items():
         log.event(key, value, time_ms=at())
     log.event(keys.TRAIN_SAMPLES, int(train_images), time_ms=at())
     log.event(keys.EVAL_SAMPLES, int(val_images), time_ms=at())
@@ -125,8 +127,8 @@ def log_text(
     log.end(keys.INIT_STOP, time_ms=at())
     log.start(keys.RUN_START, time_ms=at())
     accuracy = 0.0
-    for number, passes in epochs.sort_values("epoch", kind="stable").groupby("epoch"):
-        epoch = {"epoch_num": int(number) + 1}  # MLPerf counts from 1
+    for _, passes in epochs.sort_values("epoch", kind="stable").groupby("epoch"):
+        epoch = {"epoch_num": int(passes.epoch.iloc[0]) + 1}  # MLPerf counts from 1
         for _, one in passes[passes.phase == "train"].iterrows():
             log.start(keys.EPOCH_START, metadata=epoch, time_ms=at())
             now += one.seconds
@@ -155,39 +157,43 @@ def moment_s(row: pandas.Series) -> float:
 
 
 def settings_of(results: ResultSet, run_id: str) -> Identity:
-    """What a run was asked and met. Raises UserError where the set did not record it."""
+    """The requested and the resolved settings of a run. Raises UserError where the set did not record it."""
     (group,) = (group for group in results.groups if run_id in set(group.ok.run_id))
     identity = group.identity
-    if not identity.recorded or not {"seed", "lr"} <= identity.asked.keys() or "num_shards" not in identity.met:
+    if (
+        not identity.recorded
+        or not {"seed", "lr"} <= identity.requested.keys()
+        or "num_shards" not in identity.resolved
+    ):
         raise UserError(f"{results.path} does not tell with which settings {run_id} ran; log a run of a newer set")
     return identity
 
 
-def hyper_parameters(asked: dict, met: dict) -> dict[str, object]:
+def hyper_parameters(requested: dict, resolved: dict) -> dict[str, object]:
     """What MLPerf's resnet benchmark logs of a training with SGD, by its keys, and the rest by our names.
 
-    asked, met: the settings of the run, as benchmarks.common.config.settings has them.
+    requested, resolved: the settings of the run, as benchmarks.common.config.settings has them.
     """
     from mlperf_logging.mllog import constants as keys
 
-    batch = met.get("global_batch", asked["global_batch"])  # met where images a device were asked
-    together = -(-batch // (met["num_shards"] * met["num_microbatches"]))
+    batch = resolved.get("global_batch", requested["global_batch"])  # resolved where images a device were requested
+    together = -(-batch // (resolved["num_shards"] * resolved["num_microbatches"]))
     return {
-        keys.SEED: asked["seed"],
+        keys.SEED: requested["seed"],
         keys.GLOBAL_BATCH_SIZE: batch,
         keys.GRADIENT_ACCUMULATION_STEPS: 1,
-        keys.MODEL_BN_SPAN: None if asked["norm"] == "group" else together,
+        keys.MODEL_BN_SPAN: None if requested["norm"] == "group" else together,
         keys.OPT_NAME: keys.SGD,
-        "sgd_opt_base_learning_rate": asked["lr"] * batch / asked["lr_batch"],
-        "opt_learning_rate_warmup_epochs": asked["lr_warmup_epochs"],
-        "opt_learning_rate_schedule": asked["lr_schedule"],
-        "sgd_opt_momentum": asked["momentum"],
-        "sgd_opt_weight_decay": asked["weight_decay"],
-        "arch": asked["arch"],
-        "image_size": asked["image_size"],
-        "precision": met.get("precision", asked["precision"]),
-        "strategy": asked["strategy"],
-        "commit": met.get("commit"),
+        "sgd_opt_base_learning_rate": requested["lr"] * batch / requested["lr_batch"],
+        "opt_learning_rate_warmup_epochs": requested["lr_warmup_epochs"],
+        "opt_learning_rate_schedule": requested["lr_schedule"],
+        "sgd_opt_momentum": requested["momentum"],
+        "sgd_opt_weight_decay": requested["weight_decay"],
+        "arch": requested["arch"],
+        "image_size": requested["image_size"],
+        "precision": resolved.get("precision", requested["precision"]),
+        "strategy": requested["strategy"],
+        "commit": resolved.get("commit"),
     }
 
 
@@ -203,17 +209,13 @@ def main(options: Options) -> int:
     text = log_text(options, row, identity, epochs[epochs.run_id == row.run_id], wall[wall.run_id == row.run_id])
     path = options.output or options.results / "mlperf.log"
     try:
-        write_whole(path, text)
+        write_text_atomically(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
-    print(f"{clean(row.run_id)} is in {path}; check it with:")
+    print(f"{printable(row.run_id)} is in {path}; check it with:")
     print(f"  {sys.executable} -m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0 {path}")
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -16,44 +16,39 @@ import warnings
 from pathlib import Path
 
 import jinja2
+import tyro
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from scripts.charts.chart_command import command
-from scripts.charts.figures import column, describe, fit_to_column, save_chart, troubles
+from benchmarks.common.system.programs import run_program
+from scripts.charts.figures import describe, describe_failures, fit_to_paper_column, paper_column, save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
 from scripts.pages.markdown import escape_markdown
 from scripts.pages.measure_missing import measure
-from scripts.pages.paper import paper
-from scripts.pages.provenance import commands, facts, launch_lines, scalings, sweeps
+from scripts.pages.paper import paper_tex
+from scripts.pages.provenance import environment_facts, launch_lines, reproduction_commands
 from scripts.pages.report_content import (
-    COLUMNS,
-    EXPLAIN,
-    about_mfu,
+    COLUMN_MEANINGS,
+    REPORT_COLUMNS,
+    describe_mfu,
     headline,
-    loader_rows,
     table_rows,
-    wall_rows,
+    wall_tables,
 )
-from scripts.sets.accuracy import about_top1
+from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
+from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.sets.set_warnings import warnings_of
-from scripts.sets.step_breakdown import about_exposed
-from scripts.stats.formatting import clean
-from scripts.studies.ablation.analysis import points_of, studied
-from scripts.studies.ablation.chart import ablate_chart
-from scripts.studies.peers.chart import cells, peers_chart, read_peers
-from scripts.studies.roofline.forecast_table import EXPLAIN as ABOUT_FORECAST
-from scripts.studies.roofline.forecast_table import HEADER, forecast_table
-from scripts.studies.scaling.chart import scaling_chart
-from scripts.studies.sweep.chart import sweep_chart
+from scripts.sets.set_warnings import find_warnings
+from scripts.sets.step_breakdown import describe_exposed
+from scripts.stats.formatting import printable
 
 TEMPLATES = Path(__file__).parent / "templates"
+WALL_ORDER = 50  # of the wall clock's table among the sections of the studies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,33 +60,33 @@ class Options:
     """Measure first what the set lacks; some minutes."""
 
 
-def figures_of(results: ResultSet) -> dict[str, Figure]:
-    """Every chart that the set holds something for, by name."""
-    found = {name: draw([results]) for name, draw in (CHARTS | DETAIL_CHARTS).items()}
-    # where they are measured aside, so that their runs are not in the table
-    aside = [path for name in ("scaling", "sweeps") if (path := results.path / name).is_dir()]
-    for source in (results, *map(load_set, aside)):
-        for strategy, modes in scalings(source).items():
-            found[f"scaling_{strategy}"] = scaling_chart(source, strategy, modes)
-        for (strategy, key), points in sweeps(source).items():
-            found[f"sweep_{strategy}_{key}"] = sweep_chart(source, strategy, key, points)
-    if (aside := results.path / "ablation").is_dir():
-        study = load_set(aside)
-        for strategy in studied(study):
-            found[f"ablate_{strategy}"] = ablate_chart(study, strategy, points_of(study, strategy))
-    peers, about_peers = read_peers(results.path)
-    if any(row["ratio"] for row in peers):
-        found["peers"] = peers_chart(peers, about_peers)
+def report_figures(results: ResultSet) -> dict[str, Figure]:
+    """Every chart that the set holds something for, by name: the report's own, then those of the studies."""
+    found: dict[str, Figure | None] = {name: draw([results]) for name, draw in (CHARTS | DETAIL_CHARTS).items()}
+    sections = load_sections()
+    sets = load_study_sets(results, sections)
+    for section in sections:
+        found |= section.figures(sets)
     # names become files and ids
     return {re.sub(r"[^\w-]", "_", name): figure for name, figure in found.items() if figure}
 
 
-def column_figures(results: ResultSet) -> dict[str, Figure]:
+def report_tables(results: ResultSet) -> list[ReportTable]:
+    """The tables below the results, in the report's order: those of the studies, and the wall clock's."""
+    by_order = [(section.order, table) for section in load_sections() for table in section.tables(results)]
+    by_order += [(WALL_ORDER, table) for table in wall_tables(results)]
+    return [table for _, table in sorted(by_order, key=lambda entry: entry[0])]
+
+
+def paper_figures(results: ResultSet) -> dict[str, Figure]:
     """The same charts, drawn for a column of a paper."""
-    with column(), contextlib.redirect_stderr(io.StringIO()):  # what is wrong was said when they were drawn for a page
-        found = figures_of(results)
+    with (
+        paper_column(),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):  # what is wrong was said when they were drawn for a page
+        found = report_figures(results)
     for figure in found.values():
-        fit_to_column(figure)
+        fit_to_paper_column(figure)
     return found
 
 
@@ -107,40 +102,29 @@ def inline_svg(figure: Figure, name: str) -> Markup:
     text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
     # in a page, unlike in a file, names of XML namespaces are not needed
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href=", "href=")
-    label = escape(clean(figure.get_suptitle().replace("\n", ", ")))
+    label = escape(printable(figure.get_suptitle().replace("\n", ", ")))
     return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
 
 
-def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
+def render_report(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
     """(HTML, Markdown, charts) of a set."""
-    drawn = figures_of(results)
+    drawn = report_figures(results)
     rows = table_rows(results)
-    columns = [name for name in COLUMNS if any(row.get(name) for row in rows)]
-    loader_verdict, loader = loader_rows(results)
-    wall_header, wall = wall_rows(results)
-    forecast_state, forecast = forecast_table(results)
+    columns = [name for name in REPORT_COLUMNS if any(row.get(name) for row in rows)]
     values = {
         "name": results.name,
         "about": describe([results]),
         "headline": headline(results),
         "columns": columns,
         "rows": rows,
-        "below": [about_top1(results.groups), about_exposed(results.groups, results.table("steps"))],
-        "warnings": [*results.remarks, *warnings_of(results)],
-        "troubles": troubles(results),
-        "wall_header": wall_header,
-        "wall": wall,
-        "peers": [cells(row) for row in read_peers(results.path)[0]],
-        "loader": loader,
-        "forecast_state": forecast_state,
-        "forecast_header": HEADER,
-        "forecast": forecast,
-        "about_forecast": ABOUT_FORECAST,
-        "loader_verdict": loader_verdict,
-        "commands": commands(results),
+        "below": [describe_top1(results.groups), describe_exposed(results.groups, results.table("steps"))],
+        "warnings": [*results.remarks, *find_warnings(results)],
+        "troubles": describe_failures(results),
+        "tables": report_tables(results),
+        "commands": reproduction_commands(results),
         "launches": launch_lines(results),
-        "facts": facts(results),
-        "explain": (*EXPLAIN, *about_mfu(results)),
+        "facts": environment_facts(results),
+        "explain": (*COLUMN_MEANINGS, *describe_mfu(results)),
         "collect_env": str(results.environment.get("collect_env", "")),
         "first_run": min(results.ok.started_at),
     }
@@ -159,10 +143,10 @@ def build(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
     )
 
 
-def texts_of(results: ResultSet) -> tuple[dict[str, str], dict[str, Figure]]:
+def report_files(results: ResultSet) -> tuple[dict[str, str], dict[str, Figure]]:
     """The report's files by name, and its charts."""
-    html, markdown, drawn = build(results)
-    return {"report.html": html, "report.md": markdown, "report.tex": paper(results, drawn)}, drawn
+    html, markdown, drawn = render_report(results)
+    return {"report.html": html, "report.md": markdown, "report.tex": paper_tex(results, drawn)}, drawn
 
 
 def main(options: Options) -> int:
@@ -172,18 +156,18 @@ def main(options: Options) -> int:
         return failed
     results = load_set(options.results)
     if results.ok.empty:
-        reasons = " ".join(clean(text) for text in troubles(results)[:3])
+        reasons = " ".join(printable(text) for text in describe_failures(results)[:3])
         print(
             f"error: no run in {options.results}/runs.csv is ok, so there is nothing to report. {reasons}",
             file=sys.stderr,
         )
         return 1
     print("\n".join(headline(results)))
-    texts, _ = texts_of(results)
+    texts, _ = report_files(results)
     try:
         for name, text in texts.items():
-            write_whole(results.path / name, text)
-        for name, figure in tqdm(column_figures(results).items(), desc="charts as PDF", disable=None, leave=False):
+            write_text_atomically(results.path / name, text)
+        for name, figure in tqdm(paper_figures(results).items(), desc="charts as PDF", disable=None, leave=False):
             save_chart(figure, results.path / "charts", name)
     except OSError as error:
         raise UserError(f"cannot write the report in {results.path}: {error.strerror}") from None
@@ -202,4 +186,4 @@ def _print_pdf(source: Path) -> None:
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -1,6 +1,6 @@
 """The report for a paper: report.tex with its table, charts, methods and checklist, all from one set's files.
 
-    from scripts.pages.paper import paper
+    from scripts.pages.paper import paper_tex
 
 The values are those of report.html. Needs no torch.
 """
@@ -10,13 +10,21 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from scripts.charts.figures import troubles
-from scripts.pages.latex import Tex, bounds, column_of, environment, fixed, number, typed
+from scripts.charts.figures import describe_failures
+from scripts.pages.latex import (
+    Tex,
+    tex_column_format,
+    tex_command,
+    tex_environment,
+    tex_fixed,
+    tex_interval,
+    tex_number,
+)
 from scripts.pages.methods import checklist, methods
-from scripts.pages.provenance import commands
+from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import headline
-from scripts.sets.accuracy import about_top1, top1
-from scripts.sets.dataset_text import images_of
+from scripts.sets.accuracy import describe_top1, top1_accuracy
+from scripts.sets.dataset_text import describe_images
 from scripts.sets.result_set import Group, ResultSet
 from scripts.stats.intervals import mean_interval
 
@@ -24,43 +32,43 @@ TEMPLATES = Path(__file__).parent / "templates"
 NUMBERS = ("n", "ranks", "speed", "times", "joules")
 
 
-def paper(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
+def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
     """report.tex of a set. drawn: its charts as in the report, whose titles and footnotes are the captions here."""
     rows = [_row(results, group) for group in results.groups if group.samples]
-    return environment(TEMPLATES).get_template("report.tex.j2").render(
+    return tex_environment(TEMPLATES).get_template("report.tex.j2").render(
         name=results.name,
-        images=images_of(group for group in results.groups if group.samples),
+        images=describe_images(group for group in results.groups if group.samples),
         headline=headline(results),
         rows=rows,
-        formats={name: Tex(column_of([row[name] for row in rows])) for name in NUMBERS},
+        formats={name: Tex(tex_column_format([row[name] for row in rows])) for name in NUMBERS},
         with_intervals=any(row["speed_bounds"] for row in rows),
         with_energy=any(row["joules"] for row in rows),
-        about_top1=about_top1(results.groups).rstrip("."),
+        about_top1=describe_top1(results.groups).rstrip("."),
         charts=[(Tex(name), *caption(figure)) for name, figure in drawn.items()],  # names are words: page.figures_of
         methods=methods(results),
         checklist=checklist(results),
-        commands=[typed(line) for line in commands(results)],
-        troubles=troubles(results),
+        commands=[tex_command(line) for line in reproduction_commands(results)],
+        troubles=describe_failures(results),
     )  # fmt: skip
 
 
 def _row(results: ResultSet, group: Group) -> dict[str, str]:
     """Cells of a timed strategy: text, and numbers for siunitx."""
-    rate, over = group.throughput, results.over_baseline.get(group.label)
+    rate, over = group.timed_throughput, results.over_baseline.get(group.label)
     joules = group.ok.energy_j_per_image.dropna()
     energy = mean_interval(joules.to_numpy(float)) if len(joules) else None
-    accuracy = top1(group)
+    accuracy = top1_accuracy(group)
     return {
         "strategy": group.label + ("" if group.parallel else " (not parallel)"),
         "ranks": Tex(f"{group.ok.world_size.max():.0f}" if group.ok.world_size.max() > 0 else ""),
         "n": Tex(str(rate.num_runs)),
-        "speed": number(rate.value),
-        "speed_bounds": bounds(rate.low, rate.high),
-        "times": fixed(over.value) if over else Tex(""),
-        "times_bounds": bounds(over.low, over.high, fixed) if over else Tex(""),
+        "speed": tex_number(rate.value),
+        "speed_bounds": tex_interval(rate.low, rate.high),
+        "times": tex_fixed(over.value) if over else Tex(""),
+        "times_bounds": tex_interval(over.low, over.high, tex_fixed) if over else Tex(""),
         "top1": accuracy.text if accuracy else "",
-        "joules": number(energy[0]) if energy else Tex(""),
-        "joules_bounds": bounds(*energy[1:]) if energy else Tex(""),
+        "joules": tex_number(energy[0]) if energy else Tex(""),
+        "joules_bounds": tex_interval(*energy[1:]) if energy else Tex(""),
     }
 
 

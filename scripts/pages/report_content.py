@@ -1,27 +1,28 @@
-"""What the report says in words and tables: every value is text, taken from the CSV files of one set.
+"""The sentences and tables of a report. Every value is text, computed from the CSV files of one set.
 
     from scripts.pages.report_content import headline, table_rows
 
 Needs no torch.
 """
 
+from collections.abc import Callable
+
 import numpy
 import pandas
 
-from scripts.sets.accuracy import top1
-from scripts.sets.device_use import use_of, why_less
-from scripts.sets.epoch_time import Epoch
-from scripts.sets.identity import comparable, computes_in
-from scripts.sets.proofs import proved
+from scripts.pages.study_sections import ReportTable
+from scripts.sets.accuracy import top1_accuracy
+from scripts.sets.device_use import device_use, why_lower_mfu
+from scripts.sets.epoch_time import EpochTime
+from scripts.sets.identity import comparable, compute_precision
+from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import BASELINE, Group, ResultSet
-from scripts.sets.step_breakdown import exposed
-from scripts.stats.families import over_fastest
-from scripts.stats.formatting import clean, count, digits, interval
+from scripts.sets.step_breakdown import exposed_communication
+from scripts.stats.families import ratios_to_fastest
+from scripts.stats.formatting import format_interval, format_number, plural, printable
 from scripts.stats.intervals import Estimate, RatioEstimate, mean_interval
-from scripts.studies.loaders.verdict import rates as loader_rates
-from scripts.studies.loaders.verdict import verdict
 
-COLUMNS = (
+REPORT_COLUMNS = (
     "strategy",
     "images/s",
     "n",
@@ -39,14 +40,14 @@ COLUMNS = (
     "MFU %",
     "J/image",
 )
-EXPLAIN = (
+COLUMN_MEANINGS = (
     (
         "images/s",
         "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs",
     ),
     (
         "x single",
-        "throughput over that of one process in the same precision; the 95 % intervals of all strategies hold together",
+        "throughput over that of one process in the same precision, with simultaneous 95 % intervals of all strategies",
     ),
     (
         "efficiency",
@@ -63,7 +64,8 @@ EXPLAIN = (
     ),
     (
         "exposed comm. ms",
-        "how much longer a step of the lowest rank takes for the exchange of gradients, mean over the accounted steps",
+        "how much longer a step of the lowest rank takes with the communication of gradients, mean over the "
+        "steps of the breakdown",
     ),
     (
         "TFLOP/s, MFU %",
@@ -75,18 +77,21 @@ EXPLAIN = (
         "the weights after some steps with these settings, compared with one process that runs the shards in turn",
     ),
 )
+WALL_TEXT = (
+    "Seconds: mean over n ok runs, ± half of its 95 % interval. Named: the share of wall_s that the parts add up to."
+)
 
 
 def headline(results: ResultSet) -> list[str]:
-    """What the set says, in words: the highest mean, over single, and which others differ from it."""
+    """The set's result in sentences: the highest mean, its speed-up, and which other strategies differ from it."""
     timed = [group for group in results.groups if group.samples]
     if not timed:
         return ["No run has a throughput."]
     if results.contradictions:
-        return [f"No verdict, since the set contradicts itself: {'; '.join(map(clean, results.contradictions))}."]
+        return [f"No verdict, since the set contradicts itself: {'; '.join(map(printable, results.contradictions))}."]
     ranked = results.ranked
     alike = max(([group for group in ranked if comparable(group.identity, of.identity)] for of in ranked), key=len)
-    name, over_best = over_fastest({group.label: group.sample for group in alike})
+    name, over_best = ratios_to_fastest({group.label: group.sample for group in alike})
     best = next(group for group in alike if group.label == name)
     excluded = bool(over_best) and all(over.verdict == "slower" for over in over_best.values())
     single = results.baseline_of(best)
@@ -100,8 +105,8 @@ def headline(results: ResultSet) -> list[str]:
     seen = {label: over for label, over in over_best.items() if over.verdict in ("slower", "faster")}
     unseen = {label: over for label, over in over_best.items() if over.verdict == "no difference seen"}
     if unseen:
-        least = max(over.smallest_difference for over in unseen.values())
-        sentences.append(f"No difference seen between {best.label} and {_and([*unseen])}; {_finds(least)}.")
+        least = max(over.smallest_difference or 0.0 for over in unseen.values())
+        sentences.append(f"No difference seen between {best.label} and {_join([*unseen])}; {_describe_power(least)}.")
     if seen:
         sentences.append("; ".join(f"{label} is {_times(over)} {best.label}" for label, over in seen.items()) + ".")
     if any(len(group.samples) == 1 for group in alike):
@@ -111,10 +116,10 @@ def headline(results: ResultSet) -> list[str]:
     sentences += _not_ranked(results, [group for group in timed if group not in ranked])
     if len(alike) < len(ranked):
         others = [group.label for group in ranked if group not in alike]
-        sentences.append(f"Not compared, since they ran on other settings: {_and(others)}.")
+        sentences.append(f"Not compared, since they ran on other settings: {_join(others)}.")
     if any(over.low is not None for over in (over_best | results.over_baseline).values()):
         sentences.append(
-            f"[a, b] is a 95 % interval: those over {BASELINE} hold together (Dunnett), and so do those over the "
+            f"[a, b] is a 95 % interval: those over {BASELINE} are simultaneous (Dunnett), and so are those over the "
             "highest mean, which was picked after looking (Tukey and Kramer); of equal strategies, 1 of 20 for each of "
             "these two families shows a difference."
         )
@@ -122,23 +127,25 @@ def headline(results: ResultSet) -> list[str]:
 
 
 def _not_ranked(results: ResultSet, others: list[Group]) -> list[str]:
-    """What computed in another precision: each over its own baseline, or that it was not compared."""
+    """Sentences on the groups of another precision: the ratio to their own baseline, or that they have none."""
     bases, over = results.baselines, results.over_baseline
-    told = [f"{each.label} is {_times(over[each.label])} {bases[each.label]}" for each in others if each.label in bases]
+    compared = [
+        f"{each.label} is {_times(over[each.label])} {bases[each.label]}" for each in others if each.label in bases
+    ]
     alone = [each.label for each in others if each.label not in {*bases, *bases.values()}]
-    found = [f"In another precision: {'; '.join(told)}."] if told else []
-    return found + ([f"Not compared, since they computed in another precision: {_and(alone)}."] if alone else [])
+    found = [f"In another precision: {'; '.join(compared)}."] if compared else []
+    return found + ([f"Not compared, since they computed in another precision: {_join(alone)}."] if alone else [])
 
 
 def _first_sentence(results: ResultSet, best: Group, excluded: bool) -> str:
-    """excluded: whether every other one that it was compared with was seen to be slower than the highest mean."""
+    """excluded: whether every strategy that was compared with the best one is slower with confidence."""
     device = best.ok.iloc[0].device_name or "this machine"
-    estimate = best.throughput
-    speed = f"{digits(estimate.value)}{_bounds(estimate.low, estimate.high, digits)} images/s"
-    speed += f", n = {count(estimate.num_runs, 'run')}"
+    estimate = best.timed_throughput
+    speed = f"{format_number(estimate.value)}{_bounds(estimate.low, estimate.high, format_number)} images/s"
+    speed += f", n = {plural(estimate.num_runs, 'run')}"
     if best.strategy == BASELINE:
         return f"On {device}, no strategy was seen to be faster than {best.label}, one process ({speed})."
-    single, among = results.baseline_of(best), f"of those in {computes_in(best.identity) or 'one precision'}"
+    single, among = results.baseline_of(best), f"of those in {compute_precision(best.identity) or 'one precision'}"
     leads = f"On {device}, {best.label} {'is the fastest' if excluded else 'has the highest mean'} {among}"
     if single is None:
         return f"{leads} ({speed})."
@@ -154,13 +161,13 @@ def _times(over: RatioEstimate) -> str:
     return f"{over.value:.2f}x" + _bounds(over.low, over.high, "{:.2f}".format)
 
 
-def _finds(fraction: float) -> str:
+def _describe_power(fraction: float) -> str:
     if fraction > 1:
         return "with 80 % power this data does not find a factor of 2: take more repeats"
     return f"this data finds {100 * fraction:.0f} % with 80 % power"
 
 
-def _and(names: list[str]) -> str:
+def _join(names: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
@@ -170,8 +177,8 @@ def table_rows(results: ResultSet) -> list[dict]:
 
 
 def _table_row(results: ResultSet, group: Group) -> dict:
-    ok, estimate, accuracy = group.ok, group.throughput, top1(group)
-    row = dict.fromkeys(COLUMNS, "")
+    ok, estimate, accuracy = group.ok, group.throughput, top1_accuracy(group)
+    row = dict.fromkeys(REPORT_COLUMNS, "")
     row |= {
         "strategy": group.label,
         "status": ", ".join(f"{n} {name or 'no status'}" for name, n in group.counts.items()),
@@ -179,15 +186,15 @@ def _table_row(results: ResultSet, group: Group) -> dict:
     if len(ok) and not group.parallel:
         row["status"] += "; not parallel"
     if estimate:
-        row["images/s"] = digits(estimate.value) + _bounds(estimate.low, estimate.high, digits)
-        row["n"] = f"{count(estimate.num_runs, 'run')} [{count(estimate.num_windows, 'window')}]"
+        row["images/s"] = format_number(estimate.value) + _bounds(estimate.low, estimate.high, format_number)
+        row["n"] = f"{plural(estimate.num_runs, 'run')} [{plural(estimate.num_windows, 'window')}]"
         if over := results.over_baseline.get(group.label):
             row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
             if (ok.batch_per_device > 0).all():
-                row["efficiency"] = scaled(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
-    if use := use_of(group, results.environment):  # in proportion to images/s, interval and all
-        row["TFLOP/s"] = scaled(use.tflops, estimate, "{:#.3g}".format)
-        row["MFU %"] = "" if use.mfu is None else scaled(100 * use.mfu, estimate, "{:.1f}".format)
+                row["efficiency"] = scale_with_interval(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
+    if use := device_use(group, results.environment):  # in proportion to images/s, interval and all
+        row["TFLOP/s"] = scale_with_interval(use.tflops, estimate, "{:#.3g}".format)
+        row["MFU %"] = "" if use.mfu is None else scale_with_interval(100 * use.mfu, estimate, "{:.1f}".format)
     means = {
         "step p50 ms": "step_ms_p50",
         "step p95 ms": "step_ms_p95",
@@ -195,17 +202,17 @@ def _table_row(results: ResultSet, group: Group) -> dict:
     }
     for name, column in means.items():
         row[name] = _mean(ok[column])
-    if exchange := exposed(group, results.table("steps")):
+    if exchange := exposed_communication(group, results.table("steps")):
         row["exposed comm. ms"] = exchange.text()
     row["top-1 %"] = accuracy.text if accuracy else ""
     row["val images"] = "/".join(f"{value:,.0f}" for value in sorted(set(ok.val_samples.dropna())))
     row["memory MB"] = _mean(ok.peak_memory_mb)
-    row["same update?"] = proved(group, results.table("equivalence"))
+    row["same update?"] = proof_text(group, results.table("equivalence"))
     return row
 
 
-def _bounds(low: float | None, high: float | None, style) -> str:
-    return f" {interval(low, high, style)}".rstrip()
+def _bounds(low: float | None, high: float | None, style: Callable[[float], str]) -> str:
+    return f" {format_interval(low, high, style)}".rstrip()
 
 
 def _mean(values: pandas.Series) -> str:
@@ -214,58 +221,46 @@ def _mean(values: pandas.Series) -> str:
     if values.empty:
         return ""
     mean, low, high = mean_interval(values.to_numpy(float))
-    return digits(mean) + _bounds(low, high, digits)
+    return format_number(mean) + _bounds(low, high, format_number)
 
 
-def scaled(value: float, estimate: Estimate | RatioEstimate | Epoch | None, style) -> str:
+def scale_with_interval(
+    value: float, estimate: Estimate | RatioEstimate | EpochTime | None, style: Callable[[float], str]
+) -> str:
     """A value that is in proportion to a throughput, a ratio or an epoch, with the interval of that."""
-    if estimate is None or estimate.low is None:
+    if estimate is None or estimate.low is None or estimate.high is None:
         return style(value)
-    bounds = (value * bound / estimate.value for bound in (estimate.low, estimate.high))
-    return style(value) + _bounds(*bounds, style)
+    low, high = (value * bound / estimate.value for bound in (estimate.low, estimate.high))
+    return style(value) + _bounds(low, high, style)
 
 
-def _number(value: float) -> str:
-    return digits(value) if numpy.isfinite(value) else ""
-
-
-def about_mfu(results: ResultSet) -> list[tuple[str, str]]:
+def describe_mfu(results: ResultSet) -> list[tuple[str, str]]:
     """Why the fastest has not the highest MFU, where that is so: a column's name, and what to know of it."""
-    uses = [(group.label, use) for group in results.groups if (use := use_of(group, results.environment))]
-    return [("MFU of the fastest", why)] if (why := why_less(uses)) else []
+    uses = [(group.label, use) for group in results.groups if (use := device_use(group, results.environment))]
+    return [("MFU of the fastest", why)] if (why := why_lower_mfu(uses)) else []
 
 
-def loader_rows(results: ResultSet) -> tuple[str, list[list[str]]]:
-    """The verdict on the loader, of these rows, and what was measured: name, images/s, images/s a core, windows."""
-    rows = results.table("loader")
-    if rows.empty:
-        return "", []
-    cells = []
-    for what, rate in loader_rates(rows).items():
-        mine = rows[rows.what == what]
-        speed = digits(rate.value) + _bounds(rate.low, rate.high, digits)
-        cells.append([what, speed, _number(mine.images_per_s_per_core.mean()), f"{mine.num_windows.sum():.0f}"])
-    return verdict(rows), cells
+def wall_tables(results: ResultSet) -> list[ReportTable]:
+    """Where the wall clock of a run went, a row for each group with a wall.csv; no table without one.
 
-
-def wall_rows(results: ResultSet) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the wall clock's account: mean seconds of each part over n ok runs, and half the width of
-    Student's 95 % interval."""
+    Cells are means over n ok runs, in seconds, and half the width of Student's 95 % interval.
+    """
     wall = results.table("wall")
     parts = list(dict.fromkeys(wall.part))
     rows = []
     for group in results.groups:
-        mine = wall[wall.run_id.isin(group.ok.run_id)]
-        if mine.empty:
+        own = wall[wall.run_id.isin(group.ok.run_id)]
+        if own.empty:
             continue
-        runs = group.ok[group.ok.run_id.isin(mine.run_id)]
-        seconds = mine.pivot_table(index="run_id", columns="part", values="seconds", aggfunc="sum").reindex(runs.run_id)
+        runs = group.ok[group.ok.run_id.isin(own.run_id)]
+        seconds = own.pivot_table(index="run_id", columns="part", values="seconds", aggfunc="sum").reindex(runs.run_id)
         cells = ["" if part not in seconds else _plus_minus(seconds[part].fillna(0.0)) for part in parts]
         named = f"{100 * seconds.sum(axis=1).mean() / runs.wall_s.mean():.1f} %"
         rows.append([group.label, str(len(runs)), *cells, _plus_minus(runs.wall_s), named])
-    return ["strategy", "n", *parts, "wall_s", "named"], rows
+    header = ("strategy", "n", *parts, "wall_s", "named")
+    return [ReportTable("Where the wall clock went", WALL_TEXT, header, rows)] if rows else []
 
 
 def _plus_minus(values: pandas.Series) -> str:
     mean, low, high = mean_interval(values.to_numpy(float))
-    return f"{round(mean, 2) + 0.0:.2f}" + ("" if low is None else f" ± {(high - low) / 2:.2f}")
+    return f"{round(mean, 2) + 0.0:.2f}" + ("" if low is None or high is None else f" ± {(high - low) / 2:.2f}")

@@ -1,13 +1,15 @@
-"""What there is to prove: the settings of a set's runs, or what bench-all would run, each once.
+"""The proof cases: the settings of a set's runs, or of the runs that bench-all would make, each once.
 
-A proof runs at the settings of the run that it is about. Only what `at_proof` replaces may differ.
+A proof runs at the settings of the run that it is about. Only what `proof_config` replaces may differ.
 """
 
 import dataclasses
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common.config.config import FIELDS, Config, load_config
 from benchmarks.common.config.settings import settings_hash
@@ -16,148 +18,173 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
-from scripts.runner.allowed_settings import shown, why_not
-from scripts.runner.plan import Given, Run, make_run
-from scripts.sets.safe_names import WORD
+from scripts.runner.allowed_settings import short_repr, why_not_allowed
+from scripts.runner.make_variables import MakeVariables
+from scripts.runner.run_plan import Run, make_run
+from scripts.sets.safe_names import SAFE_NAME
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
-FEW_STEPS = 6  # where each is compared by itself, and keeps its state
+FEW_STEPS = 6  # of a proof in which each step is compared by itself
+REQUIRED_SETTINGS = ("strategy", "ranks", "nodes", "threads_per_rank", "fingerprint")
 
 
-def at_proof(config: Config, num_steps: int, *, exact: bool) -> Config:
-    """The configuration of the proof of a run at `config`: two short epochs, with a checkpoint in each one's middle.
+def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
+    """The configuration of the proof of a run at `config`: two short epochs, with a checkpoint in the middle of each.
 
-    exact: compared is the end. Elsewhere it keeps its state after the first step, after the first epoch, and after
-    each step from then on; the steps in one window between are those in which nothing is shared. On GPUs cuDNN computes
-    by the algorithms that the reference has.
-    Raises UserError for steps that make no two epochs of at least two steps.
+    exact: only the state after the last step is compared. Otherwise the run keeps its state after the first step, after
+    the first epoch, and after each step from then on; the steps of the timed window between them are compared at once.
+    On GPUs cuDNN uses the algorithms that the reference uses. Raises UserError for a number of steps that does not make
+    two epochs of at least two steps.
     """
     if num_steps < 2 * NUM_EPOCHS or num_steps % NUM_EPOCHS:
         raise UserError(f"steps is {num_steps}, but must be an even number, 4 or more: half of them in each epoch")
     steps = (num_steps if exact else min(num_steps, FEW_STEPS)) // NUM_EPOCHS
-    length = {"epochs": NUM_EPOCHS, "steps": steps}
-    timed = {"warmup_steps": 0, "windows": 1, "window_steps": steps - 1, "account_steps": 0}
-    kept = {"checkpoint_steps": steps // 2 if exact else 1, "checkpoint_keep": not exact}
-    kept |= {"resume": False, "resume_from": "last"}
-    # On a GPU, run and reference would each time cuDNN's algorithms, take others, and round otherwise: by more than a
-    # mistake in bf16 may be small.
-    kernels = {"cudnn_benchmark": False, "cudnn_deterministic": True} if machine.num_gpus() else {}
-    return dataclasses.replace(config, config="", **length, **timed, **kept, **kernels)
+    proof = dataclasses.replace(
+        config,
+        config="",
+        epochs=NUM_EPOCHS,
+        steps=steps,
+        warmup_steps=0,
+        windows=1,
+        window_steps=steps - 1,
+        account_steps=0,
+        checkpoint_steps=steps // 2 if exact else 1,
+        checkpoint_keep=not exact,
+        resume=False,
+        resume_from="last",
+    )
+    if machine.num_gpus():
+        # Run and reference would each time cuDNN's algorithms, choose other ones, and round differently: by more than
+        # the smallest mistake that has to be found in bf16.
+        proof = dataclasses.replace(proof, cudnn_benchmark=False, cudnn_deterministic=True)
+    return proof
 
 
 def step_by_step(run: Run) -> Run:
-    """The proof of a run that rounds otherwise than the reference, although its sums have one order."""
-    config = at_proof(run.config, run.config.epochs * run.config.steps, exact=False)
-    return dataclasses.replace(run, config=config, asked=run.asked | dataclasses.asdict(config))
+    """The proof, step by step, of a run whose kernels round differently from the reference's."""
+    config = proof_config(run.config, run.config.epochs * run.config.steps, exact=False)
+    return dataclasses.replace(run, config=config, requested=run.requested | dataclasses.asdict(config))
 
 
-def sums_have_one_order(ranks: int) -> bool:
-    """Whether every sum over the ranks is the reference's to the last bit: of two, and not on a GPU's many threads."""
+def sums_are_exact(ranks: int) -> bool:
+    """Whether every sum over the ranks equals the reference's to the last bit: a sum of two numbers, on CPUs."""
     return machine.num_gpus() == 0 and ranks <= 2
 
 
-def not_read(loader: str, pack: str) -> str:
-    """What no reference reads: images without files, or of another size than their files'. Empty for the others."""
+def unreadable_images(loader: str, pack: str) -> str:
+    """The settings of images that no reference reads: synthetic ones, or ones packed at another size than their files'.
+    '' for images that it reads."""
     if loader == "packed":
         return "" if pack == "full" else f"loader packed, pack {pack}"
     return "" if loader == "folder" else f"loader {loader}"
 
 
-def of_set(given: Given, results: Path, num_steps: int) -> list[Run]:
+def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> list[Run]:
     """A proof for each strategy and setting with ok runs in the set.
 
-    Says on stderr which it cannot prove. Raises UserError where they cannot be run here, or DATA holds other images.
+    Says on stderr which of them it cannot prove. Raises UserError where they cannot run here, or DATA has other images.
     """
     runs = read_table(results, "runs")
-    ok = runs[(runs.status == "ok") & runs.strategy.isin(preflight.chosen(given.strategies))]
-    found = {}
+    ok = runs[(runs.status == "ok") & runs.strategy.isin(preflight.parse_strategies(variables.strategies))]
+    settings_of_runs: dict[tuple[str, int], dict[str, Any]] = {}
     for run_id in ok.run_id:
         try:
-            settings = _settings_of(results, run_id)
-            asked = settings["asked"]
-            found.setdefault((settings_hash(asked), asked["seed"]), settings)  # rounds of one group may have own seeds
+            settings = _read_settings(results, run_id)
         except UserError as error:
-            warn(f"{error}; the same CONFIG and ARGS would prove it")
+            print_warning(f"{error}; the same CONFIG and ARGS would prove it")
+            continue
+        requested = settings["asked"]
+        # rounds of one group may have seeds of their own
+        settings_of_runs.setdefault((settings_hash(requested), requested["seed"]), settings)
     proofs = []
-    for settings in found.values():
-        if unread := not_read(settings["asked"]["loader"], settings["asked"].get("pack", "")):
-            warn(f"{settings['asked']['strategy']} with {unread} is not proved: no reference reads its images")
+    for settings in settings_of_runs.values():
+        requested = settings["asked"]
+        if unreadable := unreadable_images(requested["loader"], requested.get("pack", "")):
+            print_warning(f"{requested['strategy']} with {unreadable} is not proved: no reference reads its images")
         else:
-            check_place(results, settings)
-            proofs.append(_of_asked(given, results, settings["asked"], num_steps))
-    return _once(proofs)
+            check_machine(results, settings)
+            proofs.append(_case_of_settings(variables, results, requested, num_steps))
+    return _without_duplicates(proofs)
 
 
-def _settings_of(results: Path, run_id: str) -> dict:
-    """settings.json of a run. Raises UserError where there is none, or where its values may not start a run: the set
-    may come from somebody else."""
-    if not WORD.fullmatch(run_id):
-        raise UserError(f"{results} has a run_id {shown(run_id)}, which is no name of a folder")
+def _read_settings(results: Path, run_id: str) -> dict[str, Any]:
+    """settings.json of a run. Raises UserError where there is none, or where its values are not safe to start a run
+    with: the set may be somebody else's."""
+    if not SAFE_NAME.fullmatch(run_id):
+        raise UserError(f"{results} has a run_id {short_repr(run_id)}, which is no name of a folder")
     settings = RunFolder(results / "logs" / run_id).settings()
-    asked, met = settings["asked"], settings.get("met") or {}
-    lacking = [name for name in ("strategy", "ranks", "nodes", "threads_per_rank", "fingerprint") if name not in asked]
-    why = f"it lacks {lacking[0]}" if lacking else why_not(asked, met)
-    if why or asked["strategy"] not in preflight.all_strategies():
-        raise UserError(f"{results}, {run_id}: its settings.json cannot be run: {why or 'no such strategy'}")
+    requested, resolved = settings["asked"], settings.get("met") or {}
+    missing = [name for name in REQUIRED_SETTINGS if name not in requested]
+    problem = f"it lacks {missing[0]}" if missing else why_not_allowed(requested, resolved)
+    if problem or requested["strategy"] not in preflight.all_strategies():
+        raise UserError(f"{results}, {run_id}: its settings.json cannot be run: {problem or 'no such strategy'}")
     return settings
 
 
-def check_place(results: Path, settings: dict) -> None:
-    """Raises UserError where this machine is not such a one as a run had: its proof would be of something else."""
-    asked, on_gpus, num_gpus = settings["asked"], settings.get("met", {}).get("device") == "cuda", machine.num_gpus()
-    ranks_here = asked["ranks"] // asked["nodes"]
-    possible = [preflight.all_ranks(asked["strategy"], number) for number in (ranks_here, asked["ranks"])]
-    same_ranks = (asked["ranks"], asked["nodes"]) in possible
+def check_machine(results: Path, settings: dict[str, Any]) -> None:
+    """Raises UserError where this machine does not have the GPUs and ranks of a run, so that a proof would be about
+    another run."""
+    requested, num_gpus = settings["asked"], machine.num_gpus()
+    on_gpus = settings.get("met", {}).get("device") == "cuda"
+    ranks_here = requested["ranks"] // requested["nodes"]
+    possible = [preflight.ranks_and_nodes(requested["strategy"], number) for number in (ranks_here, requested["ranks"])]
+    same_ranks = (requested["ranks"], requested["nodes"]) in possible
     if on_gpus != (num_gpus > 0) or 0 < num_gpus < ranks_here or not same_ranks:
         devices = "GPUs" if on_gpus else "CPUs"
         raise UserError(
-            f"{results} has {asked['strategy']} on {devices}, {asked['ranks']} ranks, {asked['nodes']} nodes, and here "
-            f"are {num_gpus} GPUs; prove it where it ran, with the same NNODES, NODES or HOSTS, or choose STRATEGIES"
+            f"{results} has {requested['strategy']} on {devices}, {requested['ranks']} ranks, {requested['nodes']} "
+            f"nodes, and here are {num_gpus} GPUs; prove it where it ran, with the same NNODES, NODES or HOSTS, or "
+            "choose STRATEGIES"
         )
 
 
-def _of_asked(given: Given, results: Path, asked: dict, num_steps: int) -> Run:
-    config = Config(**{name: asked[name] for name in FIELDS if name in asked})
+def _case_of_settings(variables: MakeVariables, results: Path, requested: dict[str, Any], num_steps: int) -> Run:
+    config = Config(**{name: requested[name] for name in FIELDS if name in requested})
     config = dataclasses.replace(config, data=os.environ.get("DATA") or config.data)
-    run = _proof(given, asked["strategy"], config, asked["ranks"] // asked["nodes"], num_steps)
-    if run.asked["fingerprint"] != asked["fingerprint"]:
+    ranks_here = requested["ranks"] // requested["nodes"]
+    run = _proof_run(variables, requested["strategy"], config, ranks_here, num_steps)
+    if run.requested["fingerprint"] != requested["fingerprint"]:
         raise UserError(
-            f"{config.data} (fingerprint {run.asked['fingerprint']}) proves other images than {results} was measured "
-            f"with ({asked['fingerprint']}); set DATA to these"
+            f"{config.data} (fingerprint {run.requested['fingerprint']}) proves other images than {results} was "
+            f"measured with ({requested['fingerprint']}); set DATA to these"
         )
     return run
 
 
-def of_variables(given: Given, num_steps: int) -> list[Run]:
+def cases_of_variables(variables: MakeVariables, num_steps: int) -> list[Run]:
     """A proof for each strategy that bench-all would run with the same variables."""
-    config = load_config(given.flags)
-    if unread := not_read(config.loader, config.pack):
-        raise UserError(f"no reference reads the images of {unread}; leave --loader out")
-    preflight.check_ranks([config], [given.ranks_here])
-    strategies = preflight.chosen(given.strategies)
-    return _once(_proof(given, name, config, given.ranks_here, num_steps) for name in strategies)
+    config = load_config(variables.flags)
+    if unreadable := unreadable_images(config.loader, config.pack):
+        raise UserError(f"no reference reads the images of {unreadable}; leave --loader out")
+    preflight.check_ranks([config], [variables.ranks_here])
+    strategies = preflight.parse_strategies(variables.strategies)
+    return _without_duplicates(
+        _proof_run(variables, name, config, variables.ranks_here, num_steps) for name in strategies
+    )
 
 
-def _proof(given: Given, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
+def _proof_run(variables: MakeVariables, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
     if config.loader == "packed":
         preflight.check_data(config.data)  # the reference reads the files
-    exact = sums_have_one_order(preflight.all_ranks(strategy, ranks_here)[0])
+    exact = sums_are_exact(preflight.ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
-    run = make_run(given, strategy, 1, at_proof(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1)
+    run = make_run(
+        variables, strategy, 1, proof_config(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1
+    )
     return dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"})
 
 
-def _once(runs) -> list[Run]:
+def _without_duplicates(runs: Iterable[Run]) -> list[Run]:
     return list({run.key: run for run in runs}.values())
 
 
-def not_proved(runs: list[Run], results: Path) -> list[Run]:
+def unproved(runs: list[Run], results: Path) -> list[Run]:
     """The runs without a proof in the set's equivalence.csv; one that failed or was skipped is tried again."""
     rows = read_table(results, "equivalence")
-    asked = (json.loads(cell) for cell in rows[rows.verdict == "ok"].asked if cell)
-    proved = {settings_hash(half) for half in asked}
-    return [run for run in runs if settings_hash(run.asked) not in proved]
+    requested = (json.loads(cell) for cell in rows[rows.verdict == "ok"].asked if cell)
+    proved = {settings_hash(settings) for settings in requested}
+    return [run for run in runs if settings_hash(run.requested) not in proved]
 
 
-def warn(text: str) -> None:
+def print_warning(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)

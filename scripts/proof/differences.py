@@ -1,28 +1,32 @@
 """How far apart two states are, tensor by tensor, and how far they may be.
 
-from scripts.proof.differences import compare, compare_nearest, same_bits
+from scripts.proof.differences import compare, compare_bits, compare_with_nearest
 """
 
 import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Callable
 
 import torch
 
 from scripts.proof.reference import MOMENTUM, State
-from scripts.proof.trained_states import Kept
+from scripts.proof.trained_states import SavedState
 
-TYPICAL, SINGLE = 1.5, 10  # times the measured rounding: the median over tensors, and any of them
-FINEST = 2.0**-20  # sixteen roundings of float32: below it nothing is told apart, and nothing has to be
-# Steps between two states in which nothing was shared: rounding may spread, and only what is grossly wrong is found;
-# where it spreads further, as bf16's does in two steps, nothing is.
-SPREAD = 0.1
+# Tolerances, as multiples of the measured rounding: for the median over tensors, and for each single tensor.
+MEDIAN_FACTOR, SINGLE_TENSOR_FACTOR = 1.5, 10
+SMALLEST_TOLERANCE = 2.0**-20  # sixteen roundings of float32
+# Tolerance between two states that are several steps apart. Rounding may have grown there, so that only large mistakes
+# are found; where it grows beyond this, as bf16's does in two steps, none are.
+GROSS_DIFFERENCE = 0.1
+
+Relative = Callable[[torch.Tensor, torch.Tensor], float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One comparison: of what, the relative difference, and what rounding was measured to make of it."""
+    """One comparison: the relative difference of `what`, its tolerance, and the measured rounding."""
 
     difference: float
     tolerance: float
@@ -34,7 +38,7 @@ class Finding:
         return self.difference / self.tolerance if self.tolerance else float("inf") if self.difference else 0.0
 
 
-def same_bits(state: State, expected: State) -> Finding:
+def compare_bits(state: State, expected: State) -> Finding:
     difference, worst = largest_difference(state, expected)
     return Finding(difference, 0.0, what=worst)
 
@@ -46,68 +50,83 @@ def largest_difference(state: State, expected: State) -> tuple[float, str]:
     return found[worst], worst
 
 
-def distances(state: State, expected: State, relative: Callable) -> dict[str, float]:
-    """relative(a, b) of every tensor, as float64; 0 where they are equal, inf where nothing compares."""
+def distances(state: State, expected: State, relative: Relative) -> dict[str, float]:
+    """relative(a, b) of every tensor, as float64: 0 where they are equal, inf where they cannot be compared."""
     found = {}
     for name in sorted(state.keys() | expected.keys()):
         found[name] = float("inf")
         if name in state and name in expected and state[name].shape == expected[name].shape:
             a, b = state[name].double(), expected[name].double()
-            distance = 0.0 if torch.equal(a, b) else relative(a, b)  # of what holds no number: nan
-            found[name] = distance if distance == distance else float("inf")
+            distance = 0.0 if torch.equal(a, b) else relative(a, b)
+            found[name] = float("inf") if math.isnan(distance) else distance
     return found
 
 
-def compare(before: Kept, num_steps: int, when: str, run: State, exact: State, plain: State) -> list[Finding]:
-    """Of the steps since the state `before`, how far a run is from the exact reference beside how far the plain one
-    is: the median over the tensors' momentum (their moves, without momentum), and the tensor that is worst.
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """The steps between two states of a run."""
 
-    run, exact, plain: what `displacement` makes of their states.
+    before: SavedState
+    last_step: int
+
+    @property
+    def num_steps(self) -> int:
+        return self.last_step - self.before.step
+
+
+def compare(interval: Interval, run: State, exact: State, plain: State) -> list[Finding]:
+    """How far a run is from the exact reference, beside how far the plain reference is from it.
+
+    Two findings: the median over the tensors' momentum (without momentum, over the weights' displacements), and the
+    tensor that is worst. run, exact, plain: what `displacement` returns for their states.
     """
-    return _beside(before, num_steps, when, run, exact, distances(plain, exact, norm_of_difference))
+    return _findings(interval, run, exact, distances(plain, exact, norm_of_difference))
 
 
-def compare_nearest(before: Kept, num_steps: int, when: str, run: State, outcomes: list[State]) -> list[Finding]:
-    """compare() with that of the reference's outcomes to which the run is nearest. Rounding is what the two that are
-    most alike differ by; where the run agrees with none, what a pair of them usually does.
+def compare_with_nearest(interval: Interval, run: State, outcomes: list[State]) -> list[Finding]:
+    """compare() with that of the reference's outcomes that is nearest to the run.
 
-    A ReLU's input of 1e-7 is on the other side of 0 for other kernels, and its gradient is there or not: of the 8192
-    values of a layer that is 1/sqrt(8192) of the gradient's norm, 1 %, in all layers before it. The outcomes, which
-    other rounding made, are on both sides. Where one of them is on the run's, there it has to agree; where several
-    values are that near to 0, none may be.
+    The rounding is the difference of the two outcomes that are most alike; where the run agrees with none, the median
+    difference of all pairs.
+
+    With other kernels, a ReLU's input of 1e-7 can be on the other side of 0, so that its gradient is there or is not.
+    For one of the 8192 values of a layer that is 1/sqrt(8192) of the gradient's norm, 1 %, in all layers before it. The
+    outcomes, which other rounding made, are on both sides. The run has to agree with an outcome on its own side. Where
+    several values are that close to 0, no outcome may be on its side in all of them.
     """
-    apart = [distances(*pair, norm_of_difference) for pair in itertools.combinations(outcomes, 2)]
-    apart.sort(key=lambda found: max(found.values()))
-    for rounded in (apart[0], apart[len(apart) // 2]):
-        found = [_beside(before, num_steps, when, run, outcome, rounded) for outcome in outcomes]
-        nearest = min(found, key=lambda findings: max(finding.excess for finding in findings))
+    apart = [distances(first, second, norm_of_difference) for first, second in itertools.combinations(outcomes, 2)]
+    apart.sort(key=lambda of_tensors: max(of_tensors.values()))
+    for rounding in (apart[0], apart[len(apart) // 2]):
+        of_outcomes = [_findings(interval, run, outcome, rounding) for outcome in outcomes]
+        nearest = min(of_outcomes, key=lambda findings: max(finding.excess for finding in findings))
         if all(finding.excess <= 1 for finding in nearest):
             break
     return nearest
 
 
-def _beside(
-    before: Kept, num_steps: int, when: str, run: State, reference: State, rounded: dict[str, float]
-) -> list[Finding]:
-    """The two findings of compare(). rounded: what rounding makes, by tensor."""
-    off = distances(run, reference, norm_of_difference)
-    typical = [name for name in off if name.startswith(MOMENTUM)] or list(off)
-    usual = max(FINEST, statistics.median(rounded[name] for name in typical))
-    known = num_steps > 1 and usual < SPREAD
-    shown = 0.0 if known else usual
-    median = statistics.median(off[name] for name in typical)
-    findings = []
-    for name, difference in off.items():
-        rounding = max(usual, rounded[name], placed(name, before.state, reference))
-        findings.append(Finding(difference, SINGLE * (SPREAD if known else rounding), shown, f"{name} at {when}"))
+def _findings(interval: Interval, run: State, reference: State, rounding_of: dict[str, float]) -> list[Finding]:
+    """The two findings of compare(). rounding_of: the measured rounding of each tensor."""
+    differences = distances(run, reference, norm_of_difference)
+    typical = [name for name in differences if name.startswith(MOMENTUM)] or list(differences)
+    median_rounding = max(SMALLEST_TOLERANCE, statistics.median(rounding_of[name] for name in typical))
+    gross = interval.num_steps > 1 and median_rounding < GROSS_DIFFERENCE
+    shown_rounding = 0.0 if gross else median_rounding
+    when = f"step {interval.last_step}"
+    of_tensors = []
+    for name, difference in differences.items():
+        rounding = max(median_rounding, rounding_of[name], placement_rounding(name, interval.before.state, reference))
+        tolerance = SINGLE_TENSOR_FACTOR * (GROSS_DIFFERENCE if gross else rounding)
+        of_tensors.append(Finding(difference, tolerance, shown_rounding, f"{name} at {when}"))
+    median = statistics.median(differences[name] for name in typical)
+    tolerance = GROSS_DIFFERENCE if gross else MEDIAN_FACTOR * median_rounding
     return [
-        Finding(median, SPREAD if known else TYPICAL * usual, shown, f"the median of the tensors at {when}"),
-        max(findings, key=lambda finding: finding.excess),
+        Finding(median, tolerance, shown_rounding, f"the median of the tensors at {when}"),
+        max(of_tensors, key=lambda finding: finding.excess),
     ]
 
 
 def displacement(state: State, before: State) -> State:
-    """Momentum as it is; of the rest, how far it has moved since the state before, in float64."""
+    """Momentum as it is, and the displacement of all other tensors since the state `before`, in float64."""
     return {
         name: tensor if name.startswith(MOMENTUM) else tensor.double() - before[name].double()
         for name, tensor in state.items()
@@ -115,8 +134,8 @@ def displacement(state: State, before: State) -> State:
     }
 
 
-def placed(name: str, before: State, moved: State) -> float:
-    """How finely float32 can place a weight, relative to how far it moves."""
+def placement_rounding(name: str, before: State, moved: State) -> float:
+    """The rounding of a weight in float32, relative to its displacement `moved`."""
     if name.startswith(MOMENTUM) or name not in before or name not in moved:
         return 0.0
     return (2.0**-24 * before[name].double().norm() / moved[name].norm().clamp_min(1e-300)).item()

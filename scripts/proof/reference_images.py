@@ -1,4 +1,4 @@
-"""The reference's images: dealt, decoded, cropped and flipped by code of its own, and by torchvision's transforms.
+"""The reference's images: ordered, decoded, cropped and flipped by code of its own, and by torchvision's transforms.
 
 from scripts.proof.reference_images import training_batch
 """
@@ -11,8 +11,9 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
@@ -22,9 +23,9 @@ from torchvision.transforms import v2
 from torchvision.transforms.functional import pil_to_tensor
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.decode import quiet
+from benchmarks.common.data.decode import silence_stderr
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 
 ONE_AT_A_TIME = threading.Lock()
 ORIENTATION = 274  # the EXIF tag
@@ -55,28 +56,31 @@ def num_classes(images: list[tuple[Path, int]]) -> int:
 
 
 def global_batches(config: Config, num_images: int, epoch: int) -> Iterator[list[int]]:
-    """The image indices of each global batch of an epoch: shuffled laps over all images, dealt in order.
+    """The image indices of each global batch of an epoch: shuffled passes over all images, in their order.
 
     The generator's seed is the one thing that has to be as in benchmarks/common/data/loaders.py.
     """
-    wanted = config.steps * config.global_batch
-    deal, order = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch), []
-    while len(order) < wanted:
-        order += torch.randperm(num_images, generator=deal).tolist()
-    for first in range(0, wanted, config.global_batch):
+    num_images_wanted = config.steps * config.global_batch
+    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
+    order: list[int] = []
+    while len(order) < num_images_wanted:
+        order += torch.randperm(num_images, generator=generator).tolist()
+    for first in range(0, num_images_wanted, config.global_batch):
         yield order[first : first + config.global_batch]
 
 
-@functools.lru_cache(maxsize=4)  # a step is taken anew with another exchange
+@functools.lru_cache(maxsize=4)  # a step is taken anew with another average
 def training_batch(config: Config, epoch: int, step: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """The images and targets of a global batch, as `decode` has them."""
     images = labelled_images(Path(config.data) / "train")
     batch = next(itertools.islice(global_batches(config, len(images), epoch), step, None))
-    numbers = drawn(config, epoch, step).tolist() if config.augment else [None] * len(batch)
+    numbers: list[list[float] | None] = [None] * len(batch)
+    if config.augment:
+        numbers = random_numbers(config, epoch, step).tolist()
     return decode(config, images, list(zip(batch, numbers, strict=True)), device)
 
 
-def drawn(config: Config, epoch: int, step: int) -> numpy.ndarray:
+def random_numbers(config: Config, epoch: int, step: int) -> numpy.ndarray:
     """The numbers in [0, 1) of a global batch's crops and flips, float64 [global_batch, NUMBERS]: the last ones of a
     stream that is read from the epoch's first image on.
 
@@ -90,7 +94,9 @@ Key = tuple[int, list[float] | None]
 """Index of an image, and the numbers that its crop and flip are made of; None: the centre crop."""
 
 
-def decode(config: Config, images: list, keys: list[Key], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def decode(
+    config: Config, images: list[tuple[Path, int]], keys: list[Key], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Crops, float32 (N, 3, image_size, image_size), normalised, and int64 targets (N,).
 
     Raises UserError for an image that cannot be read; with config.skip_bad_files, the next one takes its place.
@@ -99,7 +105,7 @@ def decode(config: Config, images: list, keys: list[Key], device: torch.device) 
         read = list(threads.map(lambda key: read_image(config, images, key), keys))
     mean, std = (torch.tensor(values, device=device).mul(255).view(1, 3, 1, 1) for values in IMAGENET_MEAN_AND_STD)
     layout = torch.channels_last if config.memory_format == "channels_last" else torch.contiguous_format
-    pixels = torch.stack([crop for crop, _ in read]).to(device).float()
+    pixels = torch.stack([pixels for pixels, _ in read]).to(device).float()
     # on a GPU the suite multiplies and adds in one operation, which rounds once
     pixels = pixels.sub(mean).div(std) if device.type == "cpu" else torch.addcmul(-mean / std, pixels, 1 / std)
     return pixels.contiguous(memory_format=layout), torch.tensor([target for _, target in read], device=device)
@@ -111,25 +117,26 @@ def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tupl
     By config.decoder, which is a library's name here, '' for images that Pillow packed. What a library leaves to Pillow
     is resized as its other images are.
     """
-    (index, numbers), crop = key, functools.partial(cropped, config.image_size, key[1])
+    index, numbers = key
     path, target = images[index]
     try:
-        content = read_regular(path, LARGEST_IMAGE_BYTES)
+        content = read_regular_file(path, MAX_IMAGE_BYTES)
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if config.decoder == "pillow":
-                return pil_to_tensor(crop(image.convert("RGB"))), target
+                return pil_to_tensor(crop(config.image_size, numbers, image.convert("RGB"))), target
             pixels = None
             if config.decoder and content.startswith(START_OF_IMAGE) and content.endswith(END_OF_IMAGE):
                 with contextlib.suppress(RuntimeError):
-                    pixels = DECODERS[config.decoder](content)
-            return crop(pil_to_tensor(image.convert("RGB")) if pixels is None else pixels), target
+                    pixels = REFERENCE_DECODERS[config.decoder](content)
+            whole = pil_to_tensor(image.convert("RGB")) if pixels is None else pixels
+            return crop(config.image_size, numbers, whole), target
     except Exception as error:  # of whatever type: it is this image's
         if config.skip_bad_files:
             return read_image(config, images, ((index + 1) % len(images), numbers))
         raise UserError(f"{str(path)!r} is not a readable image ({error}); mend or remove it") from None
 
 
-def cropped(size: int, numbers: list[float] | None, image):
+def crop(size: int, numbers: list[float] | None, image: Any) -> Any:
     """torchvision's transforms of a Pillow image or a tensor: a random crop and flip, or the centre crop for None."""
     if numbers is None:
         return v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size)])(image)
@@ -150,7 +157,7 @@ def random_box(numbers: list[float], height: int, width: int) -> tuple[int, int,
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def by_nvimgcodec(content: bytes, device_id: int = CPU_ONLY) -> torch.Tensor | None:
+def decode_by_nvimgcodec(content: bytes, device_id: int = CPU_ONLY) -> torch.Tensor | None:
     """uint8 (3, height, width) of a file's content, or None for what the loader leaves to Pillow: all but JPEGs of one
     or three channels of 8 bits, as the library decodes CMYK by itself, and rounds it otherwise."""
     library, decoder = nvimgcodec_of_thread(threading.get_ident(), device_id)
@@ -162,9 +169,9 @@ def by_nvimgcodec(content: bytes, device_id: int = CPU_ONLY) -> torch.Tensor | N
 
 
 @functools.cache
-def nvimgcodec_of_thread(thread: int, device_id: int):
+def nvimgcodec_of_thread(thread: int, device_id: int) -> tuple[Any, Any]:
     """The library and a decoder that no other thread uses, on the CPU or a GPU."""
-    with ONE_AT_A_TIME, quiet():  # stderr belongs to the process, not to a thread
+    with ONE_AT_A_TIME, silence_stderr():  # stderr belongs to the process, not to a thread
         from nvidia import nvimgcodec
 
         on_gpu = ("HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU")
@@ -173,7 +180,7 @@ def nvimgcodec_of_thread(thread: int, device_id: int):
         return nvimgcodec, nvimgcodec.Decoder(device_id, max_num_cpu_threads=1, backends=backends, options=options)
 
 
-def by_torchcodec(content: bytes) -> torch.Tensor | None:
+def decode_by_torchcodec(content: bytes) -> torch.Tensor | None:
     """The same by torchcodec, which turns what has an orientation."""
     from torchcodec.decoders import decode_jpeg
 
@@ -182,8 +189,8 @@ def by_torchcodec(content: bytes) -> torch.Tensor | None:
     return decode_jpeg(content, mode="RGB") if plain else None
 
 
-DECODERS = {
-    "nvimgcodec": by_nvimgcodec,
-    "nvimgcodec-gpu": functools.partial(by_nvimgcodec, device_id=0),
-    "torchcodec": by_torchcodec,
+REFERENCE_DECODERS: dict[str, Callable[[bytes], torch.Tensor | None]] = {
+    "nvimgcodec": decode_by_nvimgcodec,
+    "nvimgcodec-gpu": functools.partial(decode_by_nvimgcodec, device_id=0),
+    "torchcodec": decode_by_torchcodec,
 }

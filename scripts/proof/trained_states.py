@@ -1,20 +1,21 @@
-"""What a run trained, and the states that it left: what the reference goes on from, and is compared with.
+"""What a run trained, and the states that it saved: the reference continues from them, and is compared with them.
 
-from scripts.proof.trained_states import kept_states, training_of
+from scripts.proof.trained_states import saved_states, training_of
 """
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import Shape
+from benchmarks.common.dist.layout import STORED_FIELDS, Layout
 from benchmarks.common.model.model import build_model, draw_model
 from scripts.proof.reference import AUTOCAST, MOMENTUM, PLAIN, TRAVELS_AS, State
 from scripts.proof.reference_images import labelled_images, num_classes
 
-# Who computes it, where and when: the reference does not read these, and is trained once for all their values.
+# How, where and when it is computed. The reference does not read these fields; it is trained once for all their values.
 NOT_READ = (
     "checkpoint_dir", "checkpoint_steps", "checkpoint_keep", "resume", "resume_from", "resume_anyway", "workers",
     "prefetch", "timeout_s", "limit_s", "rendezvous", "bucket_cap_mb", "compression", "opt_level", "cut", "split_size",
@@ -29,13 +30,13 @@ class Training:
     """What a run trained, as far as the reference reads it."""
 
     config: Config
-    shape: Shape
+    layout: Layout
     precision: str
     device: str
 
     @property
     def exact(self) -> bool:
-        return self.shape.exact and self.device == "cpu" and self.shape.num_shards <= 2
+        return self.layout.exact and self.device == "cpu" and self.layout.num_shards <= 2
 
     @property
     def num_steps(self) -> int:
@@ -43,51 +44,56 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
-    """A state that a run left: after how many of its steps, the scale of its loss, and where ranks train apart, what
-    each of them has by itself."""
+class SavedState:
+    """A state that a run saved."""
 
     step: int
+    """Steps before it."""
     state: State
     scale: float = 2.0**16
+    """Of the loss."""
     ranks: tuple[State, ...] = ()
+    """Each rank's own state, where the ranks train replicas of their own."""
 
 
-def no_reference(training: Training) -> str:
-    """Why no reference does what the run does; empty where one does."""
+def why_no_reference(training: Training) -> str:
+    """Why no reference computes what the run computes; '' where one does."""
     if training.precision not in (*PLAIN, *AUTOCAST):
         return f"there is no reference in precision {training.precision}"
-    if training.shape.compression not in TRAVELS_AS:
-        return f"there is no reference whose gradients travel as {training.shape.compression}"
+    if training.layout.compression not in TRAVELS_AS:
+        return f"there is no reference whose gradients travel as {training.layout.compression}"
     return ""
 
 
-def training_of(config: Config, met: dict) -> Training:
-    """config: what the run was asked. met: what it came to."""
-    shape = Shape(**{field.name: met[field.name] for field in dataclasses.fields(Shape)})
+def training_of(config: Config, resolved: dict[str, Any]) -> Training:
+    """What a run trained. config: as requested. resolved: settings.json's `met`. Sets torch's number of threads."""
+    layout = Layout(**{name: resolved[name] for name in STORED_FIELDS})
     config = dataclasses.replace(config, **{name: getattr(Config(), name) for name in NOT_READ})
-    batch = met.get("global_batch", config.global_batch)  # met where images a device were asked
+    batch = resolved.get("global_batch", config.global_batch)  # where images per device were requested
     config = dataclasses.replace(config, global_batch=batch, batch_per_device=0)
-    torch.set_num_threads(met["threads_per_rank"])  # other threads, other sums
-    return Training(dataclasses.replace(config, decoder=met["decoder"]), shape, met["precision"], met["device"])
+    torch.set_num_threads(resolved["threads_per_rank"])  # another number of threads adds in another order
+    return Training(
+        dataclasses.replace(config, decoder=resolved["decoder"]), layout, resolved["precision"], resolved["device"]
+    )
 
 
-def kept_states(folder: Path, training: Training) -> list[Kept]:
-    """What a run left: of one with checkpoint_keep the initial weights and every state, in order, else the last."""
+def saved_states(folder: Path, training: Training) -> list[SavedState]:
+    """The states that a run saved, in order. For a run that keeps every state, the initial weights come first; for an
+    exact one, there is the last state only."""
     paths = [*folder.glob("epoch*-step*.pt")] or [folder / "last.pt"]
-    kept = {read.step: read for read in (read_kept(path, training) for path in paths)}
-    return [*([] if training.exact else [initial(training)]), *(kept[step] for step in sorted(kept))]
+    saved = {state.step: state for state in (read_saved_state(path, training) for path in paths)}
+    return [*([] if training.exact else [initial_state(training)]), *(saved[step] for step in sorted(saved))]
 
 
-def initial(training: Training) -> Kept:
-    """What every run starts from."""
+def initial_state(training: Training) -> SavedState:
+    """The initial weights, which every run starts from."""
     classes = num_classes(labelled_images(Path(training.config.data) / "train"))
     net = build_model(training.config, classes, torch.device(training.device))
-    return Kept(0, {name: tensor.detach().cpu().clone() for name, tensor in net.state_dict().items()})
+    return SavedState(0, {name: tensor.detach().cpu().clone() for name, tensor in net.state_dict().items()})
 
 
-def read_kept(path: Path, training: Training) -> Kept:
-    """A checkpoint's State. A parameter that its optimizer does not hold has no momentum there."""
+def read_saved_state(path: Path, training: Training) -> SavedState:
+    """The state in a checkpoint. A parameter that the optimizer does not have has no momentum."""
     saved = torch.load(path, map_location="cpu", weights_only=True)
     state, moved = dict(saved["model"]), saved["optimizer"]["state"]
     with torch.device("meta"):
@@ -98,11 +104,13 @@ def read_kept(path: Path, training: Training) -> Kept:
         if of_parameter.get("momentum_buffer") is not None:
             state[MOMENTUM + name] = of_parameter["momentum_buffer"]
     at = saved["epoch"] * training.config.steps + saved["step"]
-    return Kept(at, state, scale_of(saved["extra"]), tuple(of_ranks(training, state, saved.get("ranks") or [])))
+    return SavedState(
+        at, state, loss_scale(saved["extra"]), tuple(rank_states(training, state, saved.get("ranks") or []))
+    )
 
 
-def of_ranks(training: Training, state: State, vectors: list[torch.Tensor]) -> list[State]:
-    """Of each rank: a vector of its weights, its buffers and its momentum, in the model's order, as a State."""
+def rank_states(training: Training, state: State, vectors: list[torch.Tensor]) -> list[State]:
+    """The State of each rank, from the vector of its weights, buffers and momentum in the model's order."""
     with torch.device("meta"):
         net = draw_model(training.config, len(state["fc.bias"]))
     tensors = [*net.named_parameters(), *net.named_buffers()]
@@ -114,20 +122,21 @@ def of_ranks(training: Training, state: State, vectors: list[torch.Tensor]) -> l
     ]
 
 
-def scale_of(extra: dict) -> float:
-    """The scale of the loss among what a script saved besides; torch's and Apex's first one where there is none."""
+def loss_scale(extra: dict[str, Any]) -> float:
+    """The scale of the loss in what a script saved besides the model; the initial one of torch and Apex where there is
+    none."""
     for name, value in extra.items():
         if name in ("scale", "loss_scale"):
             return float(value)
         if isinstance(value, dict) and value:
-            return scale_of(value)
+            return loss_scale(value)
     return 2.0**16
 
 
-def disturbed(state: State, rounding: float, seed: int = 1) -> State:
+def perturb(state: State, rounding: float, seed: int = 1) -> State:
     """A State whose weights have random relative errors of up to `rounding`, as if other kernels had rounded them."""
-    draw, changed = torch.Generator().manual_seed(seed), {}
+    generator, perturbed = torch.Generator().manual_seed(seed), {}
     for name, tensor in state.items():
-        error = torch.rand(tensor.shape, generator=draw) * 2 - 1 if tensor.is_floating_point() else torch.zeros(())
-        changed[name] = tensor if name.startswith(MOMENTUM) else (tensor * (1 + rounding * error)).to(tensor.dtype)
-    return changed
+        error = torch.rand(tensor.shape, generator=generator) * 2 - 1 if tensor.is_floating_point() else torch.zeros(())
+        perturbed[name] = tensor if name.startswith(MOMENTUM) else (tensor * (1 + rounding * error)).to(tensor.dtype)
+    return perturbed

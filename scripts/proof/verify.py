@@ -1,15 +1,16 @@
-"""Proves that strategies compute the same update: each one's weights against those of a single process.
+"""Proves that strategies compute the same update: compares each one's weights with those of a single process.
 
     RESULTS=results/x python -m scripts.proof.verify          # or: make verify RESULTS=results/x
     ARGS="--split-size 8" STRATEGIES=model_parallel python -m scripts.proof.verify
 
-Proves what the ok runs of RESULTS (results/latest) were asked, each strategy and setting once; where CONFIG or ARGS is
-given, or there are none, what bench-all would run. A proof is a run through the strategy's launcher, at the same
-settings but for what scripts/proof/cases.py says: length and threads. Where it says that it rounds otherwise than the
-reference, it is run again, and keeps each step's state. scripts/proof/reference.py divides a step's work as the run
-says that it did; weights, momentum and the last evaluation of both are compared. Then the run is
-resumed in the middle of an epoch, and compared again. Writes equivalence.csv into the set and the runs into its
-verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake found before the first run.
+Proves the requested settings of the ok runs of RESULTS (default: results/latest), each strategy and setting once. Where
+CONFIG or ARGS is given, or the set has no ok run, it proves what bench-all would run. A proof is a run through the
+strategy's launcher with the same settings, but for the length and the threads (scripts/proof/cases.py). A run that
+reports kernels with other rounding than the reference's is repeated, and keeps the state of each step.
+scripts/proof/reference.py divides a step's work as the run reports it. Weights, momentum and the last evaluation of
+both are compared. Then the run is resumed in the middle of an epoch, and compared again. Writes equivalence.csv into
+the set, and the runs into its verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake that is
+found before the first run.
 """
 
 import contextlib
@@ -22,22 +23,28 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from benchmarks.common.store.results import append_rows, json_cell, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import relay
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.forward_signals import forward_signals
+from benchmarks.common.system.programs import run_program
 from scripts.proof import cases
-from scripts.runner import plan, preflight, schedule
+from scripts.runner import preflight, run_plan, schedule
+from scripts.runner.make_variables import MakeVariables, read_variables
+
+if TYPE_CHECKING:
+    from scripts.proof.trained_states import Training
 
 EVALUATED = ("images", "loss", "acc1", "acc5")
-ROOT = Path(__file__).resolve().parents[2]
 
 
-WHAT = "difference: of weights, momentum and BatchNorm statistics of the run, evaluated and resumed; the worst tensor's"
+COLUMN_NOTE = (
+    "difference: of weights, momentum and BatchNorm statistics of the run, evaluated and resumed; the worst tensor's"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,27 +56,27 @@ class Options:
 
 
 def main(options: Options) -> int:
-    given = plan.read_variables()
+    variables = read_variables()
     preflight.check_rendezvous()
-    results = given.results or newest()
-    runs = to_prove(given, results, options.steps)
+    results = variables.results or newest()
+    runs = to_prove(variables, results, options.steps)
     if options.missing and results:
-        runs = cases.not_proved(runs, results)
+        runs = cases.unproved(runs, results)
         if not runs:
             return 0
-    results = preflight.open_set(results).resolve()
-    folder = preflight.open_set(results / "verify")
+    results = preflight.open_result_set(results).resolve()
+    folder = preflight.open_result_set(results / "verify")
     print(f"{'strategy':<18} {'ranks':>5} {'steps':>5}  {'largest relative difference':<28} {'tolerance':>9}  verdict")
     verdicts = []
-    with schedule.claimed(folder):
-        for number, run in enumerate(plan.fitted(runs), 1):
+    with schedule.lock_result_set(folder):
+        for number, run in enumerate(run_plan.skip_what_does_not_fit(runs), 1):
             # in the set, so that all nodes of a cluster see it
             with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:  # 90 MB a strategy
                 row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
             append_rows(results, "equivalence", [row])
             print(line_of(row), flush=True)
             verdicts.append(row["verdict"])
-    print(f"\n{WHAT}\nin {results}")
+    print(f"\n{COLUMN_NOTE}\nin {results}")
     return int(not {"ok", "skipped"}.issuperset(verdicts))
 
 
@@ -78,45 +85,49 @@ def newest() -> Path | None:
     return latest.resolve() if latest.exists() else None
 
 
-def to_prove(given: plan.Given, results: Path | None, num_steps: int) -> list[plan.Run]:
-    """What CONFIG and ARGS say, where one is given or the set has no ok run; else what the set's ok runs were asked."""
-    has_runs = results is not None and (read_table(results, "runs").status == "ok").any()
-    if os.environ.get("CONFIG") or given.args or not has_runs:
-        return cases.of_variables(given, num_steps)
-    return cases.of_set(given, results, num_steps)
+def to_prove(variables: MakeVariables, results: Path | None, num_steps: int) -> list[run_plan.Run]:
+    """The cases of CONFIG and ARGS, where one is given or the set has no ok run; else those of the set's ok runs."""
+    chosen = os.environ.get("CONFIG") or variables.args
+    if chosen or results is None or not (read_table(results, "runs").status == "ok").any():
+        return cases.cases_of_variables(variables, num_steps)
+    return cases.cases_of_set(variables, results, num_steps)
 
 
-def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
+def prove(run: run_plan.Run, folder: Path, scratch: Path, label: str) -> dict[str, Any]:
     """Run `run` in the set `folder`, compare its weights with its reference's, and return its row of the table."""
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     row = {"strategy": run.strategy, "steps": run.config.epochs * run.config.steps, "started_at": began}
-    row["asked"] = json_cell(run.asked)
-    if why_not := run.variables.get("SKIP"):  # of plan.fitted
+    row["asked"] = json_cell(run.requested)
+    if why_not := run.variables.get("SKIP"):  # of run_plan.skip_what_does_not_fit
         return row | {"verdict": "not proved", "reason": f"would not fit: {why_not}"}
     import torch  # which nobody needs where nothing is left to prove
 
-    from scripts.proof import judge, trained_states
+    from scripts.proof import trained_states
+    from scripts.proof.comparison import compare_with_reference
 
     run = dataclasses.replace(run, config=dataclasses.replace(run.config, checkpoint_dir=str(scratch)))
-    made, problem = start(run, folder, label)
-    row["run_id"] = made.run_id
+    finished_run, problem = start(run, folder, label)
+    row["run_id"] = finished_run.run_id
     if problem:
         return row | problem
-    met = made.settings()["met"]
-    row |= {"world_size": met["world_size"], "met": json_cell(met)}
-    if met["backend"] != "none" and run.asked["ranks"] > met["world_size"] == 1:
+    resolved = finished_run.settings()["met"]
+    row |= {"world_size": resolved["world_size"], "met": json_cell(resolved)}
+    if resolved["backend"] != "none" and run.requested["ranks"] > resolved["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
-    training = trained_states.training_of(run.config, met)
+    training = trained_states.training_of(run.config, resolved)
     if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
         return row | prove(cases.step_by_step(run), folder, scratch / "step by step", label) | {"asked": row["asked"]}
-    if why_not := trained_states.no_reference(training):
+    if why_not := trained_states.why_no_reference(training):
         return row | {"verdict": "skipped", "reason": why_not}
     try:
-        found = judge.judge(
-            training, trained_states.kept_states(scratch, training), evaluation_of(made), met["world_size"]
+        found = compare_with_reference(
+            training,
+            trained_states.saved_states(scratch, training),
+            evaluation_of(finished_run),
+            resolved["world_size"],
         )
         if found["verdict"] == "ok":
-            found |= prove_resumed(run, training, evaluation_of(made), folder, scratch, label)
+            found |= prove_resumed(run, training, evaluation_of(finished_run), folder, scratch, label)
     except torch.OutOfMemoryError:
         reason = "would not fit: the reference, whole on one GPU, ran out of memory; prove a smaller --global-batch"
         return row | {"verdict": "not proved", "reason": reason}
@@ -125,47 +136,54 @@ def prove(run: plan.Run, folder: Path, scratch: Path, label: str) -> dict:
     return row | found
 
 
-def prove_resumed(run: plan.Run, training, evaluated: dict, folder: Path, scratch: Path, label: str) -> dict:
+def prove_resumed(
+    run: run_plan.Run, training: "Training", evaluated: dict[str, float], folder: Path, scratch: Path, label: str
+) -> dict[str, Any]:
     """Resume the run where it was in the middle of its last epoch: the columns that change, where it is wrong.
 
     evaluated: the last evaluation of the run itself, which is proved.
     """
-    from scripts.proof import judge, trained_states
+    from scripts.proof import trained_states
+    from scripts.proof.comparison import compare_with_reference
+    from scripts.proof.differences import compare_bits
 
     resumed = scratch / "resumed"
     resumed.mkdir()
     shutil.copyfile(scratch / "previous.pt", resumed / "last.pt")
-    before = trained_states.read_kept(resumed / "last.pt", training)
+    before = trained_states.read_saved_state(resumed / "last.pt", training)
     config = dataclasses.replace(run.config, checkpoint_dir=str(resumed), checkpoint_keep=False, resume=True)
-    made, problem = start(dataclasses.replace(run, config=config), folder, label)
+    finished_run, problem = start(dataclasses.replace(run, config=config), folder, label)
     if not problem:
-        whole, last = (trained_states.read_kept(folder / "last.pt", training) for folder in (scratch, resumed))
-        if judge.same_bits(last.state, whole.state).difference == 0 and evaluation_of(made) == evaluated:
+        whole, last = (trained_states.read_saved_state(folder / "last.pt", training) for folder in (scratch, resumed))
+        if compare_bits(last.state, whole.state).difference == 0 and evaluation_of(finished_run) == evaluated:
             return {}  # it is the run that was compared
-        kept = [before, last]
-        problem = judge.judge(training, kept, evaluation_of(made), made.settings()["met"]["world_size"])
+        problem = compare_with_reference(
+            training, [before, last], evaluation_of(finished_run), finished_run.settings()["met"]["world_size"]
+        )
     if problem["verdict"] == "ok":
         return {}
     return problem | {"reason": f"resumed after step {before.step}: {problem['reason']}"}
 
 
-def evaluation_of(made: RunFolder) -> dict:
-    """The last evaluation that a run recorded: images, loss, acc1, acc5; nothing where it recorded none."""
-    epochs = read_table(made.results, "epochs")
-    of_run = epochs[(epochs.run_id == made.run_id) & (epochs.phase == "val")]
-    return of_run.iloc[-1][[*EVALUATED]].to_dict() if len(of_run) else dict.fromkeys(EVALUATED, float("nan"))
+def evaluation_of(finished_run: RunFolder) -> dict[str, float]:
+    """The last evaluation that a run recorded, by EVALUATED; nan where it recorded none."""
+    epochs = read_table(finished_run.results, "epochs")
+    of_run = epochs[(epochs.run_id == finished_run.run_id) & (epochs.phase == "val")]
+    if of_run.empty:
+        return dict.fromkeys(EVALUATED, float("nan"))
+    return {name: float(of_run[name].iloc[-1]) for name in EVALUATED}
 
 
-def start(run: plan.Run, folder: Path, label: str) -> tuple[RunFolder, dict]:
-    """Run a strategy's launcher to its end: the run's folder, and a verdict and its reason where it is not ok."""
+def start(run: run_plan.Run, folder: Path, label: str) -> tuple[RunFolder, dict[str, Any]]:
+    """Run a strategy's launcher to its end: (the run's folder, the columns verdict and reason where it is not ok)."""
     number, total = map(int, label.split("/"))
     started: list[RunFolder] = []
-    with relay() as children:
+    with forward_signals() as children:
         schedule.run_each(
             [run],
             folder,
             children,
-            lambda _, made: started.append(made),
+            lambda _, finished_run: started.append(finished_run),
             first=number,
             total=total,
             stdout=subprocess.DEVNULL,
@@ -179,7 +197,7 @@ def start(run: plan.Run, folder: Path, label: str) -> tuple[RunFolder, dict]:
     return started[0], {} if status == "ok" else problem
 
 
-def line_of(row: dict) -> str:
+def line_of(row: dict[str, Any]) -> str:
     """A row of the table on the terminal."""
     difference, tolerance = row.get("max_relative_difference"), row.get("tolerance")
     shown = "" if difference is None else f"{difference:.1e}" if difference else "0"
@@ -192,13 +210,13 @@ def line_of(row: dict) -> str:
     )
 
 
+def command() -> int:
+    """`main` with the command line; 130 after Ctrl-C."""
+    with contextlib.suppress(KeyboardInterrupt):
+        return main(tyro.cli(Options, description=__doc__))
+    return 130
+
+
 if __name__ == "__main__":
-    ignore_output_errors()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            sys.exit(main(tyro.cli(Options, description=__doc__)))
-        sys.exit(130)
-    except (UserError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command, errors=(UserError, ValueError, OSError))

@@ -28,7 +28,7 @@ ADDRESS = re.compile(
 )
 USER_AT = re.compile(r"[\w.%+:-]+@[\w-]*[A-Za-z0-9][\w.-]*", re.ASCII)
 # Only at the beginning of a word: images/s is no path.
-A_PATH = re.compile(r"(?:(?<=[\s\"'=:,;(\[{|])|^)(?:~[\w-]*|[A-Z]:)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*")
+PATH_PATTERN = re.compile(r"(?:(?<=[\s\"'=:,;(\[{|])|^)(?:~[\w-]*|[A-Z]:)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*")
 IP = re.compile(r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?(?![\w.])")
 COMMON = {"root", "user", "users", "home", "ubuntu", "admin", "debian", "localhost", "runner", "test", "nobody"}
 ENVIRONMENT = (
@@ -41,7 +41,7 @@ VARIABLES = (
 )  # fmt: skip
 
 
-def names_of_here() -> set[str]:
+def local_names() -> set[str]:
     """Names of this machine and of its user, which a set may not say. Common words are left out."""
     names = {socket.gethostname(), socket.gethostname().split(".")[0], Path.home().name, os.environ.get("USER", "")}
     with contextlib.suppress(OSError, KeyError):  # an unknown uid
@@ -49,15 +49,15 @@ def names_of_here() -> set[str]:
     return {name for name in names if len(name) > 2 and name.lower() not in COMMON}
 
 
-def allowed_environment(told: dict, names: set[str]) -> dict:
+def allowed_environment(environment: dict, names: set[str]) -> dict:
     """What a set may say of environment.json: known keys, known variables, and lines of collect_env that hold nothing
     private. collect_env is a long text of torch.utils."""
-    kept = {key: value for key, value in told.items() if key in ENVIRONMENT}
+    kept = {key: value for key, value in environment.items() if key in ENVIRONMENT}
     if isinstance(kept.get("variables"), dict):
         kept["variables"] = {name: text for name, text in kept["variables"].items() if name in VARIABLES}
     if isinstance(kept.get("collect_env"), str):
         lines = kept["collect_env"].splitlines()
-        kept["collect_env"] = "\n".join(line for line in lines if not [*faults_of(line, names)])
+        kept["collect_env"] = "\n".join(line for line in lines if not [*faults_in_line(line, names)])
     return kept
 
 
@@ -77,18 +77,18 @@ def not_allowed(folder: Path, names: set[str]) -> list[str]:
 def _of_file(path: Path, names: set[str]) -> Iterator[tuple[str, str]]:
     if path.suffix in TEXTS:
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
-            for what in faults_of(line.replace("\\n", " "), names):  # a line's end in JSON
+            for what in faults_in_line(line.replace("\\n", " "), names):  # a line's end in JSON
                 yield f", line {number}", what
     elif path.suffix in (".png", ".pdf"):
         texts = _texts_of_png(path.read_bytes()) if path.suffix == ".png" else _texts_of_pdf(path.read_bytes())
         for text in texts:
-            for what in faults_of(text, names):
+            for what in faults_in_line(text, names):
                 yield ", in its metadata", what
     else:
         yield "", "a set has no files of this kind"
 
 
-def faults_of(line: str, names: set[str]) -> Iterator[str]:
+def faults_in_line(line: str, names: set[str]) -> Iterator[str]:
     """What a line may not say, each with the beginning of the text."""
     for found in ADDRESS.finditer(line):
         rest = re.sub(r"^[A-Za-z0-9+.-]*:?//", "", found[0])
@@ -96,9 +96,9 @@ def faults_of(line: str, names: set[str]) -> Iterator[str]:
             yield f"an address with a user or a password ({found[0].removesuffix(rest)}...)"
         elif not rest.startswith(tuple(f"{host}/" for host in HOSTS)) and rest not in HOSTS:
             yield f"an address ({found[0][:40]})"
-    if found := USER_AT.search(ADDRESS.sub("", line)):
-        yield f"a user or a token at a host (...@{found[0].rpartition('@')[2][:20]})"
-    for found in A_PATH.finditer(ADDRESS.sub("", line)):
+    if user := USER_AT.search(ADDRESS.sub("", line)):
+        yield f"a user or a token at a host (...@{user[0].rpartition('@')[2][:20]})"
+    for found in PATH_PATTERN.finditer(ADDRESS.sub("", line)):
         if not found[0].startswith(OF_THE_SYSTEM):
             yield f"a path ({found[0][:40]})"
     for found in IP.finditer(line):

@@ -15,36 +15,39 @@ import math
 import os
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import jinja2
+import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
-from scripts.charts.chart_command import command
-from scripts.charts.figures import describe, troubles
-from scripts.pages.page import TEMPLATES
-from scripts.pages.provenance import commands
-from scripts.pages.report_content import scaled, table_rows
-from scripts.publish.readme import PUBLISHED, ROOT
+from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
+from scripts.charts.figures import describe, describe_failures
+from scripts.pages.provenance import reproduction_commands
+from scripts.pages.report_content import scale_with_interval, table_rows
+from scripts.publish.readme import PUBLISHED
 from scripts.sets import manifest
-from scripts.sets.dataset_text import images_of
-from scripts.sets.epoch_time import epoch_of
-from scripts.sets.identity import computes_in
-from scripts.sets.publishable import changed
+from scripts.sets.dataset_text import describe_images
+from scripts.sets.epoch_time import epoch_time
+from scripts.sets.identity import compute_precision
+from scripts.sets.publishable import local_changes
 from scripts.sets.result_set import Group, ResultSet, load_set
-from scripts.stats.formatting import assigned, clean, digits, show
+from scripts.stats.formatting import format_number, format_setting, make_assignment, printable
 
 MARK = "published.json"  # what make publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
 BEFORE_MANIFESTS = (0, 1)  # rules (scripts/sets/publishable.py) by which sets were let in without one
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
 LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
-MONEY = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
-COLUMNS = (
+COST_COLUMNS = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
+TEMPLATES = Path(__file__).parent / "templates"
+GALLERY_COLUMNS = (
     "strategy",
     "precision",
     "hardware",
@@ -54,13 +57,13 @@ COLUMNS = (
     "images/s",
     "x single",
     "J/image",
-    MONEY[0],
+    COST_COLUMNS[0],
     "epoch, s",
-    MONEY[1],
+    COST_COLUMNS[1],
     f"{NUM_EPOCHS} epochs, s",
-    MONEY[2],
+    COST_COLUMNS[2],
 )
-TEXT = COLUMNS[:5]
+TEXT_COLUMNS = GALLERY_COLUMNS[:5]
 FILTERS = ("hardware", "precision", "strategy", "model", "set")
 
 
@@ -77,24 +80,26 @@ class Options:
 def main(options: Options) -> int:
     folders = find_sets(options.published)
     prices = read_prices(options.price_per_hour, [path.name for path in folders])
-    told, left_out = [], {}
+    entries, left_out = [], {}
     for path in tqdm(folders, desc="sets", disable=None, leave=False):
         try:
             lines = changed_files(path)
-            results = None if lines else load_set(path)
-            if not (lines := lines or unbelievable(results)):
-                told.append(tell(results, prices, options.output.parent))
+            if not lines:
+                results = load_set(path)
+                lines = why_not_shown(results)
+            if not lines:
+                entries.append(describe_set(results, prices, options.output.parent))
         except UserError as error:
             lines = [str(error)]
         if lines:
             left_out[path.name] = lines
     try:
-        write_whole(options.output, render(told, left_out, options.price_per_hour))
+        write_text_atomically(options.output, render_gallery(entries, left_out, options.price_per_hour))
     except OSError as error:
         raise UserError(f"cannot write {options.output}: {error.strerror}; name another file: --output") from None
     for name, reasons in left_out.items():
-        print(f"warning: {name} is left out: {'; '.join(map(clean, reasons))}", file=sys.stderr)
-    print(f"{sum(len(each['rows']) for each in told)} rows of {len(told)} sets: {options.output}")
+        print(f"warning: {name} is left out: {'; '.join(map(printable, reasons))}", file=sys.stderr)
+    print(f"{sum(len(each['rows']) for each in entries)} rows of {len(entries)} sets: {options.output}")
     return int(bool(left_out))
 
 
@@ -103,13 +108,13 @@ def find_sets(published: Path) -> list[Path]:
     found = [path.parent for path in published.glob(f"*/{MARK}")]
     if not found:
         raise UserError(f"no set is published in {published}; make publish NAME=... RESULTS=results/x puts one there")
-    return sorted(found, key=lambda path: (str(_told(path).get("at", "")), path.name), reverse=True)
+    return sorted(found, key=lambda path: (str(_read_mark(path).get("at", "")), path.name), reverse=True)
 
 
-def _told(path: Path) -> dict:
+def _read_mark(path: Path) -> dict:
     try:
-        told = json.loads(read_regular(path / MARK, manifest.LIMIT_BYTES))
-        return told if isinstance(told, dict) else {}
+        mark = json.loads(read_regular_file(path / MARK, manifest.LIMIT_BYTES))
+        return mark if isinstance(mark, dict) else {}
     except (OSError, ValueError):
         return {}
 
@@ -117,7 +122,7 @@ def _told(path: Path) -> dict:
 def read_prices(text: str, names: list[str]) -> dict[str, float]:
     """The price of an hour by the name of a set, for those that have one. Raises UserError for what is no price."""
     example = "give a number such as 2.50, or of single sets: PRICE_PER_HOUR='NAME=2.50 ...'"
-    prices = {}
+    prices: dict[str, float] = {}
     for word in text.split():
         name, given, number = word.rpartition("=")
         try:
@@ -139,48 +144,48 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
 def changed_files(path: Path) -> list[str]:
     """A line for each file of a published set that is missing, or not what was published. Raises UserError for a
     manifest that cannot be read."""
-    needed = NEEDED if _told(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
+    needed = NEEDED if _read_mark(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
     lines = [f"{name} is missing; git checkout {path}" for name in needed if not (path / name).is_file()]
     if lines or not (path / manifest.NAME).exists():
         return lines
-    return manifest.faults(path, manifest.read_manifest(path))
+    return manifest.find_faults(path, manifest.read_manifest(path))
 
 
-def unbelievable(results: ResultSet) -> list[str]:
+def why_not_shown(results: ResultSet) -> list[str]:
     """Why the set's figures cannot be shown; [] where they can."""
-    return [*results.contradictions, *changed(results)] or (
+    return [*results.contradictions, *local_changes(results)] or (
         [] if any(group.samples for group in results.groups) else ["no run was timed"]
     )
 
 
-def tell(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
+def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
     """What the page says of a set, as text, with links from a page in the folder `base`."""
     at = _link(results.path, base)
     timed = [group for group in results.groups if group.samples]
     said = {row["strategy"]: row for row in table_rows(results)}
-    told, again = _told(results.path), ""
+    mark, again = _read_mark(results.path), ""
     if (results.path / manifest.NAME).exists():
-        again = f"make reproduce {assigned('SET', os.path.relpath(results.path.resolve(), ROOT))}"
+        again = f"make reproduce {make_assignment('SET', os.path.relpath(results.path.resolve(), ROOT))}"
     strategies = [*dict.fromkeys(group.strategy for group in timed)]
     rows = [
         _row(results, group, said[group.label], prices.get(results.name)) | {"number": strategies.index(group.strategy)}
-        for group in sorted(timed, key=lambda each: -each.throughput.value)
+        for group in sorted(timed, key=lambda each: -each.timed_throughput.value)
     ]
     return {
         "name": results.name,
-        "about": f"{describe([results])}; {images_of(timed)}",
-        "at": show(told.get("at")),
-        "rule": "" if again else show(told.get("reason") or "it has no manifest.json"),
+        "about": f"{describe([results])}; {describe_images(timed)}",
+        "at": format_setting(mark.get("at")),
+        "rule": "" if again else format_setting(mark.get("reason") or "it has no manifest.json"),
         "commit": ", ".join(sorted(set(results.ok.commit) - {""})),
         "torch": ", ".join(sorted({version.split("+")[0] for version in results.ok.torch})),
         "price": prices.get(results.name),
         "report": f"{at}/report.html",
         "proof": f"{at}/equivalence.csv",
         "runs": f"{at}/runs.csv",
-        "commands": commands(results),
+        "commands": reproduction_commands(results),
         "again": again,
-        "again_each": [f"{again} {assigned('STRATEGIES', name)}" for name in strategies],
-        "troubles": troubles(results),
+        "again_each": [f"{again} {make_assignment('STRATEGIES', name)}" for name in strategies],
+        "troubles": describe_failures(results),
         "rows": rows,
     }
 
@@ -189,27 +194,28 @@ def _link(path: Path, base: Path) -> str:
     return quote(os.path.relpath(path.resolve(), base.resolve()))
 
 
-def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> dict[str, str]:
+def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> dict[str, Any]:
     """One strategy of a set: its cells by column, and what it is filtered by. said: its row of the report."""
-    first, epoch = group.ok.iloc[0], epoch_of(results, group)
+    first, epoch = group.ok.iloc[0], epoch_time(results, group)
     cells = {
         "strategy": group.label + ("" if group.parallel else " (not parallel)"),
-        "precision": computes_in(group.identity) or show(first.precision),
-        "hardware": show(first.device_name),
-        "model": f"{show(first.arch)}, {show(first.image_size)} px",
-        "images": images_of([group]),
-        "ranks": show(first.world_size) + (f" on {show(first.nodes)} nodes" if first.nodes > 1 else ""),
+        "precision": compute_precision(group.identity) or format_setting(first.precision),
+        "hardware": format_setting(first.device_name),
+        "model": f"{format_setting(first.arch)}, {format_setting(first.image_size)} px",
+        "images": describe_images([group]),
+        "ranks": format_setting(first.world_size)
+        + (f" on {format_setting(first.nodes)} nodes" if first.nodes > 1 else ""),
         **{name: said[name] for name in ("images/s", "x single", "J/image")},
-        "epoch, s": scaled(epoch.value, epoch, digits),
-        f"{NUM_EPOCHS} epochs, s": digits(NUM_EPOCHS * epoch.value),
+        "epoch, s": scale_with_interval(epoch.value, epoch, format_number),
+        f"{NUM_EPOCHS} epochs, s": format_number(NUM_EPOCHS * epoch.value),
     }
     if price:
         second = price * max(1.0, first.nodes if first.nodes > 0 else 1.0) / 3600
-        rate = group.throughput
+        rate = group.timed_throughput
         cells |= {
-            MONEY[0]: scaled(rate.value / second / 1000, rate, digits),
-            MONEY[1]: scaled(second * epoch.value, epoch, digits),
-            MONEY[2]: digits(NUM_EPOCHS * second * epoch.value),
+            COST_COLUMNS[0]: scale_with_interval(rate.value / second / 1000, rate, format_number),
+            COST_COLUMNS[1]: scale_with_interval(second * epoch.value, epoch, format_number),
+            COST_COLUMNS[2]: format_number(NUM_EPOCHS * second * epoch.value),
         }
     filters = {name: cells[name] for name in FILTERS if name in cells}
     filters |= {"strategy": group.strategy, "set": results.name}
@@ -217,19 +223,19 @@ def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> d
     return {"cells": cells, "filters": filters, "proof": proof, "measured": epoch.measured}
 
 
-def render(told: list[dict], left_out: dict[str, list[str]], price: str) -> str:
+def render_gallery(entries: list[dict], left_out: dict[str, list[str]], price: str) -> str:
     """The page as HTML."""
-    rows = [row for each in told for row in each["rows"]]
-    columns = [name for name in COLUMNS if any(row["cells"].get(name) for row in rows)]
+    rows = [row for each in entries for row in each["rows"]]
+    columns = [name for name in GALLERY_COLUMNS if any(row["cells"].get(name) for row in rows)]
     kinds = {name: sorted({row["filters"][name] for row in rows}) for name in FILTERS}
     page = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     return page.get_template("gallery.html.j2").render(
-        sets=told,
+        sets=entries,
         rows=rows,
         columns=columns,
-        text_columns=TEXT,
+        text_columns=TEXT_COLUMNS,
         kinds=kinds,
         left_out=left_out,
         price=price,
@@ -241,4 +247,4 @@ def render(told: list[dict], left_out: dict[str, list[str]], price: str) -> str:
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -20,22 +20,25 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.common.store.results import TABLES, write_json, write_whole
+import tyro
+
+from benchmarks.common.store.results import TABLES, write_json, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import home
-from scripts.charts.chart_command import command
+from benchmarks.common.system.files import home_folder
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
-from scripts.pages.page import column_figures, texts_of
+from scripts.pages.page import paper_figures, report_files
 from scripts.publish import readme
-from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, names_of_here, not_allowed
+from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, local_names, not_allowed
 from scripts.sets.manifest import write_manifest
-from scripts.sets.publishable import RULE, missing_files, problems
-from scripts.sets.recorded_settings import read_halves
+from scripts.sets.publishable import RULE, find_problems, missing_files
+from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import file_inside, refuse_links
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
-INSIDE = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
+NESTED_SETS = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
 KEPT = (*(f"{name}.csv" for name in TABLES), "sweep.csv", "scaling.csv", "environment.json")
 KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
 EXAMPLE = "NAME=<hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
@@ -56,38 +59,39 @@ class Options:
 
 
 def main(options: Options) -> int:
-    place = _place(options)
+    place = _target_folder(options)
     _check_folder(options)
     lines = missing_files(options.results)
-    results = None if lines else load_set(options.results)
-    lines = lines or problems(results)
     if lines:
+        return _refuse(options, lines)
+    results = load_set(options.results)
+    if lines := find_problems(results):
         return _refuse(options, lines)
     with tempfile.TemporaryDirectory(prefix=".publishing-", dir=readme.PUBLISHED) as scratch:
         new = Path(scratch) / options.name
-        names = names_of_here() | _hosts(results)
-        copy(options.results, new, _private(results, options.name), names)
+        names = local_names() | _hosts(results)
+        copy_set(options.results, new, _private(results, options.name), names)
         if lines := not_allowed(new, names):  # before minutes of drawing
             return _refuse(options, [*lines, TAKE_OUT])
         write_report(new, results)
         if lines := not_allowed(new, names):
             return _refuse(options, [*lines, TAKE_OUT])
-        shown = readme.shown(readme.PUBLISHED)
+        shown = readme.shown_sets(readme.PUBLISHED)
         kind = "cpu" if (results.ok.device == "cpu").all() else "gpu"
         texts = _readmes(options, shown, kind, new)
         if isinstance(texts, str):
             return _refuse(options, [texts])
-        put(new, place, Path(scratch) / "before")
+        replace_set(new, place, Path(scratch) / "before")
     write_json(readme.PUBLISHED / readme.SHOWN, shown | {kind: options.name})
     for path, text in texts.items():
         if text != path.read_text():
-            write_whole(path, text)
+            write_text_atomically(path, text)
             print(f"{path} has new figures")
     print(f"published: {place}; next: git add {place} and the READMEs, and commit")
     return 0
 
 
-def _place(options: Options) -> Path:
+def _target_folder(options: Options) -> Path:
     """Where the set goes. Raises UserError for a name that is none, or that is taken."""
     if not options.name:  # the Makefile ignores a NAME of the environment, such as WSL's
         raise UserError(f"NAME is not set on make's command line; make publish {EXAMPLE}")
@@ -110,12 +114,12 @@ def _check_folder(options: Options) -> None:
 
 
 def _refuse(options: Options, lines: list[str]) -> int:
-    told = (f"  {clean(line)}" for line in lines)
-    print(f"error: {options.results} cannot be published:", *told, sep="\n", file=sys.stderr)
+    reasons = (f"  {printable(line)}" for line in lines)
+    print(f"error: {options.results} cannot be published:", *reasons, sep="\n", file=sys.stderr)
     return 1
 
 
-def copy(source: Path, target: Path, private: dict[str, str], names: set[str]) -> None:
+def copy_set(source: Path, target: Path, private: dict[str, str], names: set[str]) -> None:
     """What is kept of the set in `source`, and of the sets inside it, without private paths and variables."""
     target.mkdir()
     for name in KEPT:
@@ -123,21 +127,21 @@ def copy(source: Path, target: Path, private: dict[str, str], names: set[str]) -
             text = without_paths(path.read_text(encoding="utf-8", errors="replace"), private)
             if name == "environment.json":
                 text = _allowed(path, text, names)
-            write_whole(target / name, text)
-    for name in INSIDE:
+            write_text_atomically(target / name, text)
+    for name in NESTED_SETS:
         if (source / name / "runs.csv").is_file():
-            copy(source / name, target / name, private, names)
+            copy_set(source / name, target / name, private, names)
 
 
 def _allowed(path: Path, text: str, names: set[str]) -> str:
     """The text of environment.json with only what a set may say. Raises UserError where it is no JSON object."""
     try:
-        told = json.loads(text)
+        environment = json.loads(text)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        environment = None
+    if not isinstance(environment, dict):
         raise UserError(f"{path} is no JSON object with facts of the machine; measure again, in a new set")
-    return json.dumps(allowed_environment(told, names), indent=1) + "\n"
+    return json.dumps(allowed_environment(environment, names), indent=1) + "\n"
 
 
 def _hosts(results: ResultSet) -> set[str]:
@@ -150,23 +154,23 @@ def _hosts(results: ResultSet) -> set[str]:
 def _private(results: ResultSet, name: str) -> dict[str, str]:
     """Paths that this machine or these runs chose, and what stands for each: the longest first."""
     variables = results.environment.get("variables", {})
-    given = [variables, *_asked(results)]
-    paths = {text for half in given for text in half.values() if isinstance(text, str) and text.startswith("/")}
-    images = {half.get(name) for half in given for name in ("CONTAINER", "container")}
+    sources = [variables, *_requested_settings(results)]
+    paths = {text for half in sources for text in half.values() if isinstance(text, str) and text.startswith("/")}
+    images = {half.get(name) for half in sources for name in ("CONTAINER", "container")}
     paths |= {text for text in images if isinstance(text, str) and "/" in text}
     stands = {path: Path(path).name for path in paths if path.rstrip("/")}
     dropped = {name: variables.get(name) for name in ("HOSTS", "RDZV_ENDPOINT")}
     stands |= {text: name for name, text in dropped.items() if isinstance(text, str) and ":" in text}
-    stands |= {f"{readme.ROOT}/": "", f"{readme.ROOT}": "."}
-    if (folder := home()) not in (None, Path("/")):  # containers have HOME=/
+    stands |= {f"{ROOT}/": "", f"{ROOT}": "."}
+    if (folder := home_folder()) not in (None, Path("/")):  # containers have HOME=/
         stands |= {f"{folder}/": "", str(folder): "~"}
     stands |= {str(path): f"results/{name}" for path in (results.path, results.path.resolve()) if path.is_absolute()}
     return dict(sorted(stands.items(), key=lambda pair: -len(pair[0])))
 
 
-def _asked(results: ResultSet) -> list[dict]:
-    known, _ = read_halves(results.table("settings"))
-    return [identity.asked for identity in known.values()]
+def _requested_settings(results: ResultSet) -> list[dict]:
+    known, _ = identities_by_hash(results.table("settings"))
+    return [identity.requested for identity in known.values()]
 
 
 def without_paths(text: str, private: dict[str, str]) -> str:
@@ -194,11 +198,11 @@ def write_report(new: Path, source: ResultSet) -> None:
     """Report and charts of the copy in `new`; the logs of `source` are there only while it is written."""
     copy_commands(new, source)
     copied = load_set(new)
-    texts, drawn = texts_of(copied)
+    texts, drawn = report_files(copied)
     shutil.rmtree(new / "logs", ignore_errors=True)
     for name, text in texts.items():
-        write_whole(new / name, text.replace(str(new), f"results/published/{new.name}"))
-    for name, figure in [*drawn.items(), *column_figures(copied).items()]:
+        write_text_atomically(new / name, text.replace(str(new), f"results/published/{new.name}"))
+    for name, figure in [*drawn.items(), *paper_figures(copied).items()]:
         save_chart(figure, new / "charts", name)
     write_json(new / "published.json", {"rule": RULE, "at": f"{datetime.date.today():%Y-%m-%d}"})
     write_manifest(new, copied)
@@ -214,7 +218,7 @@ def _readmes(options: Options, shown: dict[str, str], kind: str, new: Path) -> d
             text = path.read_text()
             if before and before != options.name:
                 text = re.sub(rf"(results/published/){re.escape(before)}(?![\w.+-])", rf"\g<1>{options.name}", text)
-            texts[path] = readme.fill(text, made)
+            texts[path] = readme.fill_marks(text, made)
             for target in re.findall(rf"results/published/{re.escape(options.name)}/([\w./+-]+)", texts[path]):
                 if not (new / target).exists():
                     return f"{path.name} links to its {target}, which it lacks; {_remedy(options.results, target)}"
@@ -232,7 +236,7 @@ def _sweep(results: Path, strategy: str = "...", key: str = "...") -> str:
     return f'make sweep STRATEGY={strategy} KEY={key} VALUES="..." RESULTS={results}/sweeps'
 
 
-def put(new: Path, place: Path, aside: Path) -> None:
+def replace_set(new: Path, place: Path, aside: Path) -> None:
     """Move the set in `new` to `place`; what was there goes aside, and back where that fails."""
     if not place.exists():
         os.replace(new, place)
@@ -246,4 +250,4 @@ def put(new: Path, place: Path, aside: Path) -> None:
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

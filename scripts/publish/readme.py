@@ -1,4 +1,4 @@
-"""Puts measured figures into the READMEs, from committed files.
+"""Put measured figures into the READMEs, from committed files.
 
     python -m scripts.publish.readme            # or: make readme
 
@@ -9,26 +9,27 @@ an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pandas
 import tyro
 
-from benchmarks.common.store.results import read_table, write_whole
+from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import describe
-from scripts.pages.markdown import code, escape_markdown, markdown_table, read_cells
-from scripts.publish.readme_measured import of_measured
-from scripts.sets.accuracy import about_top1, top1
+from scripts.pages.markdown import code_span, escape_markdown, markdown_table, read_cells
+from scripts.publish.readme_measured import measured_figures
+from scripts.sets.accuracy import describe_top1, top1_accuracy
+from scripts.sets.frames import iterate_rows
 from scripts.sets.result_set import Group, ResultSet, load_set
-from scripts.sets.step_breakdown import Mean, exposed
-from scripts.stats.families import all_pairs
-from scripts.stats.formatting import count_of, digits
+from scripts.sets.step_breakdown import StepMean, exposed_communication
+from scripts.stats.families import ratios_of_all_pairs
+from scripts.stats.formatting import format_number, plural_of_several
 from scripts.stats.intervals import RatioEstimate
 from scripts.studies.sweep.analysis import sweep_points
 
-ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "results/published"
 SHOWN = "shown.json"  # which published set the READMEs show: of CPUs, and of GPUs
 MEASURED = PUBLISHED / "measured"
@@ -38,30 +39,31 @@ FIGURE = re.compile(r"<!--([\w.]+)-->.*?<!--/-->", re.DOTALL)
 
 def main() -> None:
     """Make the figures of every README anew."""
-    made = all_figures({kind: PUBLISHED / name for kind, name in shown(PUBLISHED).items()}, MEASURED)
+    made = all_figures({kind: PUBLISHED / name for kind, name in shown_sets(PUBLISHED).items()}, MEASURED)
     for path in READMES:
         before = path.read_text()
-        after = fill(before, made)
+        after = fill_marks(before, made)
         if after != before:
-            write_whole(path, after)
+            write_text_atomically(path, after)
             print(f"{path.relative_to(ROOT)} has new figures")
 
 
-def shown(published: Path) -> dict[str, str]:
+def shown_sets(published: Path) -> dict[str, str]:
     """The name of the set that the READMEs show, by the kind of its devices: cpu, gpu. `make publish` writes it."""
     path = published / SHOWN
-    return json.loads(path.read_text()) if path.exists() else {}
+    found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def all_figures(sets: dict[str, Path], measured: Path) -> dict[str, str]:
     """Every figure of the shown sets; those of GPUs have names that begin with `gpu.`."""
-    made = figures(sets["cpu"], measured) if "cpu" in sets else of_measured(measured)
+    made = named_figures(sets["cpu"], measured) if "cpu" in sets else measured_figures(measured)
     if "gpu" in sets:
-        made |= {f"gpu.{name}": text for name, text in of_set(sets["gpu"]).items()}
+        made |= {f"gpu.{name}": text for name, text in set_figures(sets["gpu"]).items()}
     return made
 
 
-def fill(text: str, made: dict[str, str]) -> str:
+def fill_marks(text: str, made: dict[str, str]) -> str:
     """`text` with what is between its marks made anew. Raises UserError for a name that is not in `made`."""
 
     def figure(found: re.Match) -> str:
@@ -74,23 +76,29 @@ def fill(text: str, made: dict[str, str]) -> str:
     return FIGURE.sub(figure, text)
 
 
-def figures(path: Path, measured: Path) -> dict[str, str]:
+def named_figures(path: Path, measured: Path) -> dict[str, str]:
     """Every figure by its name, as Markdown: of the result set in `path`, and of the CSV files in `measured`."""
-    return of_set(path) | of_proofs(path, measured) | of_measured(measured)
+    return set_figures(path) | proof_figures(path, measured) | measured_figures(measured)
 
 
-def of_set(path: Path) -> dict[str, str]:
+def set_figures(path: Path) -> dict[str, str]:
     """What its runs and sweeps say."""
-    return of_runs(load_set(path)) | of_sweeps(path / "sweeps") | of_ablation(path / "ablation" / "ablate.csv")
+    return (
+        run_figures(load_set(path))
+        | sweep_figures(path / "sweeps")
+        | ablation_figures(path / "ablation" / "ablate.csv")
+    )
 
 
-def of_runs(results: ResultSet) -> dict[str, str]:
+def run_figures(results: ResultSet) -> dict[str, str]:
     """What the runs of the set say: the table of strategies, the hardware, and single figures."""
     timed = [group for group in results.groups if group.throughput]
     over = results.over_baseline
     if not over or min(len(group.samples) for group in timed) < 2:
         raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
-    shown = {group: exposed(group, results.table("steps")) for group in timed}  # as step_account.png has it
+    shown = {
+        group: exposed_communication(group, results.table("steps")) for group in timed
+    }  # as step_account.png has it
     exchange = "exposed comm., ms/step ±95%"
     header = ("strategy", "ranks", "images/s [95%]", "x single [95%, together]", exchange, "top-1 % [95%]")
     bases = {*results.baselines.values()}
@@ -99,22 +107,22 @@ def of_runs(results: ResultSet) -> dict[str, str]:
     least = pandas.Series([each.smallest_difference for each in over.values()]).median()
     return {
         "strategies": markdown_table(header, rows),
-        "top1": escape_markdown(about_top1(timed)),
+        "top1": escape_markdown(describe_top1(timed)),
         "hardware": escape_markdown(_hardware(results)),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": f"{100 * least:.0f} %",
-        "rounds": count_of([len(group.samples) for group in results.compared], "round"),
+        "rounds": plural_of_several([len(group.samples) for group in results.compared], "round"),
         "minutes": f"{len(results.ok)} runs took {results.table('runs').wall_s.sum() / 60:.0f} minutes",
-        **{f"images_per_s.{group.label}": f"{group.throughput.value:,.0f}" for group in timed},
+        **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }
 
 
-def _strategy_row(group: Group, over: RatioEstimate | None, base: bool, exchange: Mean | None) -> tuple[str, ...]:
+def _strategy_row(group: Group, over: RatioEstimate | None, base: bool, exchange: StepMean | None) -> tuple[str, ...]:
     """base: whether it is a baseline."""
-    speed, accuracy = group.throughput, top1(group)
+    speed, accuracy = group.timed_throughput, top1_accuracy(group)
     return (
-        code(group.label) + ("" if group.parallel else " (not parallel)"),
+        code_span(group.label) + ("" if group.parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
         f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]" if over else "1" if base else "",
@@ -135,34 +143,36 @@ def _hardware(results: ResultSet) -> str:
     return f"{describe([results])}, {cores}; torch {torch}, {backends}; {length} a strategy"
 
 
-def of_sweeps(path: Path) -> dict[str, str]:
+def sweep_figures(path: Path) -> dict[str, str]:
     """Images/s at each value of each option that was swept, n, and whether any two differ (Tukey and Kramer)."""
     rows = read_cells(path / "sweep.csv", ("strategy", "key", "value", "images_per_s", "num_runs"))
     made = {}
     for (strategy, key), points in rows.groupby(["strategy", "key"]):
         pairs = zip(points.value, points.images_per_s, strict=True)
         speeds = [f"{escape_markdown(value)}→{float(speed):.0f}" for value, speed in pairs]
-        groups = sweep_points(load_set(path), strategy, key)
+        groups = sweep_points(load_set(path), str(strategy), str(key))
         made[f"sweep.{strategy}.{key}"] = f"{', '.join(speeds)}; {_differences({*points.num_runs}, groups)}"
     return made
 
 
 def _differences(num_runs: set[str], groups: dict[str, Group]) -> str:
-    """n, and whether the intervals of all pairs of a sweep's points, which hold together, show a difference."""
-    verdicts = {each.verdict for each in all_pairs({value: group.sample for value, group in groups.items()}).values()}
+    """n, and whether the simultaneous intervals of all pairs of a sweep's points show a difference."""
+    verdicts = {
+        each.verdict for each in ratios_of_all_pairs({value: group.sample for value, group in groups.items()}).values()
+    }
     seen = "differences seen" if verdicts & {"faster", "slower"} else "no difference seen"
     return f"n={escape_markdown('/'.join(sorted(num_runs)))}, {'no verdict' if verdicts <= {'no verdict'} else seen}"
 
 
-def of_ablation(path: Path) -> dict[str, str]:
+def ablation_figures(path: Path) -> dict[str, str]:
     """What each option is worth, a row each, also of those that were not run, with the reason."""
     ratio = ("ratio", "ratio_low", "ratio_high")
     rows = read_cells(path, ("option", "num_runs", "images_per_s", *ratio, "why_not", "about"))
     lines = []
-    for row in rows.itertuples():
+    for row in iterate_rows(rows):
         bounds = f" [{float(row.ratio_low):.2f}, {float(row.ratio_high):.2f}]" if row.ratio_low else ""
         worth = f"{float(row.ratio):.2f}{bounds}" if row.ratio else row.why_not or "1"
-        speed = digits(float(row.images_per_s)) if row.images_per_s else ""
+        speed = format_number(float(row.images_per_s)) if row.images_per_s else ""
         lines.append([escape_markdown(cell) for cell in (row.option, row.num_runs, speed, worth)])
     table = markdown_table(("option", "n", "images/s", "x baseline [95 %, together]"), lines)
     about = escape_markdown("".join(dict.fromkeys(rows.about)))
@@ -170,16 +180,18 @@ def of_ablation(path: Path) -> dict[str, str]:
     return {"ablation": table or missing, "ablation.about": about}
 
 
-def of_proofs(path: Path, measured: Path) -> dict[str, str]:
+def proof_figures(path: Path, measured: Path) -> dict[str, str]:
     """What `make verify` found for the set, and for other settings in the folders of `measured`."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for folder in (path, *sorted(found.parent for found in measured.glob("*/equivalence.csv"))):
-        for row in _last_proofs(folder).itertuples():
-            difference = digits(row.max_relative_difference) if row.max_relative_difference else "0: bit-identical"
+        for row in iterate_rows(_last_proofs(folder)):
+            difference = (
+                format_number(row.max_relative_difference) if row.max_relative_difference else "0: bit-identical"
+            )
             size, ends = (f"{row.world_size:.0f}", f"{row.steps:.0f}"), escape_markdown(row.verdict)
-            cells = *size, difference, digits(row.tolerance), ends
+            cells = *size, difference, format_number(row.tolerance), ends
             where = "the published set" if folder == path else folder.name
-            alike.setdefault((where, *cells), []).append(code(row.strategy))
+            alike.setdefault((where, *cells), []).append(code_span(row.strategy))
     header = ("strategies", "settings of", "ranks", "steps", "largest relative difference", "tolerance", "verdict")
     lines = [(", ".join(names), *cells) for cells, names in alike.items()]
     proven = _last_proofs(path).bit_identical == "yes"
@@ -193,8 +205,4 @@ def _last_proofs(path: Path) -> pandas.DataFrame:
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main, description=__doc__)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: tyro.cli(main, description=__doc__))

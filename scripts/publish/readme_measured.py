@@ -1,15 +1,16 @@
 """The figures of the READMEs that belong to no result set: from the CSV files in results/published/measured/.
 
-from scripts.publish.readme_measured import of_measured
+from scripts.publish.readme_measured import measured_figures
 """
 
 from pathlib import Path
 
 import pandas
 
-from scripts.pages.markdown import markdown_table, origin, read_cells
-from scripts.publish.readme_predicted import of_predictions
-from scripts.stats.formatting import digits
+from scripts.pages.markdown import describe_origin, markdown_table, read_cells
+from scripts.publish.readme_predicted import prediction_figures
+from scripts.sets.frames import iterate_rows
+from scripts.stats.formatting import format_number
 
 TIMES = ("times_plain", "times_low", "times_high")
 TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
@@ -18,7 +19,7 @@ LOADERS = ("cores", "loader", "n", "images_per_s", "low", "high", *TIMES, *TIMES
 OURS = {"ours, nvimgcodec": "JPEGs", "ours, packed full": "packed pixels"}
 
 
-def of_measured(measured: Path) -> dict[str, str]:
+def measured_figures(measured: Path) -> dict[str, str]:
     """What belongs to no result set. What has not been measured yet names the command that does it."""
     overhead = read_cells(measured / "overhead.csv", ("what", "quantity", "ratio", "ci_low", "ci_high"))
     by_the_wall = overhead[~overhead.quantity.str.contains("CPU")]
@@ -32,19 +33,21 @@ def of_measured(measured: Path) -> dict[str, str]:
             ("planted fault", "in", "ranks", "steps", "largest relative difference"),
             [
                 (row.fault, f"`{row.strategy}`", row.ranks, row.steps, f"{float(row.max_relative_difference):.2g}")
-                for row in planted.drop_duplicates("fault", keep="last").itertuples()
+                for row in iterate_rows(planted.drop_duplicates("fault", keep="last"))
             ],
         ),
         "faults": markdown_table(
             ("#", "fault", "ends with", "seconds"),
-            [(row.number, row.fault, row.ended, row.seconds) for row in faults.itertuples()],
+            [(row.number, row.fault, row.ended, row.seconds) for row in iterate_rows(faults)],
         ),
-        "planted.origin": origin(planted),
-        "faults.origin": origin(faults),
+        "planted.origin": describe_origin(planted),
+        "faults.origin": describe_origin(faults),
         "loaders": _loaders(loaders),
         "loaders.fast": _fast(loaders),
-        "loaders.about": "".join(f"{row.image_size} px, {origin(loaders[:1])}" for row in loaders[:1].itertuples()),
-        **of_predictions(measured),
+        "loaders.about": "".join(
+            f"{row.image_size} px, {describe_origin(loaders[:1])}" for row in iterate_rows(loaders[:1])
+        ),
+        **prediction_figures(measured),
     }
     commands = {
         "overhead": ".venv/bin/python -m scripts.studies.peers.overhead",
@@ -59,7 +62,9 @@ def of_measured(measured: Path) -> dict[str, str]:
 
 
 def _ratios(rows: pandas.DataFrame) -> str:
-    shown = [f"{float(row.ratio):.3f} [{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]" for row in rows.itertuples()]
+    shown = [
+        f"{float(row.ratio):.3f} [{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]" for row in iterate_rows(rows)
+    ]
     return ", ".join(shown)
 
 
@@ -68,7 +73,7 @@ def _loaders(rows: pandas.DataFrame) -> str:
     of_what = (("images_per_s", "low", "high"), TIMES, TIMES_BARE)
     lines = [
         (row.cores, row.loader, row.n, *(_bounded(*(getattr(row, name) for name in names)) for names in of_what))
-        for row in rows.itertuples()
+        for row in iterate_rows(rows)
     ]
     return markdown_table(
         ("cores", "loader", "n", "images/s [95%]", "x torchvision [95%]", "x its bare loop [95%]"), lines
@@ -85,4 +90,6 @@ def _fast(rows: pandas.DataFrame) -> str:
 def _bounded(value: str, low: str, high: str) -> str:
     if not value:
         return ""
-    return digits(float(value)) + (f" [{digits(float(low))}, {digits(float(high))}]" if low else "")
+    return format_number(float(value)) + (
+        f" [{format_number(float(low))}, {format_number(float(high))}]" if low else ""
+    )

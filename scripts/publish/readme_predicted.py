@@ -1,14 +1,16 @@
 """The READMEs' figures of `make predict-check` and `make bench-allreduce`, and the prediction beside what is published.
 
-from scripts.publish.readme_predicted import of_predictions
+from scripts.publish.readme_predicted import prediction_figures
 """
 
 from pathlib import Path
+from typing import Any
 
 import pandas
 
-from scripts.pages.markdown import markdown_table, origin, read_cells
-from scripts.studies.predict.prediction_error import CASE, verdict
+from scripts.pages.markdown import describe_origin, markdown_table, read_cells
+from scripts.sets.frames import iterate_rows
+from scripts.studies.predict.prediction_error import CASE_COLUMNS, verdict
 from scripts.studies.predict.published_figures import published_rows
 
 NUMBERS = (
@@ -25,20 +27,22 @@ RATIOS = tuple(f"over_bare_{name}{end}" for name in ("all", "from_1_mb") for end
 LINK = ("latency_s", "bytes_per_s", "busy")
 
 
-def of_predictions(measured: Path) -> dict[str, str]:
+def prediction_figures(measured: Path) -> dict[str, str]:
     """By name; '' for what has not been measured yet."""
-    predictions = read_cells(measured / "predictions.csv", ("network", *CASE, *NUMBERS, "commit", "date", "machine"))
+    predictions = read_cells(
+        measured / "predictions.csv", ("network", *CASE_COLUMNS, *NUMBERS, "commit", "date", "machine")
+    )
     paths = read_cells(measured / "allreduce.csv", ("path", "num_rounds", *LINK, *RATIOS, "commit", "date", "machine"))
     predictions = predictions.astype(dict.fromkeys(NUMBERS, float))
     return {
         "predictions": _cases(predictions),
         "predictions.said": _said(predictions),
-        "predictions.origin": origin(predictions),
+        "predictions.origin": describe_origin(predictions),
         "allreduce": markdown_table(
             ("path", "latency, us", "GB/s", "core busy, %", "n", "x a bare loop [95%]", "from 1 MB on [95%]"),
-            map(_path, paths.itertuples()),
+            map(_path, iterate_rows(paths)),
         ),
-        "allreduce.origin": origin(paths),
+        "allreduce.origin": describe_origin(paths),
         "published": _published(measured / "gradients.csv"),
     }
 
@@ -47,13 +51,13 @@ def _cases(rows: pandas.DataFrame) -> str:
     """A row a case, with a column a network: predicted, measured with its interval, and the error."""
     networks = [*dict.fromkeys(rows.network)]
     lines = []
-    for case, part in rows.groupby(CASE, sort=False):
+    for case, part in rows.groupby([*CASE_COLUMNS], sort=False):
         found = {
             row.network: f"{row.predicted_ms:.0f}; {row.measured_ms:.0f} [{row.measured_low:.0f}, "
             f"{row.measured_high:.0f}]; {round(100 * row.error):+d} %, {round(100 * row.off):+d} %"
-            for row in part.itertuples()
+            for row in iterate_rows(part)
         }
-        lines.append((*case, *(found.get(network, "") for network in networks)))
+        lines.append((*map(str, case), *(found.get(network, "") for network in networks)))
     return markdown_table(("model", "px", "strategy", *networks), lines)
 
 
@@ -63,7 +67,7 @@ def _said(rows: pandas.DataFrame) -> str:
     return "; ".join(line.replace("\n", "; ") for line in found)
 
 
-def _path(row) -> tuple[str, ...]:
+def _path(row: Any) -> tuple[str, ...]:
     ratios = [[f"{float(getattr(row, name)):.3f}" for name in RATIOS[first : first + 3]] for first in (0, 3)]
     bounded = [f"{mean} [{low}, {high}]" for mean, low, high in ratios]
     latency, rate, busy = (float(getattr(row, name)) for name in LINK)
@@ -75,8 +79,8 @@ def _published(gradients: Path) -> str:
         return ""
     lines = []
     for row in published_rows(gradients):
-        known = row["predicted"]
-        predicted = f"{known.value:.3g} [{known.low:.3g}, {known.high:.3g}]"
-        cells = (row["what"], f"{row['published']:.3g}", predicted, f"{100 * row['error']:+.0f} %")
+        predicted = row["predicted"]
+        bounds = f"{predicted.value:.3g} [{predicted.low:.3g}, {predicted.high:.3g}]"
+        cells = (row["what"], f"{row['published']:.3g}", bounds, f"{100 * row['error']:+.0f} %")
         lines.append((*cells, f"{row['source']}: {row['why']}"))
     return markdown_table(("published by others", "published", "predicted [95%]", "error", "source, and why"), lines)

@@ -17,59 +17,65 @@ Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129
 import dataclasses
 import os
 import shlex
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import tyro
 
 from benchmarks.common.config.config import FIELDS, Config
-from benchmarks.common.config.settings import seed_of, settings_hash
+from benchmarks.common.config.settings import seed_of_round, settings_hash
+from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import relay
-from benchmarks.common.system.output import ignore_output_errors
-from scripts.runner import allowed_settings, bench, plan, preflight, rounds, schedule, worktrees
-from scripts.runner.make_variables import Given, read_variables
+from benchmarks.common.system.forward_signals import forward_signals
+from benchmarks.common.system.programs import run_program
+from scripts.runner import allowed_settings, bench, preflight, round_order, rounds, run_plan, schedule, worktrees
+from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets import compare
-from scripts.sets.manifest import NAME, faults, read_manifest
+from scripts.sets.manifest import NAME, find_faults, read_manifest
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import COMMIT
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
-OWN = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
-ELSEWHERE = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
+SET_VARIABLES = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
+CLUSTER_VARIABLES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
 
 
 def main() -> int:
-    published, given = find_set(), read_variables()
-    if given.results and (given.results / NAME).exists():
-        raise UserError(f"RESULTS={given.results} is a published set; leave it out for a new one")
-    told = read_manifest(published)
-    if lines := faults(published, told):
+    published, variables = find_set(), read_variables()
+    if variables.results and (variables.results / NAME).exists():
+        raise UserError(f"RESULTS={variables.results} is a published set; leave it out for a new one")
+    manifest = read_manifest(published)
+    if lines := find_faults(published, manifest):
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
-    options = read_options(published, given.results)
+    options = read_options(published, variables.results)
     preflight.check_rendezvous()
-    commit, chosen = find_commit(told, published), choose(told["runs"], given.strategies, published)
+    commit, chosen = find_commit(manifest, published), choose_runs(manifest["runs"], variables.strategies, published)
     for run in chosen:
-        check(run, commit, published)
+        check_startable(run, commit, published)
         if not options.anyway:
             check_device(run, published)
-    given = dataclasses.replace(given, repeats=given.repeats if os.environ.get("REPEATS") else _rounds(chosen))
-    of_round = planner(chosen, given, published)
-    runs = [run for number in range(1, rounds.least(given, of_round) + 1) for run in of_round(number)]
-    rounds.check(runs, given)
-    left = plan.left_to_do(runs, given.results)
+    variables = dataclasses.replace(
+        variables, repeats=variables.repeats if os.environ.get("REPEATS") else _rounds(chosen)
+    )
+    of_round = plan_rounds(chosen, variables, published)
+    runs = [run for number in range(1, rounds.num_planned_rounds(variables, of_round) + 1) for run in of_round(number)]
+    rounds.check_rounds(runs, variables)
+    left = run_plan.remaining_runs(runs, variables.results)
     print(f"{published}, made at commit {commit[:12]} on {_device(chosen)}: again, at that commit", flush=True)
     if os.environ.get("PLAN") == "yes":
-        print(bench.plan_text(left, runs, given))
+        print(bench.plan_text(left, runs, variables))
         return 0
-    before, results = load_set(published), preflight.open_set(given.results, "reproduce-")
+    before, results = load_set(published), preflight.open_result_set(variables.results, "reproduce-")
     args = allowed_settings.one_line(before.environment.get("variables", {}).get("ARGS"))
-    code = start(rounds.rounds(left, of_round, given, results), results, commit, len(left), args) if left else 0
+    code = (
+        start_rounds(rounds.generate_rounds(left, of_round, variables, results), results, commit, len(left), args)
+        if left
+        else 0
+    )
     if code > 1 or not (results / "runs.csv").exists():  # of two machines, the first one's rows are all
         return code
-    return max(code, compare_them(before, results, options))
+    return max(code, compare_with_published(before, results, options))
 
 
 def find_set() -> Path:
@@ -79,25 +85,25 @@ def find_set() -> Path:
         raise UserError("SET is not set; for example: make reproduce SET=results/published/x")
     if not Path(text).is_dir():
         raise UserError(f"SET={text} is no folder; published sets are in results/published")
-    if given := [name for name in OWN if os.environ.get(name)]:
-        raise UserError(f"{given[0]} is the set's own in make reproduce; leave it out")
+    if variables := [name for name in SET_VARIABLES if os.environ.get(name)]:
+        raise UserError(f"{variables[0]} is the set's own in make reproduce; leave it out")
     return Path(text)
 
 
-def find_commit(told: dict, published: Path) -> str:
+def find_commit(manifest: dict, published: Path) -> str:
     """The whole hash of the set's commit. Raises UserError where no commit has its code, or it is not here."""
-    if any(run["met"].get("local_changes") for run in told["runs"]):
+    if any(run["met"].get("local_changes") for run in manifest["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
-    commit = worktrees.find_commit(told["commit"]) if COMMIT.fullmatch(told["commit"]) else ""
-    if not commit.startswith(told["commit"]) or not commit:  # nor is a branch of that name
+    commit = worktrees.find_commit(manifest["commit"]) if COMMIT.fullmatch(manifest["commit"]) else ""
+    if not commit.startswith(manifest["commit"]) or not commit:  # nor is a branch of that name
         raise UserError(
-            f"commit {clean(told['commit'])} of {published} is not in this repository, or this is no git checkout; a "
-            "clone that is not shallow has it: git fetch --unshallow"
+            f"commit {printable(manifest['commit'])} of {published} is not in this repository, or this is no git "
+            "checkout; a clone that is not shallow has it: git fetch --unshallow"
         )
     return commit
 
 
-def choose(runs: list[dict], strategies: str, published: Path) -> list[dict]:
+def choose_runs(runs: list[dict], strategies: str, published: Path) -> list[dict]:
     """The runs of STRATEGIES, all without any. Raises UserError for one that the set has not."""
     known = dict.fromkeys(run["strategy"] for run in runs)
     if unknown := [name for name in strategies.split() if name not in known]:
@@ -105,26 +111,28 @@ def choose(runs: list[dict], strategies: str, published: Path) -> list[dict]:
     return [run for run in runs if not strategies or run["strategy"] in strategies.split()]
 
 
-def check(run: dict, commit: str, published: Path) -> None:
+def check_startable(run: dict, commit: str, published: Path) -> None:
     """Refuse what cannot be run here. Raises UserError."""
-    asked, met, where = run["asked"], run["met"], f"{published}, {clean(run['label'])}"
-    if why := allowed_settings.why_not(asked, met):
+    requested, resolved, where = run["asked"], run["met"], f"{published}, {printable(run['label'])}"
+    if why := allowed_settings.why_not_allowed(requested, resolved):
         raise UserError(f"{where}: {why}; a set may not choose that")
     if name := next(
-        (name for name in allowed_settings.CHOSEN_BY_USER if asked.get(name.lower()) and name not in os.environ), ""
+        (name for name in allowed_settings.CHOSEN_BY_USER if requested.get(name.lower()) and name not in os.environ), ""
     ):
         raise UserError(
-            f"{where} ran with {name}={asked[name.lower()]}, and a set may not choose that here; give {name}=... "
+            f"{where} ran with {name}={requested[name.lower()]}, and a set may not choose that here; give {name}=... "
             f"yourself, or {name}= for none"
         )
     if why := worktrees.why_not_startable(commit, run["strategy"]):
         raise UserError(f"{where}: {why}, and cannot be run again from here")
-    ranks_here, num_gpus = asked["ranks"] // asked["nodes"], machine.num_gpus()
-    if met.get("device") == "cuda" and num_gpus < ranks_here:
+    ranks_here, num_gpus = requested["ranks"] // requested["nodes"], machine.num_gpus()
+    if resolved.get("device") == "cuda" and num_gpus < ranks_here:
         raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; STRATEGIES takes others")
-    place = (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.all_ranks(ranks_here)
-    if place != (asked["ranks"], asked["nodes"]):
-        ran = f"{asked['ranks']} ranks on {asked['nodes']} nodes"
+    place = (
+        (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.ranks_and_nodes(ranks_here)
+    )
+    if place != (requested["ranks"], requested["nodes"]):
+        ran = f"{requested['ranks']} ranks on {requested['nodes']} nodes"
         raise UserError(f"{where} ran {ran}; say where they are: NODES and TASKS_PER_NODE, HOSTS, or NNODES")
 
 
@@ -132,7 +140,7 @@ def check_device(run: dict, published: Path) -> None:
     """Refuse other hardware, as make compare would after hours of runs. Raises UserError. Of other machines than this
     one, and of a set that does not say, nothing is known."""
     device, name = run["met"].get("device"), run["met"].get("device_name")
-    if not (device and name) or any(os.environ.get(each) for each in ELSEWHERE):
+    if not (device and name) or any(os.environ.get(each) for each in CLUSTER_VARIABLES):
         return
     import torch  # a start takes seconds, which only this question is worth
 
@@ -141,48 +149,54 @@ def check_device(run: dict, published: Path) -> None:
     here = device_name(torch.device(device), run["met"].get("world_size", 1) // run["asked"]["nodes"])
     if here != name:
         raise UserError(
-            f"{published}, {clean(run['label'])} ran on {clean(name)}, and this is {here}, whose runs make compare "
-            "refuses beside them; ARGS=--anyway runs and compares all the same"
+            f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs "
+            "make compare refuses beside them; ARGS=--anyway runs and compares all the same"
         )
 
 
-def planner(chosen: Sequence[dict], given: Given, published: Path) -> Callable[[int], list[plan.Run]]:
+def plan_rounds(
+    chosen: Sequence[dict], variables: MakeVariables, published: Path
+) -> Callable[[int], list[run_plan.Run]]:
     """All runs of a round, in its order, by its number."""
     data = {run["label"]: _data(run["asked"], published) for run in chosen}
 
-    def of_round(number: int) -> list[plan.Run]:
+    def of_round(number: int) -> list[run_plan.Run]:
         made = [_run(run["asked"], number, data[run["label"]]) for run in chosen]
-        order = [made[which] for which in plan.places(len(made), number)]
-        return plan.fitted([dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)])
+        order = [made[which] for which in round_order.run_order(len(made), number)]
+        return run_plan.skip_what_does_not_fit(
+            [dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)]
+        )
 
     return of_round
 
 
-def _data(asked: dict, published: Path) -> str:
+def _data(requested: dict, published: Path) -> str:
     """The folder of the images, which the user chooses. Raises UserError where they are not the set's."""
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
-    found, wanted = plan.images_of(_config(asked | {"data": folder})), asked["fingerprint"]
+    found, wanted = run_plan.images_fingerprint(_config(requested | {"data": folder})), requested["fingerprint"]
     if found != wanted:
         raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({wanted}); give DATA=")
     return folder
 
 
-def _config(asked: dict) -> Config:
+def _config(requested: dict) -> Config:
     """What this checkout knows of a configuration."""
-    return Config(**{name: value for name, value in asked.items() if name in FIELDS})
+    return Config(**{name: value for name, value in requested.items() if name in FIELDS})
 
 
-def _run(asked: dict, number: int, data: str) -> plan.Run:
-    """A run of round `number` as it was asked, for whatever fields its commit knows."""
+def _run(requested: dict, number: int, data: str) -> run_plan.Run:
+    """A run of round `number` with the requested settings, for whatever fields its commit knows."""
     places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
-    asked = asked | places | {"seed": seed_of(asked, number)}
+    requested = requested | places | {"seed": seed_of_round(requested, number)}
     for name in allowed_settings.CHOSEN_BY_USER:
-        asked.pop(name.lower(), None)
+        requested.pop(name.lower(), None)
         if text := os.environ.get(name):
-            asked[name.lower()] = text
-    told = plan.of_machine(asked["ranks"] // asked["nodes"], asked["threads_per_rank"])
-    told |= {name: str(asked[name.lower()]) for name in plan.OF_A_CLUSTER if name.lower() in asked}
-    return plan.Run(asked["strategy"], number, _config(asked), asked, told)
+            requested[name.lower()] = text
+    variables = run_plan.machine_variables(requested["ranks"] // requested["nodes"], requested["threads_per_rank"])
+    variables |= {
+        name: str(requested[name.lower()]) for name in run_plan.CLUSTER_VARIABLES if name.lower() in requested
+    }
+    return run_plan.Run(requested["strategy"], number, _config(requested), requested, variables)
 
 
 def _rounds(chosen: Sequence[dict]) -> int:
@@ -193,22 +207,29 @@ def _device(chosen: Sequence[dict]) -> str:
     return "/".join(dict.fromkeys(str(run["met"].get("device_name") or "unknown hardware") for run in chosen))
 
 
-def start(batches, results: Path, commit: str, total: int, args: str) -> int:
+def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: str, total: int, args: str) -> int:
     """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
 
     args: ARGS of the published set, which the new one's environment.json tells, as our own are of make compare.
     """
     fields, all_ok, num_done = worktrees.fields_of(commit), True, 0
 
-    def configure(run, folder):
-        worktrees.write_config(folder, run.asked, fields)
+    def configure(run: run_plan.Run, folder: RunFolder) -> None:
+        worktrees.write_config(folder, run.requested, fields)
 
-    with schedule.claimed(results), relay() as children, worktrees.checked_out([commit]) as folders:
+    with schedule.lock_result_set(results), forward_signals() as children, worktrees.checked_out([commit]) as folders:
         for batch in batches:
-            told = batch[0].variables | {"ARGS": args}
-            schedule.describe(results, dataclasses.replace(batch[0], variables=told), children)
-            place = {"checkout": folders[commit], "before_run": configure, "first": num_done + 1, "total": total}
-            all_ok &= schedule.run_each(batch, results, children, **place)
+            variables = batch[0].variables | {"ARGS": args}
+            schedule.record_environment(results, dataclasses.replace(batch[0], variables=variables), children)
+            all_ok &= schedule.run_each(
+                batch,
+                results,
+                children,
+                checkout=folders[commit],
+                before_run=configure,
+                first=num_done + 1,
+                total=total,
+            )
             num_done += len(batch) if batch[0].round else 0
             if children.signum:
                 return 128 + children.signum
@@ -220,29 +241,29 @@ def read_options(published: Path, results: Path | None) -> compare.Options:
     Raises UserError for a wrong value."""
     words = ["--a", str(published), "--b", str(results or published), *shlex.split(os.environ.get("ARGS", ""))]
     options = tyro.cli(compare.Options, args=words)
-    compare.settle(options)
+    compare.read_gate(options)
     return options
 
 
-def compare_them(before: ResultSet, results: Path, options: compare.Options) -> int:
+def compare_with_published(before: ResultSet, results: Path, options: compare.Options) -> int:
     """Compare the runs in `results` with the published set; returns make compare's exit code."""
-    limit, day = compare.settle(options)
+    limit, day = compare.read_gate(options)
     again = load_set(results)
     print()
     try:
-        return compare.compare_two(before, as_labelled(again, before), options, limit, day)
+        return compare.compare_two(before, with_labels_of(again, before), options, limit, day)
     except UserError as error:
         raise UserError(f"the runs are in {results}; they cannot be compared: {error}") from None
 
 
-def as_labelled(again: ResultSet, published: ResultSet) -> ResultSet:
+def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
     """The set with the labels of the published one, which names each group by what it differs in from all others.
 
-    Raises UserError where two groups would have one label: asked the same, they met other versions or machines.
+    Raises UserError where two groups would have one label: they differ in versions or machines alone.
     """
-    labels = {settings_hash(group.identity.asked): group.label for group in published.groups}
+    labels = {settings_hash(group.identity.requested): group.label for group in published.groups}
     groups = [
-        dataclasses.replace(group, label=labels.get(settings_hash(group.identity.asked), group.label))
+        dataclasses.replace(group, label=labels.get(settings_hash(group.identity.requested), group.label))
         for group in again.groups
     ]
     timed = [group.label for group in groups if group.samples]
@@ -252,11 +273,4 @@ def as_labelled(again: ResultSet, published: ResultSet) -> ResultSet:
 
 
 if __name__ == "__main__":
-    ignore_output_errors()
-    try:
-        sys.exit(tyro.cli(main, description=__doc__))
-    except (UserError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:  # such as a full disk
-        print(f"error: {error.filename or NAME}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
-    sys.exit(2)
+    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes=NAME)

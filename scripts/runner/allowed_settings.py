@@ -11,10 +11,10 @@ import itertools
 import re
 import typing
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
-from benchmarks.common.config.config import TYPES
-from scripts.sets.safe_names import WORD
+from benchmarks.common.config.config import FIELD_TYPES
+from scripts.sets.safe_names import SAFE_NAME
 
 CHOSEN_BY_USER = ("CONTAINER", "PARTITION")  # where runs happen
 CLUSTER_COUNTS = ("gpus_per_node", "cpus_per_task")  # bash computes with them
@@ -23,35 +23,35 @@ LARGEST_COUNT = 10**6  # of ranks, nodes, threads
 DEVICES = ("cpu", "cuda")
 
 
-def why_not(asked: dict, met: dict) -> str:
+def why_not_allowed(requested: dict, resolved: dict) -> str:
     """Why no run may be started with these settings, which are the two halves of a run's; '' where one may."""
-    return next(itertools.chain(_of_asked(asked), _of_met(met)), "")
+    return next(itertools.chain(_problems_of_requested(requested), _problems_of_resolved(resolved)), "")
 
 
-def _of_asked(asked: dict) -> Iterator[str]:
+def _problems_of_requested(requested: dict) -> Iterator[str]:
     for name in ("ranks", "nodes", "threads_per_rank"):
-        if not _is_count(asked[name]):
-            yield f"{name} is {shown(asked[name])}, which is no number from 1 to {LARGEST_COUNT}"
-    if asked["ranks"] % asked["nodes"]:
-        yield f"{asked['ranks']} ranks do not divide by {asked['nodes']} nodes"
-    if not asked["fingerprint"] and asked.get("loader") != "synthetic":
-        yield "it read images, but its fingerprint, which says which images, is empty"
-    if asked.get("rendezvous", "file") != "file":
-        yield f"rendezvous is {shown(asked['rendezvous'])}, by which it would listen on every network"
-    for name, value in asked.items():
-        if not WORD.fullmatch(name):
-            yield f"{shown(name)} is no name of a setting"
+        if not _is_count(requested[name]):
+            yield f"{name} is {short_repr(requested[name])}, which is no number from 1 to {LARGEST_COUNT}"
+    if requested["ranks"] % requested["nodes"]:
+        yield f"{requested['ranks']} ranks do not divide by {requested['nodes']} nodes"
+    if not requested["fingerprint"] and requested.get("loader") != "synthetic":
+        yield "it read images, but the fingerprint of the images is empty"
+    if requested.get("rendezvous", "file") != "file":
+        yield f"rendezvous is {short_repr(requested['rendezvous'])}, by which it would listen on every network"
+    for name, value in requested.items():
+        if not SAFE_NAME.fullmatch(name):
+            yield f"{short_repr(name)} is no name of a setting"
         elif name == "config" or name in [each.lower() for each in CHOSEN_BY_USER]:
             if not isinstance(value, str) or value != one_line(value):
-                yield f"{name} is {shown(value)}, which is no line of text"
+                yield f"{name} is {short_repr(value)}, which is no line of text"
         elif name == "seeds":
             if not isinstance(value, list) or not all(type(each) is int for each in value):
-                yield f"seeds is {shown(value)}, which is no list of numbers"
+                yield f"seeds is {short_repr(value)}, which is no list of numbers"
         elif name in CLUSTER_COUNTS:
             if not re.fullmatch(r"[0-9]{1,6}", str(value), re.ASCII):
-                yield f"{name} is {shown(value)}, which is no number"
+                yield f"{name} is {short_repr(value)}, which is no number"
         elif name not in REPLACED and not _is_value(name, value):
-            yield f"{name} is {shown(value)}, which is no value of this setting"
+            yield f"{name} is {short_repr(value)}, which is no value of this setting"
 
 
 def _is_count(value: object) -> bool:
@@ -63,27 +63,27 @@ def _is_value(name: str, value: object) -> bool:
 
     The set's commit checks which words a field takes.
     """
-    if isinstance(value, str) and value and not WORD.fullmatch(value):
+    if isinstance(value, str) and value and not SAFE_NAME.fullmatch(value):
         return False
-    kinds = _types(TYPES[name]) if name in TYPES else {str, int, float, bool, type(None)}
-    return type(value) in kinds
+    allowed = _allowed_types(FIELD_TYPES[name]) if name in FIELD_TYPES else {str, int, float, bool, type(None)}
+    return type(value) in allowed
 
 
-def _types(wanted: object) -> set[type]:
-    if typing.get_origin(wanted) is Literal:
+def _allowed_types(annotation: Any) -> set[type]:
+    if typing.get_origin(annotation) is Literal:
         return {str}
-    if parts := typing.get_args(wanted):
-        return set().union(*map(_types, parts))
-    return {int, float} if wanted is float else {wanted}
+    if parts := typing.get_args(annotation):
+        return set().union(*map(_allowed_types, parts))
+    return {int, float} if annotation is float else {annotation}
 
 
-def _of_met(met: dict) -> Iterator[str]:
-    if met.get("device", "cpu") not in DEVICES:
-        yield f"device is {shown(met['device'])}, which is none of {', '.join(DEVICES)}"
-    if not isinstance(met.get("device_name", ""), str):
-        yield f"device_name is {shown(met['device_name'])}, which is no text"
-    if not _is_count(met.get("world_size", 1)):
-        yield f"world_size is {shown(met['world_size'])}, which is no number from 1 to {LARGEST_COUNT}"
+def _problems_of_resolved(resolved: dict) -> Iterator[str]:
+    if resolved.get("device", "cpu") not in DEVICES:
+        yield f"device is {short_repr(resolved['device'])}, which is none of {', '.join(DEVICES)}"
+    if not isinstance(resolved.get("device_name", ""), str):
+        yield f"device_name is {short_repr(resolved['device_name'])}, which is no text"
+    if not _is_count(resolved.get("world_size", 1)):
+        yield f"world_size is {short_repr(resolved['world_size'])}, which is no number from 1 to {LARGEST_COUNT}"
 
 
 def one_line(value: object) -> str:
@@ -91,6 +91,6 @@ def one_line(value: object) -> str:
     return value if isinstance(value, str) and value.isprintable() else ""
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value for a message: ASCII, and short."""
     return ascii(value)[:60]

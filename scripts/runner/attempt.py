@@ -3,7 +3,7 @@
     python -m scripts.runner.attempt --strategy ddp --results results/x --run-id ddp-1-120000 -- torchrun ... -m ...
     python -m scripts.runner.attempt --strategy slurm --results results/x --run-id slurm-1-120000 --skip "no cluster"
 
-Launchers call it. What the run was asked it reads in the run's folder, which the plan has made. Exit code: 0 ok or
+Launchers call it. The plan has made the run's folder, and the requested settings are there. Exit code: 0 ok or
 skipped, 1 failed, timeout or invalid, 129, 130, 131 or 143 interrupted.
 """
 
@@ -16,25 +16,27 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import tyro
 from tqdm import tqdm
 
 from benchmarks.common.store.results import WARM_UP, add_settings, append_rows
-from benchmarks.common.store.run_folder import VARIABLE, RunFolder
+from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes, source_version
-from scripts.runner.attempt_row import as_warm_up, known_before
-from scripts.runner.co_tenants import Cores
-from scripts.runner.run_status import Ended, judge
+from scripts.runner.attempt_row import row_at_start, warm_up_status
+from scripts.runner.co_tenants import CoreCounters
+from scripts.runner.rendezvous import remove_rendezvous
+from scripts.runner.run_status import RunEnd, find_status
 from scripts.runner.telemetry import Sampler
 
 POLL_S, GRACE_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 5.0, 1.0, 12
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,64 +55,55 @@ def main(options: Options, command: list[str]) -> int:
     folder = RunFolder((options.results / "logs" / options.run_id).resolve())
     folder.path.mkdir(parents=True, exist_ok=True)
     if options.skip:
-        return skip(options, folder)
-    try:
-        with locked(folder.unrecorded) as unrecorded:
+        return record_skipped(options, folder)
+    with locked(folder.unrecorded) as unrecorded:
+        try:
             code = run(options, command, folder, unrecorded)
-            folder.unrecorded.unlink()
-            return code
-    finally:
-        remove_rendezvous()
+        finally:
+            remove_rendezvous(options.run_id)
+        folder.unrecorded.unlink()
+        return code
 
 
-def remove_rendezvous() -> None:
-    """Remove the files of torchrun's and the ranks' stores, and their folder: launchers/lib.sh made it for this run."""
-    if path := os.environ.get("RENDEZVOUS_DIR"):
-        with contextlib.suppress(OSError):
-            for name in ("ranks", "torchrun"):
-                Path(path, name).unlink(missing_ok=True)
-            os.rmdir(path)
-
-
-def skip(options: Options, folder: RunFolder) -> int:
+def record_skipped(options: Options, folder: RunFolder) -> int:
     """Record a run that is not started."""
-    asked, flags = read_asked(folder)
-    row = known_before(folder, options.strategy, options.repeat, asked, os.environ) | {"options": flags}
+    requested, flags = read_requested(folder)
+    row = row_at_start(folder, options.strategy, options.repeat, requested, os.environ) | {"options": flags}
     row |= {"status": "skipped", "reason": options.skip}
-    row |= as_warm_up(row) if options.repeat == 0 else {}
-    write(options, folder, row, asked, {})
+    row |= warm_up_status(row) if options.repeat == 0 else {}
+    write_row(options, folder, row, requested, {})
     return 0
 
 
 def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int) -> int:
     """Run the command, and record its row. unrecorded: descriptor of the file that keeps the columns known by now."""
-    asked, flags = read_asked(folder)
-    row = known_before(folder, options.strategy, options.repeat, asked, os.environ) | {"options": flags}
-    keep(unrecorded, row)
-    sampler, cores = Sampler(folder.path), Cores()
-    ended = watch(command, folder, asked, sampler, options)
+    requested, flags = read_requested(folder)
+    row = row_at_start(folder, options.strategy, options.repeat, requested, os.environ) | {"options": flags}
+    save_unrecorded(unrecorded, row)
+    sampler, cores = Sampler(folder.path), CoreCounters()
+    ended = run_command(command, folder, requested, sampler, options)
     telemetry = sampler.stop()
     row |= {"exit_code": ended.exit_code, "wall_s": ended.wall_s}
-    row |= judge(ended, folder, sampler) | cores.shares(rank_cpu_s(folder))
+    row |= find_status(ended, folder, sampler) | cores.shares(rank_cpu_s(folder))
     done = row["status"] in ("ok", "skipped")
     if row["status"] == "ok" and "images_per_s" not in row:
         print(f"{options.strategy} #{options.repeat} is done; the first node has its row")
         return 0
-    row |= as_warm_up(row) if options.repeat == 0 else {}
-    met = (folder.summary() or {}).get("met", {})
-    keep(unrecorded, row)
-    write(options, folder, row, asked, met)
+    row |= warm_up_status(row) if options.repeat == 0 else {}
+    resolved = (folder.summary() or {}).get("met", {})
+    save_unrecorded(unrecorded, row)
+    write_row(options, folder, row, requested, resolved)
     if row.get("other_gpu_processes"):
         print("warning: other processes used its GPUs meanwhile (nvidia-smi names them)", file=sys.stderr)
     run_id = {"run_id": row["run_id"]}
     append_rows(options.results, "telemetry", [run_id | sample for sample in telemetry])
-    append_rows(options.results, "wall", [run_id | part for part in wall_account(ended, folder)])
+    append_rows(options.results, "wall", [run_id | part for part in wall_time_parts(ended, folder)])
     if ended.signum:
         return 128 + ended.signum
     return int(not done)
 
 
-def keep(unrecorded: int, row: dict) -> None:
+def save_unrecorded(unrecorded: int, row: dict) -> None:
     """Put into the file `unrecorded` what is known of the row, for whoever writes it where this attempt cannot."""
     content = json.dumps(row, default=float).encode()
     with contextlib.suppress(OSError):  # a full disk; what is there stays, up to where it was written over
@@ -118,7 +111,7 @@ def keep(unrecorded: int, row: dict) -> None:
             os.ftruncate(unrecorded, len(content))
 
 
-def read_asked(folder: RunFolder) -> tuple[dict, str]:
+def read_requested(folder: RunFolder) -> tuple[dict, str]:
     """What the run was asked, and what people typed for it; without that its row is kept all the same."""
     try:
         settings = folder.settings()
@@ -128,18 +121,18 @@ def read_asked(folder: RunFolder) -> tuple[dict, str]:
     return settings["asked"], settings.get("flags", "")
 
 
-def write(options: Options, folder: RunFolder, row: dict, asked: dict, met: dict) -> None:
+def write_row(options: Options, folder: RunFolder, row: dict, requested: dict, resolved: dict) -> None:
     """Write the row, with both halves of its settings where there are two, and print what became of the run."""
     try:
-        if asked:
-            if met:
+        if requested:
+            if resolved:
                 # of the start: who commits while a run goes on changes nothing of it
-                met = met | {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
-                folder.add_met(met)
-            row = row | {"settings": add_settings(options.results, asked, met)}
+                resolved = resolved | {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
+                folder.add_resolved(resolved)
+            row = row | {"settings": add_settings(options.results, requested, resolved)}
         append_rows(options.results, "runs", [row])
     finally:  # also on a full disk, where the line is all that is left
-        print(line_of(options, row))
+        print(result_line(options, row))
         if row["status"] not in ("ok", "skipped", WARM_UP):
             print_tail(folder.log)
 
@@ -149,45 +142,45 @@ def num_ranks() -> int:
     return int(os.environ.get("NPROC") or 1)
 
 
-def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, options: Options) -> Ended:
+def run_command(command: list[str], folder: RunFolder, requested: dict, sampler: Sampler, options: Options) -> RunEnd:
     """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it."""
-    checkpoint_dir = asked.get("checkpoint_dir", "")
+    checkpoint_dir = requested.get("checkpoint_dir", "")
     signals: list[int] = []
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
-    told = {VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
-    told["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_job.sh
+    env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
+    env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_job.sh
     with open(folder.log, "ab") as log:  # a batch job appends to it too
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()
-        ended = Ended(0, 0.0, began, limit_s=asked.get("limit_s", 0.0), num_ranks=num_ranks())
+        ended = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=num_ranks())
         ended.is_rank = ended.num_ranks == 1 and command[1:2] == ["-m"] and command[2].startswith("benchmarks.")
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=os.environ | told,
+            env=os.environ | env,
             cwd=ROOT,
             start_new_session=True,
             preexec_fn=die_with_parent(),
         )
         try:
             sampler.start()
-            follow(child, folder, options, ended, signals, log)
+            wait_for_end(child, folder, options, ended, signals, log)
             if child.poll() and not signals and "SLURM_JOB_ID" in os.environ:
                 time.sleep(LEEWAY_S)  # who ends a job signals all its processes, and this one may be the last to hear
             if signals and child.poll() != 0:
                 ended.signum = signals[0]
             elif child.poll() is None:
                 ended.timed_out_after_s = time.monotonic() - began
-                ended.stopped = processes.wake_stopped(folder.path)
+                ended.stopped = processes.continue_stopped(folder.path)
                 processes.write_stacks(folder.path, log)
         finally:
             ended.wall_s = time.monotonic() - began
-            ended.grace_s = checkpoint_grace_s(asked, folder, ended.wall_s)
-            processes.end_all(folder.path, (ended.grace_s or GRACE_S) if child.poll() is None else 0.0)
+            ended.grace_s = checkpoint_grace_s(requested, folder, ended.wall_s)
+            processes.end_processes(folder.path, (ended.grace_s or GRACE_S) if child.poll() is None else 0.0)
             ended.ending_s = time.monotonic() - began - ended.wall_s
             try:
                 ended.exit_code = child.wait(GRACE_S)
@@ -198,19 +191,26 @@ def watch(command: list[str], folder: RunFolder, asked: dict, sampler: Sampler, 
     return ended
 
 
-def checkpoint_grace_s(asked: dict, folder: RunFolder, ran_s: float) -> float:
+def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> float:
     """Seconds that ranks have to stop and to write a checkpoint; 0 where they write none.
 
     A rank ends the step that it is in. It may need one more, where another rank is a step ahead. For the checkpoint,
     ranks wait for each other.
     """
-    if not asked.get("checkpoint_dir"):
+    if not requested.get("checkpoint_dir"):
         return 0.0
-    patience_s = max(GRACE_S, asked["timeout_s"])
+    patience_s = max(GRACE_S, requested["timeout_s"])
     return patience_s + 2 * (folder.step_s() or min(ran_s, patience_s))  # before the first report a step may be long
 
 
-def follow(child: subprocess.Popen, folder: RunFolder, options: Options, ended: Ended, signals: list[int], log) -> None:
+def wait_for_end(
+    child: subprocess.Popen[bytes],
+    folder: RunFolder,
+    options: Options,
+    ended: RunEnd,
+    signals: list[int],
+    log: IO[bytes],
+) -> None:
     """Wait for the child, with a bar on a terminal, until it ends, a signal has come or its limit has passed.
 
     While a batch job is queued the limit does not run. When the first rank leaves a note, look for ranks that
@@ -224,9 +224,9 @@ def follow(child: subprocess.Popen, folder: RunFolder, options: Options, ended: 
                 child.wait(POLL_S)
             if folder.queued.exists():
                 limit_from = time.monotonic()
-            if ended.stopped is None and (notes := folder.notes()):
-                ended.stopped = processes.wake_stopped(folder.path)
-                if timed_out(notes[0]["reason"]):
+            if ended.stopped is None and (causes := folder.causes()):
+                ended.stopped = processes.continue_stopped(folder.path)
+                if timed_out(causes[0]["reason"]):
                     processes.write_stacks(folder.path, log)
             if not bar.disable and (progress := folder.progress()):
                 done, bar.total = progress
@@ -234,12 +234,12 @@ def follow(child: subprocess.Popen, folder: RunFolder, options: Options, ended: 
             bar.refresh()
 
 
-def wall_account(ended: Ended, folder: RunFolder) -> list[dict]:
+def wall_time_parts(ended: RunEnd, folder: RunFolder) -> list[dict]:
     """The wall clock of a finished run in named parts, which sum to wall_s."""
-    told = folder.summary()
-    if not told:
+    summary = folder.summary()
+    if not summary:
         return []
-    wall = told["wall"]
+    wall = summary["wall"]
     if wall["boot_id"] != boot_id():  # another node's clock
         parts = {"queue, start and shutdown": ended.wall_s - sum(wall["parts"].values())} | wall["parts"]
     else:
@@ -254,7 +254,7 @@ def rank_cpu_s(folder: RunFolder) -> float | None:
     return wall.get("cpu_s") if wall.get("boot_id") == boot_id() else None
 
 
-def line_of(options: Options, row: dict) -> str:
+def result_line(options: Options, row: dict) -> str:
     """The one line that a run leaves on the terminal."""
     seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
     head = f"{options.label:>7} {options.strategy:<18} #{options.repeat}  {row['status']:<11} {seconds}"
@@ -269,18 +269,17 @@ def print_tail(log: Path) -> None:
     print(f"        last lines of {log}:", *(f"        | {line[:160]}" for line in lines), sep="\n", file=sys.stderr)
 
 
-if __name__ == "__main__":
-    ignore_output_errors()
-    arguments = sys.argv[1:]
-    split = arguments.index("--") if "--" in arguments else len(arguments)
+def command() -> int:
+    """`main` with the command line, where the words after -- are the run's own."""
+    words = sys.argv[1:]
+    split = words.index("--") if "--" in words else len(words)
     try:
-        sys.exit(main(tyro.cli(Options, args=arguments[:split]), arguments[split + 1 :]))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return main(tyro.cli(Options, args=words[:split]), words[split + 1 :])
     except OSError as error:  # such as a full disk under the log
-        print(
-            f"error: {error.filename or 'the run'}: {error.strerror}; free space, or choose another RESULTS=",
-            file=sys.stderr,
-        )
-        sys.exit(1)
+        remedy = "free space, or choose another RESULTS="
+        print(f"error: {error.filename or 'the run'}: {error.strerror}; {remedy}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    run_program(command)

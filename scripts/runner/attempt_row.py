@@ -9,24 +9,24 @@ from benchmarks.common.store.results import SCHEMA, WARM_UP
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import source_version
 
-ASKED = (
+REQUESTED_COLUMNS = (
     "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
 )  # fmt: skip
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
-def known_before(folder: RunFolder, strategy: str, repeat: int, asked: dict, told: Mapping[str, str]) -> dict:
-    """Columns of runs.csv. told: the launcher's variables (NPROC, NUM_CORES, NUM_GPUS, POSITION)."""
-    ranks, cores, gpus = (int(told.get(name) or 0) for name in ("NPROC", "NUM_CORES", "NUM_GPUS"))
+def row_at_start(folder: RunFolder, strategy: str, repeat: int, requested: dict, env: Mapping[str, str]) -> dict:
+    """Columns of runs.csv. env: the launcher's variables (NPROC, NUM_CORES, NUM_GPUS, POSITION)."""
+    ranks, cores, gpus = (int(env.get(name) or 0) for name in ("NPROC", "NUM_CORES", "NUM_GPUS"))
     commit = source_version.commit()
     return {
         "schema": SCHEMA,
         "run_id": folder.run_id,
         "strategy": strategy,
         "repeat": repeat,
-        "position": int(told.get("POSITION") or 0) or None,
+        "position": int(env.get("POSITION") or 0) or None,
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **{name: asked.get(name) for name in ASKED},
+        **{name: requested.get(name) for name in REQUESTED_COLUMNS},
         "oversubscribed": ranks > cores and not gpus,
         "commit": commit,
         "dirty": bool(source_version.local_changes()) if commit else None,
@@ -36,7 +36,7 @@ def known_before(folder: RunFolder, strategy: str, repeat: int, asked: dict, tol
     }
 
 
-def as_warm_up(became: dict) -> dict:
+def warm_up_status(row: dict) -> dict:
     """The status of a run of round 0, which no analysis counts, with what became of it as the reason."""
-    why = became.get("reason") or "it warmed the machine, and is not counted"
-    return {"status": WARM_UP, "reason": why if became["status"] == "ok" else f"{became['status']}: {why}"}
+    why = row.get("reason") or "it warmed the machine, and is not counted"
+    return {"status": WARM_UP, "reason": why if row["status"] == "ok" else f"{row['status']}: {why}"}

@@ -1,89 +1,98 @@
-"""Runs a suite: all strategies, one option at several values, one strategy on several numbers of ranks, or its options.
+"""Runs a suite: all strategies, or the runs of a study.
 
     python -m scripts.runner.bench all          # make bench-all, make bench-<strategy>
     python -m scripts.runner.bench sweep        # make sweep
     python -m scripts.runner.bench scaling      # make scaling
-    python -m scripts.runner.bench ablate       # make ablate
+    python -m scripts.runner.bench ablation     # make ablate
 
-What they run is said by Make's variables (`make help`). PLAN=yes prints the runs and starts none. Exit code: 0 when
+A study is a folder of scripts/studies. Its plan.py has two functions: plan_runs(variables) returns the runs, and
+chart_command(variables) the module that draws them and the module's flags.
+
+Make's variables choose the runs (`make help`). PLAN=yes prints the runs and starts none. Exit code: 0 when
 every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run, 129, 130, 131 or 143 by a signal.
 """
 
 import dataclasses
+import importlib
 import os
-import sys
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 import tyro
 
-from benchmarks.common.config.config import find_key
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.output import ignore_output_errors
-from scripts.runner import plan, preflight, rounds, schedule
-from scripts.studies.ablation import plan as ablation_plan
-from scripts.studies.scaling import plan as scaling_plan
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
+from scripts.runner import preflight, rounds, run_plan, schedule
+from scripts.runner.make_variables import MakeVariables, read_variables
+
+STUDIES = ROOT / "scripts" / "studies"
 
 
-def main(kind: Literal["all", "sweep", "scaling", "ablate"] = "all", /) -> int:
-    given = plan.read_variables()
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Which runs a suite has, and which program draws them."""
+
+    plan_runs: Callable[[MakeVariables], list[run_plan.Run]]
+    chart_command: Callable[[MakeVariables], list[str]]
+
+
+def find_suite(name: str) -> Suite:
+    """The suite of all strategies, or the study of that name. Raises UserError where there is no such study."""
+    if name == "all":
+        return Suite(run_plan.plan_strategies, lambda variables: ["scripts.charts.plot"])
+    studies = sorted(path.parent.name for path in STUDIES.glob("*/plan.py"))
+    if name not in studies:
+        raise UserError(f"there is no study {name!r}; choose one of all, {', '.join(studies)}")
+    study = importlib.import_module(f"scripts.studies.{name}.plan")
+    return Suite(study.plan_runs, study.chart_command)
+
+
+def main(name: str = "all", /) -> int:
+    variables = read_variables()
     preflight.check_rendezvous()
-    made = {"all": plan.bench, "sweep": plan.sweep, "scaling": scaling_plan.scaling, "ablate": ablation_plan.ablation}[
-        kind
-    ]
+    suite = find_suite(name)
 
-    def of_round(number: int) -> list[plan.Run]:
-        return plan.fitted([run for run in made(dataclasses.replace(given, repeats=number)) if run.round == number])
+    def of_round(number: int) -> list[run_plan.Run]:
+        runs = suite.plan_runs(dataclasses.replace(variables, repeats=number))
+        return run_plan.skip_what_does_not_fit([run for run in runs if run.round == number])
 
-    num_rounds, a_round = rounds.least(given, of_round), len(of_round(1))
-    if num_rounds * a_round > plan.MOST_RUNS:
-        many = f"{num_rounds} rounds of {a_round} runs are more than {plan.MOST_RUNS} runs"
+    num_rounds, runs_per_round = rounds.num_planned_rounds(variables, of_round), len(of_round(1))
+    if num_rounds * runs_per_round > run_plan.MAX_RUNS:
+        many = f"{num_rounds} rounds of {runs_per_round} runs are more than {run_plan.MAX_RUNS} runs"
         raise UserError(f"{many}; lower REPEATS, or give BUDGET, which adds rounds as long as there is time")
-    runs = made(dataclasses.replace(given, repeats=num_rounds))
-    rounds.check(runs, given)
-    preflight.check_reach([run.strategy for run in runs])
-    strategy = "" if kind == "all" else preflight.only(given.strategy)  # not that of the first run: scaling has two
-    report = {
-        "all": ["scripts.charts.plot"],
-        "sweep": ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", given.key and find_key(given.key)],
-        "scaling": ["scripts.studies.scaling.chart", "--strategy", strategy],
-        "ablate": ["scripts.studies.ablation.chart", "--strategy", strategy],
-    }[kind]
-    left = plan.fitted(plan.left_to_do(runs, given.results, given.retry))
+    runs = suite.plan_runs(dataclasses.replace(variables, repeats=num_rounds))
+    rounds.check_rounds(runs, variables)
+    preflight.check_nodes_variables([run.strategy for run in runs])
+    left = run_plan.skip_what_does_not_fit(run_plan.remaining_runs(runs, variables.results, variables.retry))
     if os.environ.get("PLAN") == "yes":
-        print(plan_text(left, runs, given))
+        print(plan_text(left, runs, variables))
         return 0
-    results = preflight.open_set(given.results)
-    each = rounds.rounds(left, of_round, given, results)
-    return schedule.suite(each, results, report, len(left), open_ended=rounds.open_ended(given))
+    results = preflight.open_result_set(variables.results)
+    run_batches = rounds.generate_rounds(left, of_round, variables, results)
+    return schedule.run_suite(
+        run_batches, results, suite.chart_command(variables), len(left), open_ended=rounds.open_ended(variables)
+    )
 
 
-def plan_text(left: Sequence[plan.Run], runs: Sequence[plan.Run], given: plan.Given) -> str:
+def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variables: MakeVariables) -> str:
     """The runs that are left to do in their order, a line each: round, strategy, and what differs between the runs."""
     differing = [
-        name for name in runs[0].asked if name != "strategy" and len({str(run.asked[name]) for run in runs}) > 1
+        name for name in runs[0].requested if name != "strategy" and len({str(run.requested[name]) for run in runs}) > 1
     ]
-    lines = [f"{len(left)} of {len(runs)} runs, in {given.results or 'a new set'}; none is started"]
-    if left and not rounds.stands_alone(left, given):
-        warm = rounds.warm_ups([run for run in left if run.round == left[0].round])[:1]
+    lines = [f"{len(left)} of {len(runs)} runs, in {variables.results or 'a new set'}; none is started"]
+    if left and not rounds.is_only_run(left, variables):
+        warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
         lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]
     for run in left:
-        own = ", ".join(f"{name} {run.asked[name]}" for name in differing)
+        own = ", ".join(f"{name} {run.requested[name]}" for name in differing)
         lines.append(f"  round {run.round}  {run.strategy:<18}  {own}".rstrip())
         if run.variables["SKIP"]:
             lines[-1] += f"  skipped: {run.variables['SKIP']}"
-    lines += [rounds.in_words(given)] if rounds.in_words(given) else []
+    lines += [rounds.describe_end(variables)] if rounds.describe_end(variables) else []
     same = ("ranks", "threads_per_rank", "arch", "global_batch", "data")
-    lines.append("all: " + ", ".join(f"{name} {runs[0].asked[name]}" for name in same if name not in differing))
+    lines.append("all: " + ", ".join(f"{name} {runs[0].requested[name]}" for name in same if name not in differing))
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    ignore_output_errors()
-    try:
-        sys.exit(tyro.cli(main, description=__doc__))
-    except (UserError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:  # such as a full disk
-        print(f"error: {error.filename or 'the suite'}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
-    sys.exit(2)
+    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes="the suite")

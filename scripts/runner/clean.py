@@ -18,16 +18,16 @@ from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
+from benchmarks.common.system.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-KEPT = ("published", "README.md")
-LOCKS = (".suite", "logs/*/unrecorded")  # schedule.claimed holds the one, and the attempt of a run the other
-MOST_NAMED = 10
+KEPT_NAMES = ("published", "README.md")
+LOCKS = (".suite", "logs/*/unrecorded")  # schedule.lock_result_set holds the one, and the attempt of a run the other
+MAX_LISTED = 10
 CHECKOUTS = re.compile(r"\.worktrees-(?P<pid>\d+)@(?P<host>.+)-[^-]+")  # as worktrees.PREFIX begins
 
 
 def main(yes: bool, results: Path = ROOT / "results") -> int:
-    found = sorted(path for path in results.glob("*") if path.name not in KEPT) if results.is_dir() else []
+    found = sorted(path for path in results.glob("*") if path.name not in KEPT_NAMES) if results.is_dir() else []
     with contextlib.ExitStack() as held:
         in_use = {}
         for path in found:
@@ -42,9 +42,9 @@ def main(yes: bool, results: Path = ROOT / "results") -> int:
         if not free:
             print("no result set to remove")
             return 0
-        print("to remove:", *(f"  {path}{_about(path)}" for path in free[:MOST_NAMED]), sep="\n")
-        if len(free) > MOST_NAMED:
-            print(f"  and {len(free) - MOST_NAMED} more")
+        print("to remove:", *(f"  {path}{_num_runs_text(path)}" for path in free[:MAX_LISTED]), sep="\n")
+        if len(free) > MAX_LISTED:
+            print(f"  and {len(free) - MAX_LISTED} more")
         if not yes:
             if not sys.stdin.isatty():
                 print(
@@ -66,7 +66,7 @@ def _claim(path: Path) -> Iterator[str]:
         yield ""
         return
     with contextlib.ExitStack() as held:
-        why = _checkouts(path)
+        why = _why_checkouts_stay(path)
         try:
             for lock in [lock for name in LOCKS for lock in path.rglob(name)]:
                 held.enter_context(locked(lock, limit_s=0))
@@ -75,7 +75,7 @@ def _claim(path: Path) -> Iterator[str]:
         yield why
 
 
-def _checkouts(path: Path) -> str:
+def _why_checkouts_stay(path: Path) -> str:
     """Why a folder with checkouts of commits stays: a make ab or make reproduce runs in it. '' for other folders."""
     found = CHECKOUTS.fullmatch(path.name)
     if not found:
@@ -85,7 +85,7 @@ def _checkouts(path: Path) -> str:
     return "checkouts that a process runs in" if Path(f"/proc/{found['pid']}").exists() else ""
 
 
-def _about(path: Path) -> str:
+def _num_runs_text(path: Path) -> str:
     runs = path / "runs.csv"
     if path.is_symlink() or not runs.is_file():
         return ""

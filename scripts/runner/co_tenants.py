@@ -11,14 +11,14 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.common.store.run_folder import VARIABLE
+from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE
 
 
-class Cores:
+class CoreCounters:
     """Counters of the cores that this process may use, from now on; its children must have been waited for."""
 
-    def __init__(self):
-        self.before, self.own_before_s = _counters(), _own_s()
+    def __init__(self) -> None:
+        self.before, self.own_before_s = _core_seconds(), _own_cpu_s()
 
     def shares(self, rank_cpu_s: float | None) -> dict[str, float | None]:
         """Columns of runs.csv, per cent of the cores' time. rank_cpu_s: CPU time of a rank, by its own word.
@@ -26,8 +26,8 @@ class Cores:
         Programs of others are what is left beside this process and its children. Where a rank is no child, as under
         Slurm or on another node, nobody can tell.
         """
-        busy_s, steal_s, all_s = (after - before for after, before in zip(_counters(), self.before, strict=True))
-        own_s = _own_s() - self.own_before_s
+        busy_s, steal_s, all_s = (after - before for after, before in zip(_core_seconds(), self.before, strict=True))
+        own_s = _own_cpu_s() - self.own_before_s
         is_child = rank_cpu_s is not None and own_s >= rank_cpu_s
         return {
             "steal_pct": 100 * steal_s / all_s if all_s else None,
@@ -35,7 +35,7 @@ class Cores:
         }
 
 
-def _counters() -> tuple[float, float, float]:
+def _core_seconds() -> tuple[float, float, float]:
     """Seconds in which the cores were busy, were given to another guest, and all (proc_stat(5))."""
     usable = os.sched_getaffinity(0)
     cores = [times for number, times in enumerate(psutil.cpu_times(percpu=True)) if number in usable]
@@ -44,13 +44,13 @@ def _counters() -> tuple[float, float, float]:
     return busy_s, steal_s, busy_s + steal_s + sum(core.idle + core.iowait for core in cores)
 
 
-def _own_s() -> float:
+def _own_cpu_s() -> float:
     """CPU seconds of this process and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-class Guests:
+class CoTenants:
     """Counts processes on GPUs that are not of this run: those there before it, and those without its mark.
 
     A process that cannot be seen, since NVML speaks of another container's numbers, is not counted.
@@ -68,7 +68,7 @@ class Guests:
 
     def _is_foreign(self, pid: int) -> bool:
         try:
-            return psutil.Process(pid).environ().get(VARIABLE) != self.run_dir
+            return psutil.Process(pid).environ().get(RUN_DIR_VARIABLE) != self.run_dir
         except psutil.AccessDenied:  # another user's
             return True
         except psutil.Error:

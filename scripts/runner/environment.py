@@ -13,7 +13,7 @@ import psutil
 import tyro
 
 from benchmarks.common.store.results import SCHEMA, write_json
-from scripts.sets.device_use import measured_peak
+from scripts.sets.device_use import measure_peak
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
 VARIABLES = (
@@ -45,11 +45,11 @@ class Options:
     results: Path
 
 
-def environment() -> dict:
+def describe_environment() -> dict:
     """Facts of this machine and this interpreter, as text and numbers."""
     from torch.utils.collect_env import get_pretty_env_info
 
-    installed = {}
+    installed: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             installed[name] = importlib.metadata.version(name)
@@ -63,11 +63,11 @@ def environment() -> dict:
         "memory_gb": psutil.virtual_memory().total / 1e9,
         "packages": installed,
         "variables": {name: os.environ.get(name, "") for name in VARIABLES},
-        "measured_peak": measured_peak(),
+        "measured_peak": measure_peak(),
         "collect_env": get_pretty_env_info(),
     }
 
 
 if __name__ == "__main__":
     options = tyro.cli(Options)
-    write_json(options.results / "environment.json", environment())
+    write_json(options.results / "environment.json", describe_environment())

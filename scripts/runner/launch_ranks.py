@@ -1,6 +1,6 @@
 """How probes start ranks on this machine, so that nothing listens beyond loopback.
 
-    from scripts.runner.launch_ranks import environment, horovodrun, torchrun
+    from scripts.runner.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 
 launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on every address of
 the machine, and whoever reaches one can run commands in torchrun: it unpickles what is put there.
@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 
-def environment(threads: int, interface: str = "lo") -> dict[str, str]:
+def rank_environment(threads: int, interface: str = "lo") -> dict[str, str]:
     """The variables of every rank: its threads, and the one interface on which ranks talk."""
     own = {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
     return os.environ | own | {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
 
 
-def torchrun(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, str]]:
-    """(the words before a rank's program, variables besides `environment`).
+def torchrun_command(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, str]]:
+    """(the words before a rank's program, variables besides `rank_environment`).
 
     folder: a new one that only this user can write to. The stores of torchrun and of the ranks are files in it.
     """
@@ -28,7 +28,7 @@ def torchrun(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, s
     return words, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "RENDEZVOUS_FILE": f"{folder}/ranks"}
 
 
-def horovodrun(num_ranks: int) -> list[str]:
+def horovodrun_command(num_ranks: int) -> list[str]:
     """The words before a rank's interpreter and program.
 
     horovodrun's server listens on the ranks' interface only: mend() of scripts/setup/install_horovod.sh changes that.

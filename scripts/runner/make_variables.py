@@ -10,12 +10,12 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.stats.formatting import parse_percent
 
-MOST_ROUNDS = 10_000
+MAX_REPEATS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
-    """What the user set in Make's variables, and the machine's word for what was not."""
+class MakeVariables:
+    """Make's variables. Those that the user has not set have the default of this machine."""
 
     flags: list[str]
     """Of the configuration: the file, the data, then the user's own, which win."""
@@ -45,37 +45,37 @@ class Given:
     """For scaling."""
 
 
-def read_variables() -> Given:
+def read_variables() -> MakeVariables:
     """The one reader of Make's variables. Raises UserError for a number that is none, or an unknown status."""
     text = {name: os.environ.get(name, "").strip() for name in ("ARGS", "DATA", "RESULTS", "RETRY", "STRATEGIES")}
     text |= {name: os.environ.get(name, "").strip() for name in ("STRATEGY", "KEY", "VALUES", "RANKS")}
     again = [status for status in STATUSES if status != "ok"]  # a round has one good run of each
     if text["RETRY"] and text["RETRY"] not in again:
-        raise UserError(f"RETRY is {text['RETRY']!r}; it takes {', '.join(again)}")
+        raise UserError(f"RETRY is {text['RETRY']!r}; choose one of {', '.join(again)}")
     flags = ["--config", os.environ.get("CONFIG") or default_config()]
     flags += ["--data", os.environ["DATA"]] if text["DATA"] else []
     machine.node_rank()
-    machine.number("CPUS_PER_TASK", "a number of cores")
+    machine.number_from_env("CPUS_PER_TASK", "a number of cores")
     if not text["RESULTS"].isprintable():  # the plan prints it on a line, which a launcher reads
         raise UserError(
             f"RESULTS is {text['RESULTS']!r}, which has a line end or another unprintable character; choose another"
         )
     results = Path(os.environ["RESULTS"]) if text["RESULTS"] else None
-    if text["RESULTS"].startswith("-"):  # programs would take it for a flag
+    if results and text["RESULTS"].startswith("-"):  # programs would take it for a flag
         results = results.absolute()
     if results and results.is_symlink():  # results/latest is about to be linked anew
         results = Path(os.path.relpath(results.resolve()))
-    return Given(
+    return MakeVariables(
         flags=[*flags, *text["ARGS"].split()],
         args=text["ARGS"],
         results=results,
         ranks_here=machine.num_ranks(),
-        repeats=_at_least_one("REPEATS", 3),
-        repeat=_at_least_one("REPEAT", 1),
+        repeats=_positive_number("REPEATS", 3),
+        repeat=_positive_number("REPEAT", 1),
         limit_s=_limit_s(),
         until=_until(),
         budget_s=_budget_s(),
-        num_seeds=_at_least_one("SEEDS", 0) if os.environ.get("SEEDS") else 0,
+        num_seeds=_positive_number("SEEDS", 0) if os.environ.get("SEEDS") else 0,
         retry=text["RETRY"],
         strategies=text["STRATEGIES"],
         strategy=text["STRATEGY"],
@@ -87,18 +87,18 @@ def read_variables() -> Given:
 
 def default_config() -> str:
     """A smoke test where neither this machine nor a job's nodes have GPUs."""
-    num_gpus = machine.number("GPUS_PER_NODE", "a number of GPUs", least=0)
+    num_gpus = machine.number_from_env("GPUS_PER_NODE", "a number of GPUs", least=0)
     num_gpus = machine.num_gpus() if num_gpus is None else num_gpus
     return "configs/imagenet-bench.yaml" if num_gpus else "configs/smoke.yaml"
 
 
-def _at_least_one(name: str, default: int) -> int:
+def _positive_number(name: str, default: int) -> int:
     text = os.environ.get(name) or str(default)
     digits = text.lstrip("0")
     if not (digits.isascii() and digits.isdecimal()):
         raise UserError(f"{name} is {text}, but must be at least 1")
-    if len(digits) > len(str(MOST_ROUNDS)) or int(digits) > MOST_ROUNDS:
-        raise UserError(f"{name} is {text[:40]}, but must be at most {MOST_ROUNDS}; for more rounds, call again")
+    if len(digits) > len(str(MAX_REPEATS)) or int(digits) > MAX_REPEATS:
+        raise UserError(f"{name} is {text[:40]}, but must be at most {MAX_REPEATS}; for more rounds, call again")
     return int(digits)
 
 

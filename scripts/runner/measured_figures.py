@@ -13,23 +13,23 @@ from pathlib import Path
 from benchmarks.common.store.results import append_csv
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
+from benchmarks.common.system.repository import ROOT
 from scripts.runner import source_version
 
-ROOT = Path(__file__).resolve().parents[2]
-MEASURED = ROOT / "results" / "measured"
+MEASURED_FOLDER = ROOT / "results" / "measured"
 
 
-def add_rows(path: Path, rows: list[dict], anew: bool = False) -> None:
+def add_rows(path: Path, rows: list[dict], replace: bool = False) -> None:
     """Add `rows`, which have the same columns, to the CSV file `path`: whole or not at all, with commit, date, machine.
 
-    anew: they replace those that are there. Raises UserError where the file has other columns or cannot be written.
+    replace: they replace those that are there. Raises UserError where the file has other columns or cannot be written.
     """
     columns = [*rows[0], *(of_all := origin())]
     try:
         make_folder(path.parent)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
-    append_csv(path, columns, [row | of_all for row in rows], anew=anew)
+    append_csv(path, columns, [row | of_all for row in rows], replace=replace)
 
 
 def origin() -> dict[str, str]:

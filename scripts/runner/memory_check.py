@@ -1,9 +1,9 @@
-"""What has room on a GPU, before it runs: for a run that has not, the sentence that says so, and what would have.
+"""Whether a run fits in the memory of the GPUs, before it starts; where it does not, why, and what would fit.
 
     python -m scripts.runner.memory_check --memory-gb 16 --num-devices 4 -- --config configs/v100x4.yaml # make forecast
 
-A plan on GPUs asks it of each of its runs; torch comes in only then. What a GPU needs beside a step's own bytes is
-RESERVED_BYTES: an estimate, as no GPU has been measured yet.
+A plan on GPUs checks each of its runs, and imports torch only then. RESERVED_BYTES is what a GPU needs beside a step's
+own bytes: an estimate, as no GPU has been measured yet.
 """
 
 import bisect
@@ -13,92 +13,110 @@ import importlib
 import math
 import sys
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import psutil
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config, load_config, whole_batch
-from benchmarks.common.dist.layout import Split
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.config.config import Config, load_config, resolve_global_batch
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner import preflight
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
-NEWEST = (9, 0)  # compute capability of GPUs that are not at hand
+NEWEST_CAPABILITY = (9, 0)  # compute capability of GPUs that are not at hand
 PREFETCHED, IN_USE = 2, 2  # batches that each loader worker has ready, and others that a loader keeps
 LOADERS = 2  # training's, and that of validation, which comes to keep as much
 
-Tell = Callable[[Config, int], Split]
-"""A strategy's own `split(config, num_devices)`."""
-Point = tuple[str, Config, int, int]
-"""A strategy, its configuration, its ranks in all and its nodes."""
+LayoutFunction = Callable[[Config, int], Layout]
+"""A strategy's own `layout(config, num_devices)`."""
 
 
-def reasons(points: Sequence[Point], ranks_here: int) -> list[str]:
-    """Of each point why it has no room; empty where it has, or where there are no GPUs or nobody knows their memory.
+class MemoryCase(NamedTuple):
+    """What decides how much memory a run needs."""
+
+    strategy: str
+    config: Config
+    num_ranks: int
+    """On all nodes."""
+    num_nodes: int
+
+
+def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[str]:
+    """Why each case does not fit; '' where it fits, and where there are no GPUs or their memory is unknown.
 
     ranks_here: GPUs of this machine that are used, the first ones.
     """
     memory_bytes = machine.gpu_memory_bytes(ranks_here)
     if memory_bytes is None:
-        return [""] * len(points)
-    found, free_bytes = {}, psutil.virtual_memory().available
-    points = [(name, dataclasses.replace(config, seed=0), *where) for name, config, *where in points]  # a round's own
-    for point in tqdm(dict.fromkeys(points), desc="memory forecast", disable=None, leave=False):
-        strategy, config, num_devices, num_nodes = point
-        config = settled(strategy, config, num_devices)
-        found[point] = refusal(config, tell_of(strategy), num_devices, memory_bytes, free_bytes * num_nodes)
-    return [found[point] for point in points]
+        return [""] * len(cases)
+    free_bytes = psutil.virtual_memory().available
+    # rounds differ in their seed, which needs no memory
+    cases = [case._replace(config=dataclasses.replace(case.config, seed=0)) for case in cases]
+    reasons = {}
+    for case in tqdm(dict.fromkeys(cases), desc="memory forecast", disable=None, leave=False):
+        config = resolve_config(case.strategy, case.config, case.num_ranks)
+        layout = layout_function(case.strategy)
+        reasons[case] = why_not_fitting(config, layout, case.num_ranks, memory_bytes, free_bytes * case.num_nodes)
+    return [reasons[case] for case in cases]
 
 
-def settled(strategy: str, config: Config, num_devices: int) -> Config:
-    """The configuration as the run on GPUs will have it: its whole batch, and what precision auto comes to. As it is
-    where the run itself says what is wrong with it."""
+def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
+    """The configuration as the run on GPUs will have it, with its global batch and its precision resolved.
+
+    Where the run itself will refuse its settings, only the global batch is resolved.
+    """
     with contextlib.suppress(UserError):
-        mixed = preflight.is_mixed(strategy)
-        precision = met_precision(config.precision, machine.capability() or NEWEST, mixed)
-        split = tell_of(strategy)(whole_batch(config, num_devices), num_devices)
-        return dataclasses.replace(whole_batch(config, split.num_shards * split.num_stages), precision=precision)
-    return whole_batch(config, num_devices)
+        mixed = preflight.strategy_facts(strategy).mixed_precision
+        precision = resolve_precision(config.precision, machine.min_compute_capability() or NEWEST_CAPABILITY, mixed)
+        layout = layout_function(strategy)(resolve_global_batch(config, num_devices), num_devices)
+        config = resolve_global_batch(config, layout.num_devices)
+        return dataclasses.replace(config, precision=precision)
+    return resolve_global_batch(config, num_devices)
 
 
-def tell_of(strategy: str) -> Tell:
-    """The strategy's own word on how it divides a step."""
-    return importlib.import_module(f"benchmarks.{strategy}").split
+def layout_function(strategy: str) -> LayoutFunction:
+    """The strategy's function that says how it divides a step."""
+    return importlib.import_module(f"benchmarks.{strategy}").layout
 
 
-def loader_bytes(config: Config, split: Split) -> int:
+def loader_bytes(config: Config, layout: Layout) -> int:
     """What all loaders together keep in memory: uint8 images that wait for the training processes, and page-locked
     copies of those that are next."""
     if config.loader == "synthetic":
         return 0
-    as_ranks = split.num_shards if split.whole_batch else 1  # one process gets the workers that ranks would have
-    num_workers = machine.num_workers(config.workers, on_gpu=True) * as_ranks
+    # one process that loads for all gets the workers that as many ranks would have
+    as_ranks = layout.num_shards if layout.one_process_loads else 1
+    num_workers = machine.resolve_num_workers(config.workers, on_gpu=True) * as_ranks
     num_batches = LOADERS * (num_workers * PREFETCHED + IN_USE) + 1 + max(1, config.prefetch)
     return num_batches * config.global_batch * 3 * config.image_size**2
 
 
-def refusal(config: Config, tell: Tell, num_devices: int, memory_bytes: float, free_bytes: float) -> str:
+def why_not_fitting(
+    config: Config, layout_of: LayoutFunction, num_devices: int, memory_bytes: float, free_bytes: float
+) -> str:
     """Why the run would end for lack of memory, and what fits; empty where all fits, or where the run itself says what
     is wrong with its settings."""
     from scripts.runner.memory_forecast import peak_bytes
 
     try:
-        split = tell(config, num_devices)
-        need = peak_bytes(config, split)
+        layout = layout_of(config, num_devices)
+        need = peak_bytes(config, layout)
     except UserError:
         return ""
     limit = memory_bytes - RESERVED_BYTES
     if need > limit:
         return (
             f"needs {need / 1e9:.1f} GB on one device, of {memory_bytes / 1e9:.1f} less {RESERVED_BYTES / 1e9:.1f} for "
-            f"CUDA itself; {remedy(config, tell, num_devices, limit)}"
+            f"CUDA itself; {describe_remedy(config, layout_of, num_devices, limit)}"
         )
-    waiting = loader_bytes(config, split)
+    waiting = loader_bytes(config, layout)
     if waiting > free_bytes:
-        fit = int(machine.num_workers(config.workers, on_gpu=True) * free_bytes / waiting)
+        fit = int(machine.resolve_num_workers(config.workers, on_gpu=True) * free_bytes / waiting)
         return (
             f"the loaders need {waiting / 1e9:.1f} GB of memory for images that wait, and {free_bytes / 1e9:.1f} are "
             f"free; use --workers {fit} or a smaller batch"
@@ -106,21 +124,21 @@ def refusal(config: Config, tell: Tell, num_devices: int, memory_bytes: float, f
     return ""
 
 
-def remedy(config: Config, tell: Tell, num_devices: int, limit_bytes: float) -> str:
+def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> str:
     """The largest global batch that fits in limit_bytes, and the cut or the micro-batches with which this one would."""
-    batch = largest_batch(config, tell, num_devices, limit_bytes)
+    batch = largest_batch(config, layout_of, num_devices, limit_bytes)
     words = [f"the largest batch that fits is --global-batch {batch}" if batch else "no batch fits"]
-    split = tell(config, num_devices)
-    if split.num_stages == 2:
-        cut = roomiest_cut(config, split)
-        if fits(dataclasses.replace(config, cut=cut), split, limit_bytes):
+    layout = layout_of(config, num_devices)
+    if layout.devices_per_shard == 2:
+        cut = best_cut(config, layout)
+        if fits(dataclasses.replace(config, cut=cut), layout, limit_bytes):
             words.append(f"--cut {cut}")
-    for micro in range(max(split.num_microbatches + 1, split.num_stages), config.global_batch + 1):
+    for micro in range(max(layout.num_microbatches + 1, layout.devices_per_shard), config.global_batch + 1):
         if config.global_batch % micro:
             continue
         finer = dataclasses.replace(config, microbatches=micro, pipeline_schedule="1f1b")
-        divided = tell(finer, num_devices)
-        if divided == split:  # a strategy without micro-batches
+        divided = layout_of(finer, num_devices)
+        if divided == layout:  # a strategy without micro-batches
             break
         if fits(finer, divided, limit_bytes):
             words.append(f"--microbatches {micro} --pipeline-schedule 1f1b")
@@ -128,44 +146,44 @@ def remedy(config: Config, tell: Tell, num_devices: int, limit_bytes: float) -> 
     return "; or ".join(words)
 
 
-def fits(config: Config, split: Split, limit_bytes: float) -> bool:
+def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:
     """Whether a step fits in limit_bytes on each device; False where it cannot be at all."""
     from scripts.runner.memory_forecast import peak_bytes
 
     with contextlib.suppress(UserError):
-        return peak_bytes(config, split) <= limit_bytes
+        return peak_bytes(config, layout) <= limit_bytes
     return False
 
 
-def roomiest_cut(config: Config, split: Split) -> int:
+def best_cut(config: Config, layout: Layout) -> int:
     """The cut into two stages of which the larger needs least: a later one has more on the first device."""
     from scripts.runner.memory_forecast import forecast, num_blocks
 
     def of(cut: int) -> list[int]:
-        return [need.peak for need in forecast(dataclasses.replace(config, cut=cut), split)]
+        return [need.peak for need in forecast(dataclasses.replace(config, cut=cut), layout)]
 
     cuts = range(1, num_blocks(config))
     at = bisect.bisect(cuts, 0, key=lambda cut: of(cut)[0] - of(cut)[1])
     return min(cuts[max(0, at - 1) : at + 1], key=lambda cut: max(of(cut)))
 
 
-def largest_batch(config: Config, tell: Tell, num_devices: int, limit_bytes: float) -> int:
-    """The largest global batch, divisible as the split needs it, whose step fits in limit_bytes; 0: none does."""
+def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> int:
+    """The largest global batch, divisible as the layout needs it, whose step fits in limit_bytes; 0: none does."""
     from scripts.runner.memory_forecast import peak_bytes
 
-    split = tell(config, num_devices)
-    unit = split.num_shards * split.num_microbatches
+    layout = layout_of(config, num_devices)
+    unit = layout.num_shards * layout.num_microbatches
 
     def of(units: int) -> Config:
         return dataclasses.replace(config, global_batch=units * unit)
 
     def peak(units: int) -> int:
         with contextlib.suppress(UserError):  # so few images that a step cannot be: fewer than what needs most
-            return peak_bytes(of(units), split)
+            return peak_bytes(of(units), layout)
         return 0
 
     units = bisect.bisect(range(1, config.global_batch // unit + 1), limit_bytes, key=peak)
-    return unit * units if units and fits(of(units), split, limit_bytes) else 0
+    return unit * units if units and fits(of(units), layout, limit_bytes) else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,21 +200,23 @@ def main(options: Options, config: Config) -> int:
     from scripts.runner.memory_forecast import peak_bytes
 
     misfits = 0
-    for name in preflight.chosen(options.strategies):
-        own = settled(name, config, options.num_devices)
-        split = tell_of(name)(own, options.num_devices)
-        why_not = refusal(own, tell_of(name), options.num_devices, options.memory_gb * 1e9, math.inf)
+    for name in preflight.parse_strategies(options.strategies):
+        own = resolve_config(name, config, options.num_devices)
+        layout = layout_function(name)(own, options.num_devices)
+        why_not = why_not_fitting(own, layout_function(name), options.num_devices, options.memory_gb * 1e9, math.inf)
         misfits += bool(why_not)
-        need, waiting = peak_bytes(own, split) / 1e9, loader_bytes(own, split) / 1e9
+        need, waiting = peak_bytes(own, layout) / 1e9, loader_bytes(own, layout) / 1e9
         print(f"{name:<18} {need:6.1f} GB on a GPU, {waiting:5.1f} GB for the loaders; {why_not or 'fits'}", flush=True)
     return int(misfits > 0)
 
 
+def command() -> int:
+    """`main` with the command line, where the words after -- are the flags of the configuration."""
+    words = sys.argv[1:]
+    split_at = words.index("--") if "--" in words else len(words)
+    options = tyro.cli(Options, args=words[:split_at], description=__doc__)
+    return main(options, load_config(words[split_at + 1 :]))
+
+
 if __name__ == "__main__":
-    split_at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    try:
-        options = tyro.cli(Options, args=sys.argv[1:split_at], description=__doc__)
-        sys.exit(main(options, load_config(sys.argv[split_at + 1 :])))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command)

@@ -9,6 +9,8 @@ import contextlib
 import dataclasses
 import functools
 import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.loaders import IMAGENET_CLASSES
-from benchmarks.common.dist.layout import Split
+from benchmarks.common.dist.layout import Layout
 from benchmarks.common.model.model import draw_model
 from benchmarks.common.model.stages import find_cuts, stages_at, trace
 from benchmarks.common.system.errors import UserError
@@ -28,7 +30,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclasses.dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Bytes on one device. peak is the most at one time; the others are parts of it, though not all at that time."""
 
     parameters: int
@@ -38,15 +40,21 @@ class Need:
     peak: int
 
 
-class Tally(TorchDispatchMode):
+class MemoryTally(TorchDispatchMode):
     """Bytes of the storages that operations make while it lasts: those alive now, and the most at one time."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self.alive = {}
+        self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         made = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
             if isinstance(tensor, torch.Tensor):
@@ -58,7 +66,7 @@ class Tally(TorchDispatchMode):
         if key in self.alive:  # a view, or an operation in place
             return
 
-        def ended(_):
+        def ended(_: object) -> None:
             del self.alive[key]
             self.now -= num_bytes
 
@@ -67,35 +75,35 @@ class Tally(TorchDispatchMode):
         self.peak = max(self.peak, self.now)
 
 
-def forecast(config: Config, split: Split, num_classes: int = IMAGENET_CLASSES) -> list[Need]:
+def forecast(config: Config, layout: Layout, num_classes: int = IMAGENET_CLASSES) -> list[MemoryNeed]:
     """What the device of each stage needs for a step. Raises UserError for a cut that the model does not have, and for
     so few and small images that BatchNorm sees one value a channel, which it refuses."""
-    num_images = config.global_batch // split.num_shards
+    num_images = config.global_batch // layout.num_shards
     with torch.device("meta"):
         plan = draw_model(config, num_classes)
-    cuts = find_cuts(config, plan, split.num_stages) if split.num_stages > 1 else []
-    shapes = [(3, config.image_size, config.image_size)]
+    cuts = find_cuts(config, plan, layout.devices_per_shard) if layout.devices_per_shard > 1 else []
+    shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
     shapes += [shape for _, shape in trace(stages_at(plan, cuts)[:-1], config.image_size)]
     with FakeTensorMode() as fake:
         net = draw_model(config, num_classes)
     stages = stages_at(net, cuts)
     needs = []
     for number, (stage, shape) in enumerate(zip(stages, shapes, strict=True)):
-        waiting = split.num_microbatches
-        if split.one_f_one_b:
-            waiting = min(waiting, split.num_stages - number)
+        waiting = layout.num_microbatches
+        if layout.one_f_one_b:
+            waiting = min(waiting, layout.devices_per_shard - number)
         with fake:
-            images = torch.empty(num_images // split.num_microbatches, *shape, requires_grad=number > 0)
+            images = torch.empty(num_images // layout.num_microbatches, *shape, requires_grad=number > 0)
             try:
-                need = _need(config, split, stage, images, waiting, stage is stages[-1])
+                need = _stage_need(config, layout, stage, images, waiting, stage is stages[-1])
             except ValueError as error:
                 raise UserError(f"{len(images)} images of {config.image_size} px cannot train: {error}") from None
-        if number == 0 and split.whole_batch:
-            images = 4 * (config.global_batch - num_images) * 3 * config.image_size**2
-            need = dataclasses.replace(need, peak=need.peak + images)
-        if split.whole_model:
+        if number == 0 and layout.one_process_loads:
+            other_images_bytes = 4 * (config.global_batch - num_images) * 3 * config.image_size**2
+            need = dataclasses.replace(need, peak=need.peak + other_images_bytes)
+        if layout.whole_model_on_each:
             with fake:
-                share = max(1, config.global_batch // (split.num_shards * split.num_stages))
+                share = max(1, config.global_batch // (layout.num_devices))
                 whole = _evaluation_peak(net, config, share) + 2 * need.parameters
             elsewhere = _num_bytes(net.parameters()) - need.parameters
             need = dataclasses.replace(need, peak=max(need.peak + elsewhere, whole))
@@ -103,13 +111,15 @@ def forecast(config: Config, split: Split, num_classes: int = IMAGENET_CLASSES) 
     return needs
 
 
-def _need(config, split, stage: nn.Module, images: torch.Tensor, waiting: int, last: bool) -> Need:
+def _stage_need(
+    config: Config, layout: Layout, stage: nn.Module, images: torch.Tensor, waiting: int, last: bool
+) -> MemoryNeed:
     """One micro-batch through a stage, forwards and back, and the sum for as many as wait."""
     parameters = _num_bytes(stage.parameters())
     momentum = parameters if config.momentum else 0
-    dtype = AUTOCAST.get(split.autocast or config.precision)
+    dtype = AUTOCAST.get(layout.autocast or config.precision)
     autocast = torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext()
-    with Tally() as tally:
+    with MemoryTally() as tally:
         for tensor in (*stage.parameters(), *stage.buffers()):
             tally.add(tensor.untyped_storage())
         before = tally.now
@@ -123,11 +133,17 @@ def _need(config, split, stage: nn.Module, images: torch.Tensor, waiting: int, l
             parameter.grad = None
     # The update keeps gradients with the weight decay in them beside the gradients.
     peak = max(tally.peak + (waiting - 1) * activations, before + 2 * parameters + images.nbytes)
-    return Need(parameters, parameters, momentum, waiting * activations, peak + momentum + split.copies * parameters)
+    return MemoryNeed(
+        parameters,
+        parameters,
+        momentum,
+        waiting * activations,
+        peak + momentum + layout.num_gradient_copies * parameters,
+    )
 
 
 def _evaluation_peak(net: nn.Module, config: Config, num_images: int) -> int:
-    with Tally() as tally, torch.no_grad():
+    with MemoryTally() as tally, torch.no_grad():
         for tensor in (*net.parameters(), *net.buffers()):
             tally.add(tensor.untyped_storage())
         net.eval()(torch.empty(num_images, 3, config.image_size, config.image_size))
@@ -135,24 +151,24 @@ def _evaluation_peak(net: nn.Module, config: Config, num_images: int) -> int:
     return tally.peak
 
 
-def _num_bytes(tensors) -> int:
+def _num_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 @functools.cache
-def peak_bytes(config: Config, split: Split) -> int:
+def peak_bytes(config: Config, layout: Layout) -> int:
     """What the fullest device needs for a step, the first one with the images that are copied to it meanwhile. Raises
     UserError as forecast does."""
-    first, *others = forecast(config, split)
-    return max([first.peak + ahead_bytes(config, split), *(need.peak for need in others)])
+    first, *others = forecast(config, layout)
+    return max([first.peak + prefetched_bytes(config, layout), *(need.peak for need in others)])
 
 
-def ahead_bytes(config: Config, split: Split) -> int:
+def prefetched_bytes(config: Config, layout: Layout) -> int:
     """uint8 images on the device that reads: those copied ahead, and those that the step was made of, whose memory the
     next copy may not have yet."""
     if config.loader == "synthetic":
         return 0
-    num_images = config.global_batch // (1 if split.whole_batch else split.num_shards)
+    num_images = config.global_batch // (1 if layout.one_process_loads else layout.num_shards)
     return (config.prefetch + 1) * num_images * 3 * config.image_size**2
 
 
@@ -160,4 +176,5 @@ def num_blocks(config: Config) -> int:
     """Residual blocks of the model: a cut lies between two of them."""
     with torch.device("meta"):
         net = draw_model(config, IMAGENET_CLASSES)
-    return sum(map(len, (net.layer1, net.layer2, net.layer3, net.layer4)))
+    layers = [net.get_submodule(f"layer{number}") for number in (1, 2, 3, 4)]
+    return sum(len([*layer.children()]) for layer in layers)

@@ -3,27 +3,27 @@
 import difflib
 import typing
 
-from benchmarks.common.config.config import TYPES
+from benchmarks.common.config.config import FIELD_TYPES
 from benchmarks.common.system.errors import UserError
 
-BOOLEANS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+BOOLEAN_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
 def value_flags(key: str, text: str) -> list[str]:
     """The flags that give field `key` the value `text`. Raises UserError where it is not of the field's type."""
-    flag, wanted = f"--{key.replace('_', '-')}", TYPES[key]
+    flag, wanted = f"--{key.replace('_', '-')}", FIELD_TYPES[key]
     if typing.get_origin(wanted) is typing.Union and text != "auto":
         wanted = typing.get_args(wanted)[0]
     if wanted is bool:
-        if text.lower() not in BOOLEANS:
-            raise UserError(f"VALUES: {key} takes yes and no, not {text!r}")
-        return [flag if BOOLEANS[text.lower()] else f"--no-{flag[2:]}"]
+        if text.lower() not in BOOLEAN_WORDS:
+            raise UserError(f"VALUES: {key} is yes or no, not {text!r}")
+        return [flag if BOOLEAN_WORDS[text.lower()] else f"--no-{flag[2:]}"]
     if typing.get_origin(wanted) is typing.Literal:
         choices = typing.get_args(wanted)
         if text not in choices:
             near = difflib.get_close_matches(text, choices, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"VALUES: {key} is {text!r}; {hint}It takes {', '.join(choices)}")
+            raise UserError(f"VALUES: {key} is {text!r}; {hint}Choose one of {', '.join(choices)}")
     elif wanted in (int, float):
         try:
             wanted(text)

@@ -1,5 +1,6 @@
 """Everything that can be refused before a run is started, and the strategies that there are. Needs no torch."""
 
+import ast
 import difflib
 import itertools
 import math
@@ -11,19 +12,20 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.config.config import Config, Precision
+from benchmarks.common.dist.layout import StrategyFacts
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
+from benchmarks.common.system.repository import ROOT
 from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
 
-ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
 # What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
-CORE = [
+CORE_STRATEGIES = [
     "single", "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
     "model_parallel", "pipeline_parallel", "slurm",
 ]  # fmt: skip
@@ -32,10 +34,12 @@ CORE = [
 def all_strategies() -> list[str]:
     """Every strategy, in the order in which bench-all runs them."""
     names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "__init__")
-    return sorted(names, key=lambda name: CORE.index(name) if name in CORE else len(CORE))
+    return sorted(
+        names, key=lambda name: CORE_STRATEGIES.index(name) if name in CORE_STRATEGIES else len(CORE_STRATEGIES)
+    )
 
 
-def chosen(text: str) -> list[str]:
+def parse_strategies(text: str) -> list[str]:
     """The strategies named in `text`; all of them for no text, and for the word `all`. Raises UserError with the
     nearest name for an unknown one."""
     known = all_strategies()
@@ -49,27 +53,37 @@ def chosen(text: str) -> list[str]:
     return list(dict.fromkeys(text.split())) or known
 
 
-def only(text: str) -> str:
+def parse_strategy(text: str) -> str:
     """The one strategy that `text` names. Raises UserError for several, or an unknown one."""
-    names = chosen(text)
+    names = parse_strategies(text)
     if len(names) > 1:
         raise UserError(f"one strategy is needed, not {text!r}; there are {', '.join(all_strategies())}")
     return names[0]
 
 
-def is_mixed(strategy: str) -> bool:
-    """Whether its script is about mixed precision, which it says by a line `MIXED = True`."""
-    text = (BENCHMARKS / f"{strategy}.py").read_text(encoding="utf-8")
-    return any(line.split("#")[0].strip() == "MIXED = True" for line in text.splitlines())
+def strategy_facts(strategy: str) -> StrategyFacts:
+    """The constant FACTS of a strategy's script, without importing the script, which imports torch.
+
+    Raises ValueError where the constant's arguments are no literals.
+    """
+    tree = ast.parse((BENCHMARKS / f"{strategy}.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.targets[0]) == "FACTS"
+        ):
+            literals = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.value.keywords if keyword.arg}
+            return StrategyFacts(**literals)
+    return StrategyFacts()
 
 
-def all_ranks(strategy: str, ranks_here: int) -> tuple[int, int]:
-    """(ranks, nodes) in all that a strategy has: those of one node where its launcher says `on_one_node`."""
-    lines = (ROOT / "launchers" / f"{strategy}.sh").read_text(encoding="utf-8").splitlines()
-    return (ranks_here, 1) if "on_one_node" in lines else machine.all_ranks(ranks_here)
+def ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
+    """(ranks, nodes) in all that a strategy has: those of one node where it cannot span nodes."""
+    return (ranks_here, 1) if strategy_facts(strategy).one_node else machine.ranks_and_nodes(ranks_here)
 
 
-def check_reach(strategies: Sequence[str]) -> None:
+def check_nodes_variables(strategies: Sequence[str]) -> None:
     """Refuse other machines that a launcher would not use, though its settings would name them: HOSTS is Horovod's,
     NODES and TASKS_PER_NODE are of Slurm, NNODES is torchrun's. Raises UserError."""
     allocated = bool(os.environ.get("ALLOCATION"))
@@ -78,27 +92,29 @@ def check_reach(strategies: Sequence[str]) -> None:
         obeyed = {"horovod_ddp": ["HOSTS"], "slurm": ["NODES", "TASKS_PER_NODE"]}.get(name, [])
         obeyed = [*obeyed, "NODES", "TASKS_PER_NODE"] if allocated else obeyed
         ignored = [each for each in given if each not in obeyed]
-        if ignored and all_ranks(name, 0) != (0, 1):
+        if ignored and ranks_and_nodes(name, 0) != (0, 1):
             how = (
-                "make bench-horovod_ddp takes it" if ignored[0] == "HOSTS" else "make slurm-all and bench-slurm take it"
+                "only make bench-horovod_ddp reads it"
+                if ignored[0] == "HOSTS"
+                else "only make slurm-all and bench-slurm read it"
             )
             raise UserError(f"{ignored[0]} would not reach {name}: {how}; torchrun's machines are NNODES")
 
 
-def other_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, str, int]]:
+def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
     """(strategy, precision, ranks on this machine; 0: as the others) of what the speed-ups of mixed precision are
     over: the baseline in the same one, or for fp16, in which it cannot train, one rank of the first that can."""
-    mixed = [name for name in strategies if is_mixed(name)]
-    if not mixed or CORE[0] not in strategies:
+    mixed = [name for name in strategies if strategy_facts(name).mixed_precision]
+    if not mixed or CORE_STRATEGIES[0] not in strategies:
         return []
-    capability = machine.capability()
+    capability = machine.min_compute_capability()
     try:
-        precision = met_precision(config.precision, capability, mixed=True)
+        precision = resolve_precision(config.precision, capability, mixed=True)
     except UserError:  # the runs will say it
         return []
     if precision == "fp16":
         return [(mixed[0], config.precision, 1)]
-    return [] if precision == met_precision(config.precision, capability) else [(CORE[0], precision, 0)]
+    return [] if precision == resolve_precision(config.precision, capability) else [(CORE_STRATEGIES[0], precision, 0)]
 
 
 def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str = "NPROC") -> None:
@@ -107,7 +123,7 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
     variable: what the user would change.
     """
     num_gpus, num_cores, most = machine.num_gpus(), machine.num_cores(), max(ranks)
-    total = [machine.all_ranks(number)[0] for number in ranks]
+    total = [machine.ranks_and_nodes(number)[0] for number in ranks]
     batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
     for batch, number in itertools.product(batches, total):
         if batch % number:
@@ -139,7 +155,7 @@ def check_rendezvous() -> None:
 
     With either, torchrun would wait for ever.
     """
-    if (machine.number("NNODES", "a number of nodes") or 1) < 2:
+    if (machine.number_from_env("NNODES", "a number of nodes") or 1) < 2:
         return
     endpoint = os.environ.get("RDZV_ENDPOINT", "")
     host, _, port = endpoint.rpartition(":")
@@ -153,18 +169,18 @@ def check_rendezvous() -> None:
         raise UserError(f"the port of RDZV_ENDPOINT={endpoint} is taken ({error.strerror}); choose another") from None
 
 
-def open_set(results: Path | None, prefix: str = "") -> Path:
+def open_result_set(results: Path | None, prefix: str = "") -> Path:
     """The folder of a set, made where it is missing; None: a new one, whose name begins with `prefix`.
 
     Raises UserError where it cannot be written.
     """
     if results is None:
-        return _new_set(prefix)
-    check_results(results)
+        return _new_result_set(prefix)
+    check_result_folder(results)
     return results
 
 
-def _new_set(prefix: str) -> Path:
+def _new_result_set(prefix: str) -> Path:
     """A folder that no other suite has made, even in the same second."""
     base = f"results/{prefix}{datetime.now():%Y%m%d-%H%M%S}"
     for path in map(Path, (base, *(f"{base}-{n}" for n in range(2, 1000)))):
@@ -178,7 +194,7 @@ def _new_set(prefix: str) -> Path:
     raise AssertionError("a thousand suites in one second")
 
 
-def why_published(results: Path) -> str:
+def why_not_writable(results: Path) -> str:
     """Why nothing may be measured into a folder: it is a published set, in one, or in the folder of these.
 
     '' for any other folder. Links and relative paths are resolved first.
@@ -190,9 +206,9 @@ def why_published(results: Path) -> str:
     return ""
 
 
-def check_results(results: Path) -> None:
+def check_result_folder(results: Path) -> None:
     """Create the result folder; refuse one that is published, that has links inside, or that cannot be written."""
-    if why := why_published(results):
+    if why := why_not_writable(results):
         raise UserError(f"{why}; leave RESULTS out for a new set, or choose another")
     place = Path(os.path.realpath(results))
     if place == Path(os.path.realpath(ROOT / "results")):

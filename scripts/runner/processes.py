@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -19,7 +20,7 @@ STEPS_LIMIT_S, ANSWER_LIMIT_S = 3.0, 20.0  # a job that is cancelled has little 
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
 
 
-def of_run(run_dir: Path) -> list[psutil.Process]:
+def processes_of_run(run_dir: Path) -> list[psutil.Process]:
     """The living processes that carry RUN_DIR=run_dir, without this one."""
     found = []
     for process in psutil.process_iter():
@@ -30,13 +31,13 @@ def of_run(run_dir: Path) -> list[psutil.Process]:
     return found
 
 
-def wake_stopped(run_dir: Path) -> list[str]:
+def continue_stopped(run_dir: Path) -> list[str]:
     """Lets the processes that a signal has stopped go on, so that they can end or show their stacks.
 
     Returns 'rank 1' for each, or 'pid 123' where the environment does not tell.
     """
     names = set()
-    for process in of_run(run_dir):
+    for process in processes_of_run(run_dir):
         with contextlib.suppress(psutil.Error):
             if process.status() == psutil.STATUS_STOPPED:
                 said = [f"rank {process.environ()[name]}" for name in RANK_VARIABLES if name in process.environ()]
@@ -45,34 +46,34 @@ def wake_stopped(run_dir: Path) -> list[str]:
     return sorted(names)
 
 
-def end_all(run_dir: Path, grace_s: float) -> None:
+def end_processes(run_dir: Path, grace_s: float) -> None:
     """TERM to every process of the run, KILL to those alive after `grace_s`.
 
     Repeats until none is left: a process may start another while it is being ended.
     """
-    first, deadline = of_run(run_dir), time.monotonic() + grace_s
-    told = [process for process in first if _may_be_told(process)] or first
+    first, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
+    to_terminate = [process for process in first if _may_be_terminated(process)] or first
     # TERM to the ranks only, where they have time to write a checkpoint: after a TERM of its own, torchrun kills them
     # in 30 s and horovodrun in 5 s, which may be too early.
-    for process in [process for process in told if grace_s and _is_rank(process)] or told:
+    for process in [process for process in to_terminate if grace_s and _is_rank(process)] or to_terminate:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGCONT)  # a stopped process would keep the TERM for later
             process.terminate()
     # polled, since psutil's wait would reap our own child, and its exit code with it
-    while of_run(run_dir) and time.monotonic() < deadline:
+    while processes_of_run(run_dir) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     for _ in range(50):
-        alive = of_run(run_dir)
+        alive = processes_of_run(run_dir)
         if not alive:
             break
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(POLL_S)
-    end_steps(run_dir.name)
+    cancel_slurm_steps(run_dir.name)
 
 
-def end_steps(name: str) -> None:
+def cancel_slurm_steps(name: str) -> None:
     """End what is left of this Slurm job's steps of that name: a killed srun leaves its tasks on other nodes, where no
     process of this one finds them. A step bears the name of its run (launchers/cluster.sh)."""
     job, deadline = os.environ.get("SLURM_JOB_ID"), time.monotonic() + STEPS_LIMIT_S
@@ -92,7 +93,7 @@ def _output(*command: str) -> str:
     return ""
 
 
-def _may_be_told(process: psutil.Process) -> bool:
+def _may_be_terminated(process: psutil.Process) -> bool:
     """Not srun, which kills its tasks at once, and not the processes of a batch job, which scancel ends."""
     try:
         ours = process.environ().get("SLURM_JOB_ID") == os.environ.get("SLURM_JOB_ID")
@@ -108,13 +109,13 @@ def _is_rank(process: psutil.Process) -> bool:
     return False
 
 
-def write_stacks(run_dir: Path, log) -> None:
+def write_stacks(run_dir: Path, log: IO[bytes]) -> None:
     """Append the Python stacks of the run's processes to `log`, a binary file.
 
     py-spy where it is installed, since it reads a process that cannot answer; else the processes' own
-    faulthandler, which outcome.guarded registered for SIGUSR2.
+    faulthandler, which exit_codes.guarded registered for SIGUSR2.
     """
-    processes = of_run(run_dir)
+    processes = processes_of_run(run_dir)
     py_spy, deadline = shutil.which("py-spy"), time.monotonic() + STACKS_LIMIT_S
     for process in processes:
         if time.monotonic() > deadline:
@@ -124,12 +125,12 @@ def write_stacks(run_dir: Path, log) -> None:
             log.flush()
             if py_spy:
                 subprocess.run([py_spy, "dump", "--pid", str(process.pid)], stdout=log, stderr=log, timeout=10)
-            elif _answers_usr2(process.pid):
+            elif _handles_sigusr2(process.pid):
                 process.send_signal(signal.SIGUSR2)
                 time.sleep(STACK_WAIT_S)  # or the stacks would be written into each other
 
 
-def _answers_usr2(pid: int) -> bool:
+def _handles_sigusr2(pid: int) -> bool:
     """Whether the process catches SIGUSR2; sent to another, it would kill it before the others are read."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):

@@ -1,27 +1,28 @@
 """The order of the runs in a round, and how much of a run is timed.
 
-    from scripts.runner.round_order import places, timed_part
+    from scripts.runner.round_order import run_order, timed_part
 
 Rows of a Williams square (1949): over as many rounds as there are runs, each has every place once, and, where their
 number is even, follows each other one once; over twice as many where it is odd. So neither a drift within a round nor
-what a run leaves behind, such as heat, sticks to one strategy, as it would in one order, or in a rotation, which keeps
-neighbours. A shuffle of each round does so on average only: of 10 strategies and 3 rounds one is always early. Rows
-are taken with a stride of the golden section, so that a few rounds are spread over all places, too. The order depends
-on the number of runs, the round and SEED only: a set that is resumed keeps it, and sets that are compared share it.
+what a run leaves behind, such as heat, sticks to one strategy, as it would in one order, or in a rotation, in which
+each run always follows the same one. A shuffle of each round does so on average only: of 10 strategies and 3 rounds
+one is always early. Rows are taken with a stride of the golden section, so that a few rounds are spread over all
+places, too. The order depends on the number of runs, the round and SEED only: a set that is resumed keeps it, and sets
+that are compared share it.
 """
 
 import dataclasses
 import math
 import random
 
-from benchmarks.common.config.config import Config, whole_batch
+from benchmarks.common.config.config import Config, resolve_global_batch
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 
 SEED = 0
 GOLDEN = (3 - math.sqrt(5)) / 2
 
 
-def places(num_runs: int, number: int) -> list[int]:
+def run_order(num_runs: int, number: int) -> list[int]:
     """Which of the runs 0, 1, ... is first, second, ... in round `number` (1, 2, ...)."""
     names = random.Random(SEED).sample(range(num_runs), num_runs)
     strides = [step for step in range(1, num_runs + 1) if math.gcd(step, num_runs) == 1]
@@ -40,15 +41,22 @@ def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
     behind the last one, so that loaders prefetch in it as in the others.
     """
     num_train = int(fingerprint.split("-")[1]) if fingerprint else IMAGENET_TRAIN_IMAGES  # classes, training images
-    steps = config.steps or num_train // whole_batch(config, ranks).global_batch
+    steps = config.steps or num_train // resolve_global_batch(config, ranks).global_batch
     needed = 1 + config.warmup_steps + (config.windows + 1) * config.window_steps
     epochs = config.epochs
     if 0 < needed <= steps:
         epochs, steps = 1, needed
     elif steps:
         epochs = min(config.epochs, _epochs_of_windows(config, steps))
-    places = {"checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
-    return dataclasses.replace(config, epochs=epochs, steps=steps, account_steps=0, **places)
+    return dataclasses.replace(
+        config,
+        epochs=epochs,
+        steps=steps,
+        account_steps=0,
+        checkpoint_dir="",
+        checkpoint_steps=0,
+        resume=False,
+    )
 
 
 def _epochs_of_windows(config: Config, steps: int) -> int:

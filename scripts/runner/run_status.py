@@ -5,7 +5,7 @@ import os
 import re
 import signal
 
-from benchmarks.common.data.mapped_arrays import CUT_SHORT
+from benchmarks.common.data.mapped_arrays import TRUNCATED_FILE_HELP
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner.telemetry import Sampler
@@ -53,7 +53,7 @@ SOURCE_LINE = re.compile(r"\[\S+\.(cc|cpp|h):\d+\] ")  # of a library's source, 
 
 
 @dataclasses.dataclass
-class Ended:
+class RunEnd:
     """How a run came to its end, before anybody asked why."""
 
     exit_code: int
@@ -72,9 +72,9 @@ class Ended:
     """Seconds from the signal until no process was left."""
 
 
-def judge(ended: Ended, folder: RunFolder, sampler: Sampler) -> dict:
+def find_status(ended: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
     """The status, its reason, and what the run measured: nothing on nodes but the first."""
-    measured = measured_by(folder, sampler)
+    measured = measured_columns(folder, sampler)
     if ended.signum:
         return {"status": "interrupted", "reason": why_interrupted(ended, folder)}
     if ended.timed_out_after_s:
@@ -85,14 +85,14 @@ def judge(ended: Ended, folder: RunFolder, sampler: Sampler) -> dict:
         return measured | {"status": "ok"}
     log = folder.log.read_bytes().decode(errors="replace")
     stopped = ended.stopped or []
-    status, reason = first_cause(folder.notes(), log, ended.exit_code, stopped, ended.num_ranks, ended.is_rank)
+    status, reason = first_cause(folder.causes(), log, ended.exit_code, stopped, ended.num_ranks, ended.is_rank)
     return {"status": status, "reason": reason}
 
 
-def why_interrupted(ended: Ended, folder: RunFolder) -> str:
+def why_interrupted(ended: RunEnd, folder: RunFolder) -> str:
     """Which signal ended the run and, in a run with checkpoints, whether one was written."""
     asked = f"{signal.Signals(ended.signum).name} to the launcher"
-    saved = [note["reason"] for note in folder.notes() if note["status"] == "interrupted"]
+    saved = [cause["reason"] for cause in folder.causes() if cause["status"] == "interrupted"]
     if saved:
         return f"{asked}; {saved[0].partition('; ')[2]}"
     if not ended.grace_s:
@@ -101,43 +101,47 @@ def why_interrupted(ended: Ended, folder: RunFolder) -> str:
     return f"{asked}; {how} after {ended.ending_s:.1f} s, before a checkpoint was written"
 
 
-def measured_by(folder: RunFolder, sampler: Sampler) -> dict:
+def measured_columns(folder: RunFolder, sampler: Sampler) -> dict:
     """Columns of the row that the reporting rank has measured, with the interval and the energy of its windows."""
-    told = folder.summary()
-    if not told:
+    summary = folder.summary()
+    if not summary:
         return {}
-    measured = told["row"]
+    measured = summary["row"]
     if windows := measured.pop("windows", []):
         from scripts.stats.intervals import run_interval  # scipy, which nothing needs while the run is timed
 
         interval = run_interval([(images, seconds) for images, seconds, _ in windows])
         measured |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}
-        if told["wall"]["boot_id"] == boot_id():  # else another node's clock and power
+        if summary["wall"]["boot_id"] == boot_id():  # else another node's clock and power
             measured["energy_j_per_image"] = sampler.energy_j_per_image(windows, measured)
             measured["other_gpu_processes"] = sampler.most_others(measured)
     return measured
 
 
-def killed_rank(log: str) -> str | None:
+def find_killed_rank(log: str) -> str | None:
     """'rank 1: signal 9, possibly out of memory', where the log says that a rank was killed.
 
     SIGTERM is not counted, nor what torchrun kills itself: so end the ranks that outlive a failed one.
     """
-    for said in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
-        code = int(said.get("code") or 0)
-        signum = int(said.get("signum") or SIGNALS.get(said.get("word"), max(0, code - 128)))
+    for match_groups in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
+        code = int(match_groups.get("code") or 0)
+        signum = int(match_groups.get("signum") or SIGNALS.get(match_groups.get("word") or "", max(0, code - 128)))
         if signum in (0, signal.SIGTERM) or (signum == signal.SIGKILL and BY_TORCHRUN in log):
             continue
-        return killed(said["rank"], signum)
+        return describe_kill(match_groups["rank"], signum)
     return None
 
 
-def killed(rank: object, signum: int) -> str:
-    why = {signal.SIGKILL: ", possibly out of memory", signal.SIGBUS: f" (bus error): {CUT_SHORT}"}
+def describe_kill(rank: object, signum: int) -> str:
+    """'rank 1: signal 9', with what the signal often means."""
+    why: dict[int, str] = {
+        signal.SIGKILL: ", possibly out of memory",
+        signal.SIGBUS: f" (bus error): {TRUNCATED_FILE_HELP}",
+    }
     return f"rank {rank}: signal {signum}{why.get(signum, '')}"
 
 
-def ended_by_slurm(log: str) -> tuple[str, str] | None:
+def find_slurm_end(log: str) -> tuple[str, str] | None:
     """(status, reason) where scripts/runner/slurm_submit.sh tells that Slurm ended the job."""
     job = re.findall(r"^slurm job (\d+): (\w+)", log, re.MULTILINE)
     if not job or job[-1][1] not in SLURM_ENDED:
@@ -153,36 +157,37 @@ def first_cause(
 
     stopped: the ranks that did not answer when the first note was left. is_rank: the exit code is a rank's own.
     """
-    if ended := ended_by_slurm(log):
+    if ended := find_slurm_end(log):
         return ended
-    culprits = [note for note in notes if not only_lost_a_rank(note["reason"])]
+    culprits = [note for note in notes if not is_lost_connection(note["reason"])]
     if culprits:
-        return culprits[0]["status"], text_of(culprits[0])
+        return culprits[0]["status"], describe_note(culprits[0])
     if stopped:
-        waited = f"; {text_of(notes[0])}" if notes else ""
+        waited = f"; {describe_note(notes[0])}" if notes else ""
         return "timeout", f"{' and '.join(stopped)} was stopped by a signal and did not answer{waited}"
-    if waited := {int(rank) for rank in NCCL_WAITED.findall(log)}:
-        return "timeout", f"rank {min(waited)}: a collective timed out{missing(waited, num_ranks)}"
-    if victim := killed_rank(log):
+    if timed_out_ranks := {int(rank) for rank in NCCL_WAITED.findall(log)}:
+        silent = describe_silent_rank(timed_out_ranks, num_ranks)
+        return "timeout", f"rank {min(timed_out_ranks)}: a collective timed out{silent}"
+    if victim := find_killed_rank(log):
         return "failed", victim
     if termed := TERMED_FIRST.search(log):
-        return "failed", killed(termed[1], signal.SIGTERM)
+        return "failed", describe_kill(termed[1], signal.SIGTERM)
     if notes:
         if not timed_out(notes[0]["reason"]):
-            return notes[0]["status"], text_of(notes[0])
-        return "timeout", text_of(notes[0]) + missing({note["rank"] for note in notes}, num_ranks)
+            return notes[0]["status"], describe_note(notes[0])
+        return "timeout", describe_note(notes[0]) + describe_silent_rank({note["rank"] for note in notes}, num_ranks)
     if exit_code < 0 and is_rank:
-        return "failed", killed(0, -exit_code)
+        return "failed", describe_kill(0, -exit_code)
     if exit_code < 0:
         return "failed", f"{signal.Signals(-exit_code).name} ended the launcher; its workers were swept"
     if exit_code == 0:
         return "failed", "ended with exit code 0 but left no result"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    said = raised.group(1) if (raised := RAISED.search(log)) else lines[-1] if lines else "the log is empty"
-    return "failed", f"exit code {exit_code}: {said[:200]}"
+    match_groups = raised.group(1) if (raised := RAISED.search(log)) else lines[-1] if lines else "the log is empty"
+    return "failed", f"exit code {exit_code}: {match_groups[:200]}"
 
 
-def only_lost_a_rank(reason: str) -> bool:
+def is_lost_connection(reason: str) -> bool:
     """Whether a rank's note only says that this rank has lost another one."""
     exception = EXCEPTION.fullmatch(reason)
     if not exception or "in DataLoader worker process" in reason:
@@ -194,13 +199,13 @@ def only_lost_a_rank(reason: str) -> bool:
     return bool(MAY_BE_LOST_RANK.fullmatch(name) and LOST_RANK_TEXT.search(words))
 
 
-def missing(heard: set[int], num_ranks: int) -> str:
+def describe_silent_rank(heard: set[int], num_ranks: int) -> str:
     """Names the rank that hangs, where every other one was heard."""
     silent = set(range(num_ranks)) - heard
     return f"; rank {min(silent)} gave no sign" if len(silent) == 1 else ""
 
 
-def text_of(note: dict) -> str:
+def describe_note(note: dict) -> str:
     """'rank 1: reason', or the reason alone where it is that of all ranks."""
     where = f"rank {note['rank']}: " if note["status"] == "failed" else ""
     return where + SOURCE_LINE.sub("", note["reason"])

@@ -16,21 +16,29 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.store.results import SCHEMA, WARM_UP, add_settings, append_rows, read_table, write_whole
+from benchmarks.common.store.results import (
+    SCHEMA,
+    WARM_UP,
+    add_settings,
+    append_rows,
+    read_table,
+    write_text_atomically,
+)
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, read_regular
-from benchmarks.common.system.forward_signals import ENDING_SIGNALS, Relay, relay
+from benchmarks.common.system.files import locked, read_regular_file
+from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwarder, forward_signals
+from benchmarks.common.system.repository import ROOT
 from scripts.runner import processes
-from scripts.runner.attempt_row import as_warm_up, known_before
-from scripts.runner.plan import Run, begin, python
+from scripts.runner.attempt_row import row_at_start, warm_up_status
+from scripts.runner.rendezvous import remove_rendezvous
+from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
 
-ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 5.0
 HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
 
 
-def suite(
+def run_suite(
     rounds: Iterable[list[Run]], results: Path, report: Sequence[str], total: int, open_ended: bool = False
 ) -> int:
     """Run the rounds in a set, which becomes results/latest, and draw its charts after every one.
@@ -39,9 +47,9 @@ def suite(
     draws. total: runs that are sure; open_ended: there may be more. Returns the exit code: 0 where every run is ok or
     skipped, 1 otherwise, 129, 130, 131 or 143 after a signal. Raises UserError where the set is in use.
     """
-    draw = [python(), "-m", report[0], "--results", results, *report[1:]]
+    draw = [interpreter_path(), "-m", report[0], "--results", results, *report[1:]]
     all_ok = True
-    with claimed(results), relay() as children:
+    with lock_result_set(results), forward_signals() as children:
         link_latest(results)
         began, num_done = time.monotonic(), 0
         for of_round in rounds:
@@ -50,7 +58,7 @@ def suite(
                 drawn = children.run(draw, cwd=ROOT, **silent) == 0
                 left_s = (time.monotonic() - began) / num_done * (total - num_done)
                 print(progress_line(of_round[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
-            describe(results, of_round[0], children)
+            record_environment(results, of_round[0], children)
             total = max(total, num_done + len(of_round))
             all_ok &= run_each(of_round, results, children, first=num_done + 1, total=total)
             num_done += len(of_round) if of_round[0].round else 0
@@ -77,7 +85,7 @@ def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str
 def run_each(
     runs: Sequence[Run],
     results: Path,
-    children: Relay,
+    children: SignalForwarder,
     after_run: Callable[[Run, RunFolder], None] | None = None,
     *,
     before_run: Callable[[Run, RunFolder], None] | None = None,
@@ -95,51 +103,57 @@ def run_each(
     for number, run in enumerate(runs, first):
         if children.signum:
             break
-        folder, told = begin(run, results, f"{number}/{total or len(runs)}" if run.round else WARM_UP)
+        folder, env = create_run_folder(run, results, f"{number}/{total or len(runs)}" if run.round else WARM_UP)
         if before_run:
             before_run(run, folder)
-        all_ok &= start(run, folder, told, children, checkout, stdout) == 0
+        all_ok &= start_launcher(run, folder, env, children, checkout, stdout) == 0
         if after_run:
             after_run(run, folder)
     return all_ok
 
 
-def start(
-    run: Run, folder: RunFolder, told: dict[str, str], children: Relay, checkout: Path = ROOT, stdout: int | None = None
+def start_launcher(
+    run: Run,
+    folder: RunFolder,
+    env: dict[str, str],
+    children: SignalForwarder,
+    checkout: Path = ROOT,
+    stdout: int | None = None,
 ) -> int:
     """Start a run's launcher, of whatever checkout, and leave nothing of it but its row; returns the exit code."""
     launcher = checkout / "launchers" / f"{run.strategy}.sh"
     folder.unrecorded.touch()
-    code = children.run([launcher], cwd=checkout, env=os.environ | told, stdout=stdout)
+    code = children.run([launcher], cwd=checkout, env=os.environ | env, stdout=stdout)
     if code:
-        bury(run, folder, code, told, children.signum)
+        record_failed_launcher(run, folder, code, env, children.signum)
     folder.unrecorded.unlink(missing_ok=True)
     return code
 
 
-def bury(run: Run, folder: RunFolder, code: int, told: dict[str, str], heard: int) -> None:
+def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str, str], heard: int) -> None:
     """End what is left of a run whose launcher or attempt failed, and write its row, unless that has done so itself."""
-    processes.end_all(folder.path, GRACE_S)
+    processes.end_processes(folder.path, GRACE_S)
+    remove_rendezvous(folder.run_id)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
-    row = known_before(folder, run.strategy, run.round, run.asked, told)
-    finished = left_by_attempt(folder)
+    row = row_at_start(folder, run.strategy, run.round, run.requested, env)
+    finished = read_unrecorded(folder)
     ended = f"{signal.Signals(-code).name} ended the attempt" if code < 0 else f"the launcher ended with code {code}"
     row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
     if heard and -code in ENDING_SIGNALS:
         row |= {"status": "interrupted", "reason": f"{signal.Signals(heard).name} to the suite, before the run began"}
-    row |= as_warm_up(row) if run.round == 0 else {}
-    row |= {"settings": add_settings(folder.results, run.asked), "options": run.flags}
+    row |= warm_up_status(row) if run.round == 0 else {}
+    row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
     row = with_settings(folder, finished) if "status" in finished else row
     append_rows(folder.results, "runs", [row])
     print(
-        f"{told['LABEL']:>7} {run.strategy:<18} #{run.round}  {row['status']:<11}            {row.get('reason', '')}",
+        f"{env['LABEL']:>7} {run.strategy:<18} #{run.round}  {row['status']:<11}            {row.get('reason', '')}",
         flush=True,
     )
 
 
 @contextlib.contextmanager
-def claimed(results: Path) -> Iterator[None]:
+def lock_result_set(results: Path) -> Iterator[None]:
     """Hold the set's lock, so that one suite at a time writes it, and write the rows of lost runs first.
 
     Launchers inherit the lock. So if a suite is killed, its set stays in use until the attempt in progress has written
@@ -150,17 +164,17 @@ def claimed(results: Path) -> Iterator[None]:
         try:
             lock = stack.enter_context(locked(results / ".suite", limit_s=0))
         except TimeoutError:
-            raise UserError(f"{results} is in use {by_whom(results)}; choose another RESULTS=") from None
+            raise UserError(f"{results} is in use {describe_holder(results)}; choose another RESULTS=") from None
         os.set_inheritable(lock, True)
-        write_whole(results / ".holder", f"{os.getpid()} {socket.gethostname()}\n")
-        record_lost(results)
+        write_text_atomically(results / ".holder", f"{os.getpid()} {socket.gethostname()}\n")
+        record_lost_runs(results)
         yield
 
 
-def by_whom(results: Path) -> str:
+def describe_holder(results: Path) -> str:
     """Which process has the set, such as 'by process 123', as far as its .holder says."""
     try:
-        pid, host = read_regular(results / ".holder", HOLDER_BYTES).decode().split()
+        pid, host = read_regular_file(results / ".holder", HOLDER_BYTES).decode().split()
     except (OSError, ValueError):
         return "by another process"
     elsewhere = host != socket.gethostname()
@@ -169,7 +183,7 @@ def by_whom(results: Path) -> str:
     return f"by process {pid}{f' on {host}' if elsewhere else ''}"
 
 
-def record_lost(results: Path) -> None:
+def record_lost_runs(results: Path) -> None:
     """End what is left of runs whose suite and attempt were killed, and write their rows."""
     for path in sorted(results.glob("logs/*/unrecorded")):
         folder = RunFolder(path.parent.resolve())
@@ -177,7 +191,8 @@ def record_lost(results: Path) -> None:
             contextlib.suppress(TimeoutError),
             locked(path, limit_s=0),
         ):  # a living attempt keeps the lock of its own run
-            processes.end_all(folder.path, GRACE_S)
+            processes.end_processes(folder.path, GRACE_S)
+            remove_rendezvous(folder.run_id)
             if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
                 append_rows(folder.results, "runs", [lost_row(folder)])
             path.unlink()
@@ -188,19 +203,19 @@ def lost_row(folder: RunFolder) -> dict:
     row = {"schema": SCHEMA, "run_id": folder.run_id}
     if named := re.fullmatch(r"(.+?)-(\d+)-.*", folder.run_id):
         row |= {"strategy": named[1], "repeat": int(named[2])}
-    left = left_by_attempt(folder)
+    left = read_unrecorded(folder)
     if "status" in left:
         return with_settings(folder, row | left)
     row |= left
     row |= {"status": "failed", "reason": "its attempt was killed or could not write this row, and nothing is known"}
-    row |= as_warm_up(row) if row.get("repeat") == 0 else {}
+    row |= warm_up_status(row) if row.get("repeat") == 0 else {}
     return with_settings(folder, row)
 
 
-def left_by_attempt(folder: RunFolder) -> dict:
+def read_unrecorded(folder: RunFolder) -> dict:
     """What the attempt knew of the row: all of it, with a status, where the run had ended; {} where none began."""
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads(read_regular(folder.unrecorded, LOST_ROW_BYTES))
+        found = json.loads(read_regular_file(folder.unrecorded, LOST_ROW_BYTES))
         return found if isinstance(found, dict) else {}
     return {}
 
@@ -225,10 +240,12 @@ def link_latest(results: Path) -> None:
         link.replace(latest)
 
 
-def describe(results: Path, run: Run, children: Relay, interpreter: str = "") -> None:
+def record_environment(results: Path, run: Run, children: SignalForwarder, interpreter: str = "") -> None:
     """Say in the set what its numbers depend on, once; by the interpreter that the runs have, where it is another."""
     if not (results / "environment.json").exists():
-        told = os.environ | run.variables | {"CONFIG": run.config.config}
+        env = os.environ | run.variables | {"CONFIG": run.config.config}
         children.run(
-            [interpreter or python(), "-m", "scripts.runner.environment", "--results", results], cwd=ROOT, env=told
+            [interpreter or interpreter_path(), "-m", "scripts.runner.environment", "--results", results],
+            cwd=ROOT,
+            env=env,
         )

@@ -13,7 +13,7 @@ ended() { # runs that came to their end, in the first life none
 before=$(ended)
 echo "job $SLURM_JOB_ID runs on $SLURM_JOB_NODELIST, with what $RESULTS lacks"
 if [ -n "${CONTAINER:-}" ] && [ ! -e "$RESULTS/environment.json" ]; then
-  words_of_container # the versions there; the loop would ask PYTHON
+  set_container_command # the versions there; the loop would ask PYTHON
   "${HERE[@]}" -m scripts.runner.environment --results "$RESULTS"
 fi
 

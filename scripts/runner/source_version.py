@@ -6,14 +6,17 @@ import os
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-DIGITS = 12
-READ_WHOLE = 10**7  # bytes; a larger new file, such as a data set that git was not told of, counts by size and time
+from benchmarks.common.system.repository import ROOT
+
+NUM_HASH_DIGITS = 12
+MAX_HASHED_BYTES = (
+    10**7
+)  # bytes; a larger new file, such as a data set that git does not track, counts by size and time
 
 
 def commit() -> str | None:
     """The commit that is checked out; None outside a checkout, or without git."""
-    said = git("rev-parse", f"--short={DIGITS}", "HEAD")
+    said = git("rev-parse", f"--short={NUM_HASH_DIGITS}", "HEAD")
     return said.decode().strip() if said is not None else None
 
 
@@ -30,8 +33,8 @@ def local_changes() -> str:
         path = ROOT / name.decode(errors="surrogateescape")
         if path.is_file():
             size, moment = path.stat().st_size, path.stat().st_mtime_ns
-            digest.update(name + b"\0" + (path.read_bytes() if size <= READ_WHOLE else b"%d %d" % (size, moment)))
-    return digest.hexdigest()[:DIGITS]
+            digest.update(name + b"\0" + (path.read_bytes() if size <= MAX_HASHED_BYTES else b"%d %d" % (size, moment)))
+    return digest.hexdigest()[:NUM_HASH_DIGITS]
 
 
 def git(*words: str) -> bytes | None:

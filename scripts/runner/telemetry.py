@@ -9,17 +9,21 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from scripts.runner.co_tenants import Guests
+from scripts.runner.co_tenants import CoTenants
 
 PERIOD_S = 0.5
-CLOCK_EVERY = 4  # samples: asking for the clock interrupts every core
+SAMPLES_PER_CLOCK = 4  # samples: asking for the clock interrupts every core
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
-REACH_S = 1.5  # how far from its moment a GPU's reading stands for its power, where a neighbour is missing
-MIN_READ = 0.8  # of the windows' time: an energy of less is a guess
+MAX_READING_AGE_S = (
+    1.5  # how far from its moment a GPU's reading stands for its power, where the next reading is missing
+)
+MIN_READ_FRACTION = 0.8  # of the windows' time: an energy of less is a guess
 
 
 class Sampler(threading.Thread):
@@ -36,7 +40,9 @@ class Sampler(threading.Thread):
         self.rows: list[dict] = []
         self.stopped = threading.Event()
         self.gpus = _nvml_gpus()
-        self.guests = Guests(run_dir, itertools.chain(*(_pids(gpu) or [] for _, gpu in self.gpus if gpu is not None)))
+        self.guests = CoTenants(
+            run_dir, itertools.chain(*(_process_ids(gpu) or [] for _, gpu in self.gpus if gpu is not None))
+        )
 
     def run(self) -> None:
         self.began = time.monotonic()
@@ -53,14 +59,14 @@ class Sampler(threading.Thread):
                     "util_pct": psutil.cpu_percent(),
                     "memory_used_mb": psutil.virtual_memory().used / 1e6,
                     "network_mb_per_s": (network - before) / 1e6 / (now - then),
-                    "clock_mhz": _clock_mhz() if number % CLOCK_EVERY == 0 else None,
+                    "clock_mhz": _clock_mhz() if number % SAMPLES_PER_CLOCK == 0 else None,
                     "power_w": (used_j - joules) / (now - then) if used_j >= joules > 0 else None,  # counters wrap
                 }
             )
             before, joules, then = network, used_j, now
             found = [(n, gpu) for n, gpu in self.gpus if gpu is not None]
             for n, gpu in found:
-                pids = _pids(gpu)
+                pids = _process_ids(gpu)
                 others = {"other_processes": None if pids is None else self.guests.count(pids)}
                 self.rows.append({"t_s": now - self.began, "device": f"gpu{n}", **others, **_gpu_row(gpu)})
 
@@ -88,13 +94,14 @@ class Sampler(threading.Thread):
             return None
         devices = [f"gpu{n}" for n, _ in self.gpus[: run["world_size"]]] if run["device"] == "cuda" else ["cpu"]
         times = [(end - seconds - self.began, end - self.began) for _, seconds, end in windows]
-        watts = [mean_w(self.rows, device, times) for device in devices]
-        if not watts or None in watts:
+        watts = [mean_power_w(self.rows, device, times) for device in devices]
+        known = [power_w for power_w in watts if power_w is not None]
+        if not known or len(known) < len(watts):
             return None
-        return sum(watts) * sum(seconds for _, seconds, _ in windows) / sum(images for images, _, _ in windows)
+        return sum(known) * sum(seconds for _, seconds, _ in windows) / sum(images for images, _, _ in windows)
 
 
-def mean_w(rows: list[dict], device: str, times: list[tuple[float, float]]) -> float | None:
+def mean_power_w(rows: list[dict], device: str, times: list[tuple[float, float]]) -> float | None:
     """Mean power in W of a device within times (from, to) on t_s's clock; None where too little of them was read.
 
     Each reading counts by how much of the times it stands for, so that a hole does not shift the mean to where readings
@@ -105,7 +112,7 @@ def mean_w(rows: list[dict], device: str, times: list[tuple[float, float]]) -> f
         inside_s = sum(max(0.0, min(until, end) - max(since, start)) for start, end in times)
         joules, read_s = joules + watts * inside_s, read_s + inside_s
     wanted_s = sum(end - start for start, end in times)
-    return joules / read_s if read_s and read_s >= MIN_READ * wanted_s else None
+    return joules / read_s if read_s and read_s >= MIN_READ_FRACTION * wanted_s else None
 
 
 def _readings(rows: list[dict], device: str) -> list[tuple[float, float, float]]:
@@ -117,7 +124,10 @@ def _readings(rows: list[dict], device: str) -> list[tuple[float, float, float]]
     read = [(row["t_s"], row["power_w"]) for row in mine if row.get("power_w") is not None]
     halfway = [(first + second) / 2 for (first, _), (second, _) in itertools.pairwise(read)]
     ends = zip([0.0, *halfway], read, [*halfway, math.inf], strict=False)
-    return [(max(since, t_s - REACH_S), min(until, t_s + REACH_S), watts) for since, (t_s, watts), until in ends]
+    return [
+        (max(since, t_s - MAX_READING_AGE_S), min(until, t_s + MAX_READING_AGE_S), watts)
+        for since, (t_s, watts), until in ends
+    ]
 
 
 def _clock_mhz() -> float | None:
@@ -140,7 +150,7 @@ def _rapl_j(folder: Path = Path("/sys/class/powercap")) -> float:
         return 0.0
 
 
-def _nvml_gpus() -> list[tuple[int, object | None]]:
+def _nvml_gpus() -> list[tuple[int, Any]]:
     """Numbers and handles of the visible GPUs; None for one that NVML cannot find."""
     try:
         import pynvml
@@ -149,17 +159,21 @@ def _nvml_gpus() -> list[tuple[int, object | None]]:
     except Exception:  # no library, no driver, no GPU: the suite runs without
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = range(pynvml.nvmlDeviceGetCount()) if visible is None else [word for word in visible.split(",") if word]
-    gpus = dict.fromkeys(range(len(names)))
-    for n, name in enumerate(names):
+    if visible is None:
+        names = [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    else:
+        names = [name.strip() for name in visible.split(",") if name]
+    gpus: dict[int, Any] = dict.fromkeys(range(len(names)))
+    for number, name in enumerate(names):
         with contextlib.suppress(pynvml.NVMLError, ValueError):
-            by_uuid = isinstance(name, str) and not name.strip().isdecimal()
-            get = pynvml.nvmlDeviceGetHandleByUUID if by_uuid else pynvml.nvmlDeviceGetHandleByIndex
-            gpus[n] = get(name.strip() if by_uuid else int(name))
+            if name.isdecimal():
+                gpus[number] = pynvml.nvmlDeviceGetHandleByIndex(int(name))
+            else:
+                gpus[number] = pynvml.nvmlDeviceGetHandleByUUID(name)
     return [*gpus.items()]
 
 
-def _pids(gpu) -> list[int] | None:
+def _process_ids(gpu: Any) -> list[int] | None:
     """Processes that compute on a GPU; None where NVML does not tell."""
     import pynvml
 
@@ -169,13 +183,13 @@ def _pids(gpu) -> list[int] | None:
         return None
 
 
-def _gpu_row(gpu) -> dict:
-    """What NVML says of one GPU; what this GPU does not tell stays empty."""
+def _gpu_row(gpu: Any) -> dict[str, Any]:
+    """What NVML says of one GPU; what this GPU does not report stays empty."""
     import pynvml
 
-    def ask(question):
+    def ask(query: Callable[[], Any]) -> Any:
         try:
-            return question()
+            return query()
         except pynvml.NVMLError:
             return None
 

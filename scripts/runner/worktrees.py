@@ -2,7 +2,8 @@
 
     with checked_out([commit]) as folders: ...
 
-The variables by which a launcher of any checkout is started are in launchers/README.md; plan.begin makes them.
+launchers/README.md lists the variables by which a launcher of any checkout is started; run_plan.create_run_folder makes
+them.
 """
 
 import ast
@@ -18,12 +19,14 @@ from pathlib import Path
 import psutil
 import yaml
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
 from scripts.runner import source_version
 
-ROOT = Path(__file__).resolve().parents[2]
+# Where Config is defined: today, and before benchmarks/common had folders.
+CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
 PREFIX = ".worktrees-"  # of the folder in results/, which all nodes of a job see; then the process that made it
 
 
@@ -40,7 +43,7 @@ def why_not_startable(commit: str, strategy: str) -> str:
     )  # launchers/all.sh has no benchmarks/all.py
     if not all(git("cat-file", "-e", name, quiet=True) for name in files):
         return f"commit {commit[:12]} has no strategy {strategy}"
-    if "def begin(" not in git("show", f"{commit}:scripts/runner/plan.py"):
+    if '"${RUN_ID:-}"' not in git("show", f"{commit}:launchers/lib.sh"):
         return (
             f"the launchers of commit {commit[:12]} are older than the variables by which this checkout starts them "
             "(launchers/README.md)"
@@ -49,21 +52,23 @@ def why_not_startable(commit: str, strategy: str) -> str:
 
 
 def is_on_one_node(commit: str, strategy: str) -> bool:
-    """Whether the commit's launcher says so: see preflight.all_ranks, which reads this checkout's."""
+    """Whether the commit's launcher says so: see preflight.ranks_and_nodes, which reads this checkout's."""
     return "on_one_node" in git("show", f"{commit}:launchers/{strategy}.sh").splitlines()
 
 
 def fields_of(commit: str) -> frozenset[str]:
     """The fields of the configuration that a commit knows."""
-    tree = ast.parse(git("show", f"{commit}:benchmarks/common/config/config.py"))
+    texts = (git("show", f"{commit}:{path}") for path in CONFIG_MODULES)
+    tree = ast.parse(next(filter(None, texts), ""))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
-    return frozenset(line.target.id for each in classes for line in each.body if isinstance(line, ast.AnnAssign))
+    fields = [line.target for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
+    return frozenset(field.id for field in fields if isinstance(field, ast.Name))
 
 
 def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collection[str]) -> None:
     """The configuration of a run for code that knows these fields: every one, as its defaults may be others."""
     known = {name: value for name, value in values.items() if name in fields and name != "config"}
-    write_whole(folder.config, yaml.safe_dump(known, sort_keys=False))
+    write_text_atomically(folder.config, yaml.safe_dump(known, sort_keys=False))
 
 
 @contextlib.contextmanager
@@ -73,11 +78,12 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     Signals must not end this process before the end: see forward_signals.py. Raises UserError where git fails.
     """
     commits = [*dict.fromkeys(commits)]
-    folder = None
-    if commits:
-        _remove_left_over()
-        (ROOT / "results").mkdir(exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}@{socket.gethostname()}-", dir=ROOT / "results"))
+    if not commits:
+        yield {}
+        return
+    _remove_left_over()
+    (ROOT / "results").mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}@{socket.gethostname()}-", dir=ROOT / "results"))
     try:
         for commit in commits:
             if not git("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit, quiet=True):
@@ -86,8 +92,7 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     finally:
         for commit in commits:
             git("worktree", "remove", "--force", str(folder / commit[:12]))
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_left_over() -> None:
@@ -102,6 +107,6 @@ def _remove_left_over() -> None:
 
 
 def git(*words: str, quiet: bool = False) -> str:
-    """What git says in this checkout; '' where it fails. quiet: 'yes' where it does not."""
+    """What git prints in this checkout; '' where it fails. quiet: 'yes' where it does not."""
     said = source_version.git(*words)
     return "" if said is None else "yes" if quiet else said.decode(errors="surrogateescape")

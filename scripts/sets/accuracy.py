@@ -1,6 +1,6 @@
 """Top-1 accuracy of a group of runs, and how sure it is.
 
-    from scripts.sets.accuracy import about_top1, top1
+    from scripts.sets.accuracy import describe_top1, top1_accuracy
 
 n is the number of recorded seeds: repeats of one seed do not tell how far another seed would be off, whether they are
 bit-identical, as on CPUs, or not, as on GPUs. Of one seed the interval is Wilson's for the validation images. Of
@@ -13,18 +13,18 @@ from collections.abc import Sequence
 
 import pandas
 
-from benchmarks.common.config.settings import seed_of
+from benchmarks.common.config.settings import seed_of_round
 from scripts.sets.identity import comparable
 from scripts.sets.result_set import Group
-from scripts.stats.formatting import count, count_of
-from scripts.stats.proportions import differ, differ_over_seeds, over_seeds, wilson
+from scripts.stats.formatting import plural, plural_of_several
+from scripts.stats.proportions import fisher_p_value, interval_over_seeds, welch_p_value, wilson_interval
 
-OUTCOME = ["train_loss", "val_loss", "acc1"]  # bit-identical runs agree in all of them
-SUSPICION = 0.05  # p, corrected for all pairs, below which two accuracies are said to differ
+OUTCOME_COLUMNS = ["train_loss", "val_loss", "acc1"]  # bit-identical runs agree in all of them
+SIGNIFICANCE_LEVEL = 0.05  # p, corrected for all pairs, below which two accuracies are said to differ
 
 
 @dataclasses.dataclass(frozen=True)
-class Top1:
+class Top1Accuracy:
     """Percent, the mean over seeds; low and high are None where the number of images is unknown or not one number."""
 
     percent: float
@@ -48,7 +48,7 @@ class Top1:
         return f"{self.percent:.1f}" + ("" if self.low is None else f" [{self.low:.1f}, {self.high:.1f}]")
 
 
-def top1(group: Group) -> Top1 | None:
+def top1_accuracy(group: Group) -> Top1Accuracy | None:
     """Of the ok runs; None where none was evaluated."""
     rows = group.ok[group.ok.acc1.between(0, 100)]
     if rows.empty:
@@ -56,33 +56,35 @@ def top1(group: Group) -> Top1 | None:
     of_seed = rows.groupby(seeds(group).loc[rows.index])
     fractions = tuple(float(each) / 100 for each in of_seed.acc1.mean())
     percent, images = 100 * sum(fractions) / len(fractions), set(rows.val_samples)
-    runs = len(rows), all(len(each.drop_duplicates(OUTCOME)) == 1 for _, each in of_seed)
+    runs = len(rows), all(len(each.drop_duplicates(OUTCOME_COLUMNS)) == 1 for _, each in of_seed)
     num_images = int(images.pop()) if len(images) == 1 and rows.val_samples.gt(0).all() else 0
     if not num_images:
-        return Top1(percent, None, None, 0, 0, fractions, *runs)
+        return Top1Accuracy(percent, None, None, 0, 0, fractions, *runs)
     num_correct = round(percent / 100 * num_images)
-    bounds = over_seeds(fractions, num_images) if len(fractions) > 1 else wilson(num_correct, num_images)
-    return Top1(percent, 100 * bounds[0], 100 * bounds[1], num_correct, num_images, fractions, *runs)
+    bounds = (
+        interval_over_seeds(fractions, num_images) if len(fractions) > 1 else wilson_interval(num_correct, num_images)
+    )
+    return Top1Accuracy(percent, 100 * bounds[0], 100 * bounds[1], num_correct, num_images, fractions, *runs)
 
 
 def seeds(group: Group) -> pandas.Series:
     """The recorded seed of each ok run, as text, by its row."""
-    asked = group.identity.asked
-    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of(asked, int(number))))
+    requested = group.identity.requested
+    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of_round(requested, int(number))))
 
 
-def about_top1(groups: Sequence[Group]) -> str:
+def describe_top1(groups: Sequence[Group]) -> str:
     """For below a table: what n and the interval are, and whether the best and the worst differ. '' without any."""
-    found = {group: each for group in groups if (each := top1(group)) and each.num_images}
+    found = {group: each for group in groups if (each := top1_accuracy(group)) and each.num_images}
     if not found:
         return ""
     text = f"Top-1: {_counts([*found.values()])}; [a, b]: "
     ways = {each.num_seeds > 1 for each in found.values()}
-    told = {
+    methods = {
         False: "Wilson's 95 % interval for the images",
         True: "95 % interval for the images and the spread over seeds (s²/n + p(1-p)/N)",
     }
-    text += "; of several seeds ".join(told[way] for way in sorted(ways))
+    text += "; of several seeds ".join(methods[way] for way in sorted(ways))
     worst, best = (pick(found, key=lambda group: found[group].percent) for pick in (min, max))
     alike = len({each.num_images for each in found.values()}) == len(ways) == 1
     if alike and found[worst].percent < found[best].percent and comparable(worst.identity, best.identity):
@@ -92,27 +94,27 @@ def about_top1(groups: Sequence[Group]) -> str:
         corrected = min(1.0, p * num_pairs)
         text += (
             f". {best.label} and {worst.label} are furthest apart, p = {p:.2g} ({test}, unpaired approximation), "
-            f"{corrected:.2g} as one of {count(num_pairs, 'pair')}: "
-            + (f"they differ; {_batches(groups)}" if corrected < SUSPICION else "no difference seen")
+            f"{corrected:.2g} as one of {plural(num_pairs, 'pair')}: "
+            + (f"they differ; {_batches(groups)}" if corrected < SIGNIFICANCE_LEVEL else "no difference seen")
         )
     return text + "."
 
 
-def _counts(found: Sequence[Top1]) -> str:
+def _counts(found: Sequence[Top1Accuracy]) -> str:
     """n = 1 seed, 3 runs, repeats bit-identical"""
     num_seeds, num_runs = ({each.num_seeds for each in found}, {each.num_runs for each in found})
-    text = f"n = {count_of(num_seeds, 'seed')}, {count_of(num_runs, 'run')}"
+    text = f"n = {plural_of_several(num_seeds, 'seed')}, {plural_of_several(num_runs, 'run')}"
     if any(each.num_runs > each.num_seeds for each in found):
         text += ", repeats " + ("bit-identical" if all(each.identical for each in found) else "differ")
     return text
 
 
-def _differ(first: Top1, second: Top1) -> tuple[float, str]:
+def _differ(first: Top1Accuracy, second: Top1Accuracy) -> tuple[float, str]:
     """p-value, and whose test: of one seed each, or of several each. Both take the answers of two models to one image
     for independent, which they are not: pairs of answers are not recorded."""
     if first.num_seeds > 1:
-        return differ_over_seeds(first.fractions, second.fractions, first.num_images), "Welch"
-    return differ(*((each.num_correct, each.num_images) for each in (first, second))), "Fisher"
+        return welch_p_value(first.fractions, second.fractions, first.num_images), "Welch"
+    return fisher_p_value(*((each.num_correct, each.num_images) for each in (first, second))), "Fisher"
 
 
 def _batches(groups: Sequence[Group]) -> str:
@@ -126,8 +128,9 @@ def _batches(groups: Sequence[Group]) -> str:
 
 def _images_at_once(group: Group) -> float | None:
     """Images of the part of a batch that passes the model at once; None where its shape was not recorded."""
-    told = group.settings
-    batch, cuts = told.get("global_batch"), [told.get("num_shards"), told.get("num_microbatches")]
-    if not batch or not all(cuts):
+    batch, num_shards, num_microbatches = (
+        group.settings.get(name) for name in ("global_batch", "num_shards", "num_microbatches")
+    )
+    if not batch or not num_shards or not num_microbatches:
         return None
-    return batch / (cuts[0] * cuts[1])
+    return float(batch / (num_shards * num_microbatches))

@@ -6,8 +6,8 @@
 
 With one set: its strategies over `single`, and the others over the fastest; or `--strategy` over each other one. With
 two: each strategy of B over the same of A. These are two days, which recorded sets cannot tell from what is compared:
-there is a verdict only with a day-to-day spread, given or measured from three or more sets of the same settings. The
-intervals of a family, such as all over `single`, hold together.
+there is a verdict only with a day-to-day spread, given or measured from three or more sets of the same settings. A
+family, such as all over `single`, has simultaneous intervals.
 
 `--fail-over 5%` is for CI: exit 1 where B is slower than A by more than 5 % with confidence, that is where the whole
 interval of B/A lies below 0.95, where B lacks a strategy that A has timed, and where one repeat allows no verdict.
@@ -23,17 +23,18 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.system.errors import UserError
-from scripts.sets.pairs import Comparison, between_sets, find_day, timed_groups, within_set
+from benchmarks.common.system.programs import exit_code, run_program
+from scripts.sets.pairs import Comparison, between_sets, find_day_spread, timed_groups, within_set
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
-from scripts.stats.formatting import interval, parse_percent, text_table
+from scripts.stats.formatting import format_interval, parse_percent, text_table
 from scripts.stats.intervals import NO_REPEAT
-from scripts.stats.two_days import UNKNOWN, DaySpread
+from scripts.stats.two_days import UNKNOWN_DAY_EFFECT, DaySpread
 
-DECIDES = (
-    "compare both in one sitting, make ab A=... B=..., or tell the day-to-day spread: --day-sd 2%, or --day-sets with "
+HOW_TO_DECIDE = (
+    "compare both in one session, make ab A=... B=..., or tell the day-to-day spread: --day-sd 2%, or --day-sets with "
     "three alike"
 )
-COLUMNS = ("comparison", "ratio", "95 % interval", "verdict", "smallest difference", "n runs", "windows")
+COMPARISON_COLUMNS = ("comparison", "ratio", "95 % interval", "verdict", "smallest difference", "n runs", "windows")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,25 +57,26 @@ class Options:
     """Compare what differs in other things than strategies and software versions, too."""
 
 
-def table(comparisons: list[Comparison]) -> str:
+def comparison_table(comparisons: list[Comparison]) -> str:
     """The comparisons as lines of text."""
-    lines = [COLUMNS]
+    lines = [COMPARISON_COLUMNS]
     for each in comparisons:
-        estimate, of, to = each.estimate, each.of.throughput, each.to.throughput
-        smallest = "" if estimate.low is None else f"{100 * estimate.smallest_difference:.1f} %"
+        estimate, of, to = each.estimate, each.of.timed_throughput, each.to.timed_throughput
+        smallest = "" if estimate.smallest_difference is None else f"{100 * estimate.smallest_difference:.1f} %"
         verdict = f"{estimate.verdict}: {estimate.why}" if estimate.why else estimate.verdict
         runs, windows = f"{of.num_runs} / {to.num_runs}", f"{of.num_windows} / {to.num_windows}"
-        bounds = interval(estimate.low, estimate.high, _digits)
+        bounds = format_interval(estimate.low, estimate.high, _digits)
         lines.append((each.title, _digits(estimate.value), bounds, verdict, smallest, runs, windows))
-    return text_table(lines, left=range(len(COLUMNS)))
+    return text_table(lines, left=range(len(COMPARISON_COLUMNS)))
 
 
 def footnotes(comparisons: list[Comparison]) -> list[str]:
     """What the table's numbers mean, and what would allow a verdict where there is none."""
     notes = [
         "smallest difference: found with 80 % power.",
-        "95 % interval: all over one strategy, or of B over A, are a family. They hold together: 1 of 20 families of "
-        "equal things shows a difference. Without --b and --strategy there are two: over single, and over the highest "
+        "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals: 1 of 20 "
+        "families of equal things shows a difference. Without --b and --strategy there are two: over single, "
+        "and over the highest "
         "mean.",
     ]
     if any(each.estimate.paired for each in comparisons):
@@ -82,8 +84,8 @@ def footnotes(comparisons: list[Comparison]) -> list[str]:
     whys = {each.estimate.why for each in comparisons}
     if NO_REPEAT in whys:
         notes.append("One repeat allows no verdict: run again with REPEATS=3 or more.")
-    if UNKNOWN in whys:
-        notes.append(f"{UNKNOWN[0].upper()}{UNKNOWN[1:]}: {DECIDES}.")
+    if UNKNOWN_DAY_EFFECT in whys:
+        notes.append(f"{UNKNOWN_DAY_EFFECT[0].upper()}{UNKNOWN_DAY_EFFECT[1:]}: {HOW_TO_DECIDE}.")
     return notes
 
 
@@ -92,18 +94,18 @@ def _digits(value: float) -> str:
 
 
 def main(options: Options) -> int:
-    limit, day = settle(options)
+    limit, day = read_gate(options)
     if options.b is not None:
         return compare_two(load_set(options.a), load_set(options.b), options, limit, day)
     results = load_set(options.a)
     if not _timed(results):
         return 1
     comparisons = within_set(results, options.strategy, options.anyway)
-    print("\n".join([table(comparisons), "", *footnotes(comparisons)]))
+    print("\n".join([comparison_table(comparisons), "", *footnotes(comparisons)]))
     return 0
 
 
-def settle(options: Options) -> tuple[float | None, DaySpread | None]:
+def read_gate(options: Options) -> tuple[float | None, DaySpread | None]:
     """The gate's limit, as a fraction, and the day-to-day spread; None for each that is not given.
 
     Raises UserError for flags that contradict each other, or that are none.
@@ -113,7 +115,7 @@ def settle(options: Options) -> tuple[float | None, DaySpread | None]:
         if getattr(options, name) and options.b is None:
             raise UserError(f"--{name.replace('_', '-')} is for comparing two sets: give the new one as --b")
     compared = [path for path in (options.a, options.b) if path is not None]
-    return limit, find_day(options.day_sd, options.day_sets, options.anyway, compared)
+    return limit, find_day_spread(options.day_sd, options.day_sets, options.anyway, compared)
 
 
 def _timed(results: ResultSet) -> bool:
@@ -133,7 +135,7 @@ def compare_two(a: ResultSet, b: ResultSet, options: Options, limit: float | Non
     comparisons = between_sets(a, b, options.strategy, options.anyway, day)
     print(f"throughput of B, {b.path}, over that of A, {a.path}")
     print(f"day-to-day sd: {'unknown' if day is None else f'{100 * day.sd:.1f} %'}\n")
-    print("\n".join([table(comparisons), "", *footnotes(comparisons)]))
+    print("\n".join([comparison_table(comparisons), "", *footnotes(comparisons)]))
     if limit is None:
         return 0
     missing = [label for label in timed_groups(a) if label not in timed_groups(b)] if not options.strategy else []
@@ -142,7 +144,7 @@ def compare_two(a: ResultSet, b: ResultSet, options: Options, limit: float | Non
 
 def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> int:
     """The exit code of --fail-over; what fails is a line on stderr."""
-    unknown = any(each.estimate.why == UNKNOWN for each in comparisons)
+    unknown = any(each.estimate.why == UNKNOWN_DAY_EFFECT for each in comparisons)
     faults = {
         f"slower by more than {100 * limit:g}% with confidence": [
             each.title for each in comparisons if each.estimate.high is not None and each.estimate.high < 1 - limit
@@ -154,12 +156,14 @@ def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> in
         if titles:
             print(f"failed: {fault}: {', '.join(titles)}", file=sys.stderr)
     if unknown:
-        print(f"error: no verdict: {UNKNOWN}; {DECIDES}", file=sys.stderr)
+        print(f"error: no verdict: {UNKNOWN_DAY_EFFECT}; {HOW_TO_DECIDE}", file=sys.stderr)
         return 2
     unclear = [
         each.title
         for each in comparisons
-        if each.estimate.low is not None and each.estimate.low < 1 - limit <= each.estimate.high
+        if each.estimate.low is not None
+        and each.estimate.high is not None
+        and each.estimate.low < 1 - limit <= each.estimate.high
     ]
     if unclear:
         print(
@@ -171,13 +175,9 @@ def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> in
 
 
 def command(args: list[str] | None = None) -> int:
-    """The command line's exit code; a user's mistake is a line on stderr."""
-    try:
-        return main(tyro.cli(Options, args=args))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    """The exit code of these words of a command line, or of this program's own."""
+    return exit_code(lambda: main(tyro.cli(Options, args=args)))
 
 
 if __name__ == "__main__":
-    sys.exit(command())
+    run_program(command)

@@ -3,42 +3,46 @@
     for sentence in contradictions(path, tables, groups): ...
 
 A run has one row and one run_id; a round has one ok run of a group; rates are images over seconds; a run has at most
-the windows that it was asked for, and a window is as long as its steps. A run that failed, was interrupted or warmed
+the requested number of windows, and a window is as long as its steps. A run that failed, was interrupted or warmed
 the machine may be repeated in its round.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pandas
 
+from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
 
 TOLERANCE = 0.01
-MOST_LINES = 5  # that a sentence names
-PHASES = ["data_ms", "forward_ms", "backward_ms"]  # of steps that were taken apart, after the windows
-Known = list[tuple[Identity, pandas.DataFrame]]
+MAX_LINES = 5  # that a sentence names
+PHASES = ["data_ms", "forward_ms", "backward_ms"]  # of the steps of the breakdown, after the windows
+GroupRows = list[tuple[Identity, pandas.DataFrame]]
 """Each group's identity, and its rows of runs.csv."""
 
 
-def contradictions(path: Path, tables: dict[str, tuple[pandas.DataFrame, list[int]]], groups: Known) -> list[str]:
+def find_contradictions(
+    path: Path, tables: dict[str, tuple[pandas.DataFrame, list[int]]], groups: GroupRows
+) -> list[str]:
     """The contradictions in runs.csv, windows.csv and steps.csv of the set in `path`; [] where there are none.
 
     tables: these three as read, each with the line numbers of its rows.
     """
     runs, windows, steps = (tables[name][0].assign(line=tables[name][1]) for name in ("runs", "windows", "steps"))
-    asked = {run_id: identity.asked for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
+    requested = {run_id: identity.requested for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
     found = [*_twice(runs, windows, steps), *_rounds(runs, groups), *_rates(windows)]
     of_run = {name: dict([*rows.groupby("run_id")]) for name, rows in (("windows", windows), ("steps", _timed(steps)))}
-    for row in runs[runs.status == "ok"].itertuples():
+    for row in iterate_rows(runs[runs.status == "ok"]):
         if (own := of_run["windows"].get(row.run_id)) is not None:
-            found += _of_run(row, own, of_run["steps"].get(row.run_id), asked.get(row.run_id, {}))
+            found += _of_run(row, own, of_run["steps"].get(row.run_id), requested.get(row.run_id, {}))
     return [f"{path}/{sentence}" for sentence in found]
 
 
 def _timed(steps: pandas.DataFrame) -> pandas.DataFrame:
-    """The steps of windows; the steps that were taken apart came after these."""
+    """The steps of windows; the steps of the breakdown come after these."""
     return steps[steps[PHASES].isna().all(axis=1) & steps.step_ms.notna()]
 
 
@@ -54,7 +58,7 @@ def _twice(runs: pandas.DataFrame, windows: pandas.DataFrame, steps: pandas.Data
             yield f"{name}, {lines(again.line)}: {what}"
 
 
-def _rounds(runs: pandas.DataFrame, groups: Known) -> Iterator[str]:
+def _rounds(runs: pandas.DataFrame, groups: GroupRows) -> Iterator[str]:
     for _, rows in groups:
         ok = rows[(rows.status == "ok") & rows["repeat"].notna()]
         again = ok[ok.duplicated(["repeat"]) & ~ok.duplicated(["run_id"])]  # _twice reports the same row
@@ -70,7 +74,9 @@ def _rates(windows: pandas.DataFrame) -> Iterator[str]:
         yield f"windows.csv, {lines(wrong.line)}: images_per_s is not images / seconds"
 
 
-def _of_run(row, windows: pandas.DataFrame, steps: pandas.DataFrame | None, asked: dict) -> Iterator[str]:
+def _of_run(
+    row: Any, windows: pandas.DataFrame, steps: pandas.DataFrame | None, requested: dict[str, Any]
+) -> Iterator[str]:
     """Contradictions of one ok run.
 
     A requeued job timed windows in several processes. Each process numbered them from 0, and the row has the last
@@ -84,7 +90,7 @@ def _of_run(row, windows: pandas.DataFrame, steps: pandas.DataFrame | None, aske
             f"runs.csv, line {row.line}: images_per_s is {row.images_per_s:.5g}, but by windows.csv, "
             f"{lines(windows.line)}, it is {rates[-1]:.5g}"
         )
-    most = asked.get("windows")
+    most = requested.get("windows")
     if type(most) is int and len(last) > most:
         yield f"windows.csv, {lines(windows.line)}: {len(last)} windows, but the run was asked for {most}"
     if steps is None or not row.global_batch > 0:
@@ -99,12 +105,13 @@ def _of_run(row, windows: pandas.DataFrame, steps: pandas.DataFrame | None, aske
         yield f"windows.csv, {lines(wrong.line)}: seconds are not the sum of the window's steps in steps.csv"
 
 
-def _alike(one, other):
+def _alike(one: Any, other: Any) -> Any:
+    """Whether two numbers, or each two of two columns, differ by at most TOLERANCE."""
     return abs(one - other) <= TOLERANCE * abs(other)
 
 
-def lines(numbers: Sequence[int]) -> str:
+def lines(numbers: Iterable[Any]) -> str:
     """line 3; lines 3, 5, 6 and 20 more."""
-    told = [str(int(number)) for number in numbers]
-    more = f" and {len(told) - MOST_LINES} more" if len(told) > MOST_LINES else ""
-    return ("line " if len(told) == 1 else "lines ") + ", ".join(told[:MOST_LINES]) + more
+    texts = [str(int(number)) for number in numbers]
+    more = f" and {len(texts) - MAX_LINES} more" if len(texts) > MAX_LINES else ""
+    return ("line " if len(texts) == 1 else "lines ") + ", ".join(texts[:MAX_LINES]) + more

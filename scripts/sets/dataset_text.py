@@ -1,6 +1,6 @@
 """What images runs trained on, in words, from the fingerprint of the data: no name of a folder is believed.
 
-    from scripts.sets.dataset_text import images_of
+    from scripts.sets.dataset_text import describe_images
 
 Needs no torch.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from scripts.sets.result_set import Group
-from scripts.stats.formatting import show
+from scripts.stats.formatting import format_setting
 
 COUNTS = re.compile(
     r"(\d+)-(\d+)-(\d+)-"
@@ -17,16 +17,16 @@ COUNTS = re.compile(
 UNKNOWN = "unrecorded images"
 
 
-def images_of(groups: Iterable[Group]) -> str:
-    """Such as "12 classes, 480 training and 132 validation images"; several kinds are told apart by "or"."""
+def describe_images(groups: Iterable[Group]) -> str:
+    """Such as "12 classes, 480 training and 132 validation images"; several kinds are joined by "or"."""
     return " or ".join(dict.fromkeys(_of(group) for group in groups)) or UNKNOWN
 
 
 def _of(group: Group) -> str:
     """Sets that an older suite made tell no fingerprint, but whether the images were synthetic."""
-    if {show(loader) for loader in group.ok.loader} == {"synthetic"}:
+    if {format_setting(loader) for loader in group.ok.loader} == {"synthetic"}:
         return "synthetic images"
-    found = COUNTS.match(str(group.identity.asked.get("fingerprint") or ""))
+    found = COUNTS.match(str(group.identity.requested.get("fingerprint") or ""))
     if not found:
         return UNKNOWN
     classes, train, val = (f"{int(number):,}" for number in found.groups())

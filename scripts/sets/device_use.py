@@ -19,11 +19,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import tyro
 
 from benchmarks.common.store.results import write_json
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.sets.result_set import Group, load_set
 
 # Dense TFLOP/s of one device, without sparsity, from NVIDIA's data sheets; tensor cores accumulate in fp32. In the
@@ -66,7 +68,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class Use:
+class DeviceUse:
     """TFLOP/s of a strategy, and as a share of the peak of all its devices; None where the peak is unknown."""
 
     tflops: float
@@ -77,7 +79,7 @@ class Use:
     num_devices: int
 
 
-def use_of(group: Group, environment: dict) -> Use | None:
+def device_use(group: Group, environment: dict) -> DeviceUse | None:
     """Achieved TFLOP/s and MFU of a strategy's ok runs; None without a throughput or FLOPs.
 
     environment: the set's environment.json, or {}.
@@ -92,30 +94,32 @@ def use_of(group: Group, environment: dict) -> Use | None:
         shares = environment.get("num_cores", num_devices) // max(row.threads_per_rank, 1) * max(row.nodes, 1)
         num_devices = min(num_devices, max(shares, 1))
     if peak is None:
-        return Use(tflops, None, None, peak_from, row.precision, int(num_devices))
-    return Use(tflops, peak * num_devices, tflops / (peak * num_devices), peak_from, row.precision, int(num_devices))
+        return DeviceUse(tflops, None, None, peak_from, row.precision, int(num_devices))
+    return DeviceUse(
+        tflops, peak * num_devices, tflops / (peak * num_devices), peak_from, row.precision, int(num_devices)
+    )
 
 
-def why_less(uses: Sequence[tuple[str, Use]]) -> str:
+def why_lower_mfu(uses: Sequence[tuple[str, DeviceUse]]) -> str:
     """A sentence on the fastest where another has a higher MFU; nothing where none has, or a peak is unknown."""
-    known = [(label, use) for label, use in uses if use.mfu is not None]
+    known = [(use.mfu, label, use) for label, use in uses if use.mfu is not None]
     if not known:
         return ""
-    fastest, most = max(known, key=lambda pair: pair[1].tflops)
-    other, best = max(known, key=lambda pair: pair[1].mfu)
-    if best.mfu <= most.mfu:
+    fastest_mfu, fastest, most = max(known, key=lambda entry: entry[2].tflops)
+    best_mfu, other, best = max(known, key=lambda entry: entry[0])
+    if best_mfu <= fastest_mfu:
         return ""
     less = (
-        f"{fastest} computes most a second, {most.tflops:#.3g} TFLOP/s, with an MFU of {100 * most.mfu:.1f} %, below "
-        f"the {100 * best.mfu:.1f} % of {other}: "
+        f"{fastest} computes most a second, {most.tflops:#.3g} TFLOP/s, with an MFU of {100 * fastest_mfu:.1f} %, "
+        f"below the {100 * best_mfu:.1f} % of {other}: "
     )
     return less + (
         f"MFU is of the peak of all devices in the precision in use, here {_peak(most)}, there {_peak(best)}. What is "
-        "no product (BatchNorm, ReLU, the loader, the exchange) does not grow faster with it."
+        "no product (BatchNorm, ReLU, the loader, communication) does not grow faster with it."
     )
 
 
-def _peak(use: Use) -> str:
+def _peak(use: DeviceUse) -> str:
     devices = "1 device" if use.num_devices == 1 else f"{use.num_devices} devices"
     return f"{use.peak_tflops:,.3g} TFLOP/s of {devices} in {use.precision}"
 
@@ -137,7 +141,7 @@ def peak_tflops(
     return measured["tflops"][kind] * scale, f"the fastest product or convolution measured here, {kind}"
 
 
-def measured_peak() -> dict:
+def measure_peak() -> dict:
     """TFLOP/s of the best of many products and convolutions on device 0, or on the CPU with a rank's threads.
 
     Returns device_name, threads and tflops by precision.
@@ -157,13 +161,13 @@ def measured_peak() -> dict:
     torch.set_num_threads(threads)
     for kind, (dtype, tf32) in kinds.items():
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        tflops[kind] = max(_tflops(flops, work) for flops, work in _works(dtype, device))
+        tflops[kind] = max(_tflops(flops, work) for flops, work in _peak_operations(dtype, device))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(before)
     return {"device_name": device_name(device), "threads": None if cuda else threads, "tflops": tflops}
 
 
-def _works(dtype, device) -> Iterator[tuple[float, Callable[[], object]]]:
+def _peak_operations(dtype: Any, device: Any) -> Iterator[tuple[float, Callable[[], object]]]:
     """(FLOPs, the work): products of n x n matrices, 2 n^3 FLOPs, and convolutions as in the middle of a ResNet.
 
     Small ones, on a CPU, fit between two interruptions on a busy machine.
@@ -172,8 +176,8 @@ def _works(dtype, device) -> Iterator[tuple[float, Callable[[], object]]]:
 
     from benchmarks.common.dist.devices import synchronize
 
-    def done(work, *operands):
-        def run():
+    def done(work: Callable[..., object], *operands: Any) -> Callable[[], object]:
+        def run() -> None:
             work(*operands)
             synchronize(device)
 
@@ -205,7 +209,7 @@ def main(options: Options) -> int:
     results = load_set(options.results)
     environment = results.environment
     if options.measure:
-        peak = measured_peak()
+        peak = measure_peak()
         others = sorted(set(results.ok.device_name) - {peak["device_name"]})
         if others:
             raise UserError(
@@ -213,21 +217,17 @@ def main(options: Options) -> int:
             )
         environment["measured_peak"] = peak
         write_json(options.results / "environment.json", environment)
-    uses = [(group.label, use) for group in results.groups if (use := use_of(group, environment))]
+    uses = [(group.label, use) for group in results.groups if (use := device_use(group, environment))]
     if not uses:
         print(f"error: no ok row in {options.results}/runs.csv has flops_per_image and a throughput", file=sys.stderr)
         return 1
     for label, use in uses:
         share = "" if use.mfu is None else f"  MFU {100 * use.mfu:5.1f} % of {use.peak_tflops:,.3g}"
         print(f"{label:<24} {use.tflops:10.4g} TFLOP/s{share}   (peak: {use.peak_from})")
-    if why := why_less(uses):
+    if why := why_lower_mfu(uses):
         print(why)
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -1,6 +1,6 @@
 """Seconds of an ImageNet-1k epoch with a group's settings: measured, or worked out from its throughput.
 
-    from scripts.sets.epoch_time import epoch_of
+    from scripts.sets.epoch_time import epoch_time
 
 Measured where every ok run trained on a whole ImageNet from files; else 1,281,167 images over images/s. Needs no torch.
 """
@@ -8,12 +8,12 @@ Measured where every ok run trained on a whole ImageNet from files; else 1,281,1
 import dataclasses
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from scripts.sets.result_set import PLAUSIBLE, Group, ResultSet
+from scripts.sets.result_set import PLAUSIBLE_RANGE, Group, ResultSet
 from scripts.stats.intervals import Estimate, Windows, strategy_throughput
 
 
 @dataclasses.dataclass(frozen=True)
-class Epoch:
+class EpochTime:
     """Seconds of an epoch with their 95 % interval, None where one sample says nothing of the spread."""
 
     value: float
@@ -24,21 +24,21 @@ class Epoch:
     """What it is of: (images, seconds) of each run's epochs, or of its timed windows."""
 
 
-def epoch_of(results: ResultSet, group: Group) -> Epoch:
+def epoch_time(results: ResultSet, group: Group) -> EpochTime:
     """The epoch of a group that has a throughput."""
     epochs = results.table("epochs")
     passes = []
     for _, row in group.ok.iterrows():
         whole = IMAGENET_TRAIN_IMAGES - (row.global_batch if row.global_batch > 0 else 0)
         mine = epochs[(epochs.run_id == row.run_id) & (epochs.phase == "train") & (epochs.images >= whole)]
-        mine = mine[mine.seconds.between(*PLAUSIBLE)]
+        mine = mine[mine.seconds.between(*PLAUSIBLE_RANGE)]
         if row.loader == "folder" and len(mine):
             passes.append(mine[["images", "seconds"]].to_numpy(float))
     if passes and len(passes) == len(group.ok):
         return _epoch(strategy_throughput(passes), True, passes)
-    return _epoch(group.throughput, False, group.samples)
+    return _epoch(group.timed_throughput, False, group.samples)
 
 
-def _epoch(rate: Estimate, measured: bool, samples: list[Windows]) -> Epoch:
+def _epoch(rate: Estimate, measured: bool, samples: list[Windows]) -> EpochTime:
     low, high = (IMAGENET_TRAIN_IMAGES / bound if bound else None for bound in (rate.high, rate.low))
-    return Epoch(IMAGENET_TRAIN_IMAGES / rate.value, low, high, measured, samples)
+    return EpochTime(IMAGENET_TRAIN_IMAGES / rate.value, low, high, measured, samples)

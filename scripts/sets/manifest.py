@@ -16,17 +16,17 @@ from pathlib import Path
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table, write_json
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
-from scripts.sets.recorded_settings import read_halves
+from benchmarks.common.system.files import read_regular_file
+from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import file_inside
-from scripts.stats.formatting import clean
+from scripts.stats.formatting import printable
 
 NAME, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26
 MADE_LATER = "report.pdf"  # by make report where there is a LaTeX; git does not keep it
 KINDS = {"strategy": str, "label": str, "rounds": int, "asked": dict, "met": dict}
 COUNTS = ("ranks", "nodes", "threads_per_rank")
-KINDS_ASKED = dict.fromkeys(("strategy", "fingerprint", "data"), str) | dict.fromkeys(COUNTS, int)
+KINDS_REQUESTED = dict.fromkeys(("strategy", "fingerprint", "data"), str) | dict.fromkeys(COUNTS, int)
 
 
 def write_manifest(folder: Path, results: ResultSet) -> None:
@@ -39,8 +39,8 @@ def write_manifest(folder: Path, results: ResultSet) -> None:
             "strategy": group.strategy,
             "label": group.label,
             "rounds": len({*group.rounds}),
-            "asked": group.identity.asked,
-            "met": group.identity.met,
+            "asked": group.identity.requested,
+            "met": group.identity.resolved,
         }
         for group in results.groups
         if group.samples
@@ -66,17 +66,17 @@ def _sha256(path: Path) -> str:
 
 def _is_whole(run: dict) -> bool:
     """Whether a run has all that it is started by, of the right kinds. Raises KeyError where it lacks something."""
-    asked = run["asked"]
+    requested = run["asked"]
     kinds = [isinstance(run[name], kind) for name, kind in KINDS.items()]
-    kinds += [isinstance(asked[name], kind) for name, kind in KINDS_ASKED.items()]
-    return all(kinds) and all(number > 0 for number in (run["rounds"], *(asked[name] for name in COUNTS)))
+    kinds += [isinstance(requested[name], kind) for name, kind in KINDS_REQUESTED.items()]
+    return all(kinds) and all(number > 0 for number in (run["rounds"], *(requested[name] for name in COUNTS)))
 
 
 def read_manifest(folder: Path) -> dict:
     """The manifest of a published set. Raises UserError where there is none, or one that this suite cannot read."""
     path = folder / NAME
     try:
-        found = json.loads(read_regular(path, LIMIT_BYTES))
+        found = json.loads(read_regular_file(path, LIMIT_BYTES))
         schema, runs, files = found["schema"], found["runs"], found["files"]
         whole = isinstance(found["commit"], str) and isinstance(files, dict) and isinstance(runs, list) and bool(runs)
         whole = whole and all(map(_is_whole, runs))
@@ -87,32 +87,35 @@ def read_manifest(folder: Path) -> dict:
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"{path} cannot be read ({clean(str(error))}); take it from git again: git checkout {path}"
+            f"{path} cannot be read ({printable(str(error))}); take it from git again: git checkout {path}"
         ) from None
     if schema != SCHEMA or not whole:
         raise UserError(f"{path} is of schema {ascii(schema)[:60]}, or is not whole; this suite reads schema {SCHEMA}")
     return found
 
 
-def faults(folder: Path, told: dict) -> list[str]:
-    """A line for each file that is missing, added, or not what was published; else for each thing that the manifest
-    says and the set's tables do not. told: the manifest."""
-    return [*_of_files(folder, told["files"])] or [*_of_tables(folder, told)]
+def find_faults(folder: Path, manifest: dict) -> list[str]:
+    """A line for each file that is missing, added or changed since publication.
+
+    Where there is none: a line for each statement of the manifest that the set's tables contradict. manifest: as of
+    read_manifest.
+    """
+    return [*_of_files(folder, manifest["files"])] or [*_of_tables(folder, manifest)]
 
 
 def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            name = clean(path.relative_to(folder).as_posix())
+            name = printable(path.relative_to(folder).as_posix())
             yield f"{name} is a link or no regular file, and no set is published with one"
-    for name, wanted in files.items():
-        path, shown = file_inside(folder, name), clean(name)[:100]
-        if path is None and _leads_out(name):
+    for name, checksum in files.items():
+        file, shown = file_inside(folder, name), printable(name)[:100]
+        if file is None and _leads_out(name):
             yield f"{NAME} names {shown}, which is not in the set"
-        elif path is None:
+        elif file is None:
             yield f"{shown} is missing; git checkout {folder / shown}"
-        elif _sha256(path) != wanted:
-            yield f"{shown} is not what was published (sha256); git checkout {path}"
+        elif _sha256(file) != checksum:
+            yield f"{shown} is not what was published (sha256); git checkout {file}"
     for name in _names(folder):
         if name not in files:
             yield f"{name} is not in {NAME}: it was not published; take it away, or git checkout {folder / NAME}"
@@ -122,16 +125,16 @@ def _leads_out(name: str) -> bool:
     return name.startswith("/") or ".." in name.split("/")
 
 
-def _of_tables(folder: Path, told: dict) -> Iterator[str]:
+def _of_tables(folder: Path, manifest: dict) -> Iterator[str]:
     """What runs of another commit, or of other settings, would be started by."""
-    runs, (known, _) = read_table(folder, "runs"), read_halves(read_table(folder, "settings"))
+    runs, (known, _) = read_table(folder, "runs"), identities_by_hash(read_table(folder, "settings"))
     commits = sorted(set(runs[runs.status == "ok"].commit))
-    if commits != [told["commit"]]:
-        yield f"{NAME} says commit {told['commit']}, and runs.csv {', '.join(commits) or 'none'}"
-    if (most := max(run["rounds"] for run in told["runs"])) > len(runs):
+    if commits != [manifest["commit"]]:
+        yield f"{NAME} says commit {manifest['commit']}, and runs.csv {', '.join(commits) or 'none'}"
+    if (most := max(run["rounds"] for run in manifest["runs"])) > len(runs):
         yield f"{NAME} says {most} rounds, and runs.csv has {len(runs)} rows"
-    made = {settings_hash(each.asked, each.met) for each in known.values()}
-    for run in told["runs"]:
+    made = {settings_hash(each.requested, each.resolved) for each in known.values()}
+    for run in manifest["runs"]:
         if settings_hash(run["asked"], run["met"]) not in made:
             yield f"{NAME} has settings of {run['label']} that settings.csv has not"
         if run["strategy"] != run["asked"]["strategy"]:

@@ -1,6 +1,6 @@
 """Which groups are compared with which, refused where it would mislead: within a set, and of two sets.
 
-    from scripts.sets.pairs import within_set, between_sets, find_day
+    from scripts.sets.pairs import within_set, between_sets, find_day_spread
 
 scripts/sets/compare.py is the command.
 """
@@ -11,18 +11,28 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.config.settings import SOURCE
+from benchmarks.common.config.settings import SOURCE_FIELDS
 from benchmarks.common.system.errors import UserError
-from scripts.sets.identity import Identity, differing, same_work, unlike
-from scripts.sets.recorded_settings import by_columns
+from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
+from scripts.sets.recorded_settings import identity_from_columns
 from scripts.sets.result_set import Group, ResultSet, load_set
-from scripts.stats.families import Sample, against, over_fastest
-from scripts.stats.formatting import parse_percent, show
+from scripts.stats.families import Sample, ratios_to_baseline, ratios_to_fastest
+from scripts.stats.formatting import format_setting, parse_percent
 from scripts.stats.intervals import RatioEstimate
-from scripts.stats.two_days import DaySpread, between, day_spread
+from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
 
-# What two sets are often compared for: told of, and no reason to refuse.
-TOLD = ("torch", "torchvision", "python", "cuda", "cudnn", "pillow", "decoder_version", *SOURCE, "config")
+# Two sets are often compared for these: a difference is printed, and no reason to refuse.
+FIELDS_THAT_MAY_DIFFER = (
+    "torch",
+    "torchvision",
+    "python",
+    "cuda",
+    "cudnn",
+    "pillow",
+    "decoder_version",
+    *SOURCE_FIELDS,
+    "config",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +67,7 @@ def between_sets(
             print(f"only in {results.path}: {'; '.join(only)}", file=sys.stderr)
     for label in both:
         _refuse_unlike(label, in_a[label], in_b[label], anyway)
-    found = between(_samples(in_a), _samples(in_b), day)
+    found = ratios_between_days(_samples(in_a), _samples(in_b), day)
     return [Comparison(label, in_b[label], in_a[label], found[label]) for label in both]
 
 
@@ -70,30 +80,30 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
     samples = _samples(groups)
     if strategy:
         chosen = _find(strategy, groups, results)
-        found = {(chosen, other): over.inverse() for other, over in against(chosen, samples).items()}
+        found = {(chosen, other): over.inverse() for other, over in ratios_to_baseline(chosen, samples).items()}
     else:
         bases = {label: results.baseline_of(group) for label, group in groups.items()}
         singles = {base.label for base in bases.values() if base}
-        found = {(of, bases[of].label): over for of, over in results.over_baseline.items()}
-        fastest, over_it = over_fastest({group.label: group.sample for group in results.ranked})
+        found = {(of, results.baselines[of]): over for of, over in results.over_baseline.items()}
+        fastest, over_it = ratios_to_fastest({group.label: group.sample for group in results.ranked})
         # a pair with the baseline is in its family, and has one interval
         found |= {(of, fastest): over for of, over in over_it.items() if not {of, fastest} & singles}
     for of, to in found:
         one, other = _identities(groups[to], groups[of])
-        _refuse(f"{to} and {of}", one, other, [] if same_work(one, other) else unlike(one, other), anyway)
+        _refuse(f"{to} and {of}", one, other, [] if same_work(one, other) else incomparable_fields(one, other), anyway)
     return [Comparison(f"{of} / {to}", groups[of], groups[to], over) for (of, to), over in found.items()]
 
 
-def find_day(given: str, paths: tuple[Path, ...], anyway: bool, compared: Sequence[Path]) -> DaySpread | None:
-    """The day-to-day spread: given, such as 2%, or of sets of the same settings; None without either.
+def find_day_spread(day_sd: str, paths: tuple[Path, ...], anyway: bool, compared: Sequence[Path]) -> DaySpread | None:
+    """The day-to-day spread: day_sd, such as 2%, or measured from sets of the same settings; None without either.
 
     compared: the sets whose ratio it is for. Raises UserError for both, for one of `compared`, whose difference would
     count as the day's, or for sets that do not tell it.
     """
-    if given and paths:
+    if day_sd and paths:
         raise UserError("--day-sd gives what --day-sets measures: leave one of them out")
-    if given:
-        return DaySpread(parse_percent(given, "--day-sd"))
+    if day_sd:
+        return DaySpread(parse_percent(day_sd, "--day-sd"))
     if not paths:
         return None
     if own := [path for path in paths if path.resolve() in {each.resolve() for each in compared}]:
@@ -118,12 +128,12 @@ def _samples(groups: dict[str, Group]) -> dict[str, Sample]:
 def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> None:
     """Of two sets: raises UserError where they are not alike in all but TOLD, which is printed."""
     one, other = _identities(first, second)
-    names = differing([one, other])
-    _refuse(title, one, other, [name for name in names if name not in TOLD], anyway)
-    told = [name for name in names if name in TOLD]
-    told += [name for name in SOURCE if one.met.get(name) != other.met.get(name)]
-    if told:
-        print(f"note: {title}: A and B differ in {_differences(one, other, told)}", file=sys.stderr)
+    names = differing_fields([one, other])
+    _refuse(title, one, other, [name for name in names if name not in FIELDS_THAT_MAY_DIFFER], anyway)
+    named = [name for name in names if name in FIELDS_THAT_MAY_DIFFER]
+    named += [name for name in SOURCE_FIELDS if one.resolved.get(name) != other.resolved.get(name)]
+    if named:
+        print(f"note: {title}: A and B differ in {_differences(one, other, named)}", file=sys.stderr)
 
 
 def timed_groups(results: ResultSet) -> dict[str, Group]:
@@ -141,15 +151,15 @@ def _find(name: str, groups: dict[str, Group], results: ResultSet) -> str:
 
 
 def _identities(first: Group, second: Group) -> tuple[Identity, Identity]:
-    """What each was asked and met; both by the columns of runs.csv where only one of them recorded it."""
+    """The identities of both; from the columns of runs.csv where only one of them recorded its settings."""
     one, other = first.identity, second.identity
     if one.recorded == other.recorded:
         return one, other
-    return by_columns(first.ok.iloc[0]), by_columns(second.ok.iloc[0])
+    return identity_from_columns(first.ok.iloc[0]), identity_from_columns(second.ok.iloc[0])
 
 
 def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway: bool) -> None:
-    """Raises UserError that names every field in which two groups are not alike, or warns where that is wanted."""
+    """Raises UserError that names every field in which two groups are not alike, or warns with --anyway."""
     text = f"{title}: not alike in {_differences(one, other, names)}"
     if names and not anyway:
         raise UserError(f"{text}. --anyway compares all the same")
@@ -158,5 +168,7 @@ def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway
 
 
 def _differences(one: Identity, other: Identity, names: list[str]) -> str:
-    values = [(name, *(show((each.met | each.fields).get(name)) for each in (one, other))) for name in names]
+    values = [
+        (name, *(format_setting((each.resolved | each.fields).get(name)) for each in (one, other))) for name in names
+    ]
     return ", ".join(f"{name} ({a} against {b})" for name, a, b in values)

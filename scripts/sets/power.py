@@ -2,14 +2,13 @@
 
     python -m scripts.sets.power --results results/x
 
-Found means: with 80 % power, by Dunnett's intervals of all strategies over one baseline, which are right together. The
+Found means: with 80 % power, by Dunnett's simultaneous intervals of all strategies over one baseline. The
 spread of few runs is itself uncertain: the numbers are a guide. Also the rule of UNTIL=5%. Needs no torch.
 """
 
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,13 +18,14 @@ from scipy.special import chdtri, nctdtrinc
 from tqdm import tqdm
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import exit_code, run_program
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats import critical_values
-from scripts.stats.families import MIN_BLOCK_DF, Sample, all_pairs, find_spread, over_own
+from scripts.stats.families import MIN_BLOCK_DF, Sample, find_spread, ratios_of_all_pairs, ratios_to_own_baselines
 from scripts.stats.intervals import POWER
 
 DIFFERENCES = (0.02, 0.05, 0.10)
-MOST_ROUNDS = 1000
+ROUNDS_LIMIT = 1000
 FIRST_LOOK_ROUNDS, FIRST_LOOK_DF = 3, 12
 
 
@@ -42,24 +42,24 @@ def needed_errors(num_strategies: int, rounds: int) -> float:
     """How many standard deviations of a run a difference has to be to be found, baseline among the strategies."""
     block_df = (num_strategies - 1) * (rounds - 1)
     df = block_df if block_df >= MIN_BLOCK_DF else num_strategies * (rounds - 1)
-    limit = critical_values.dunnett(rounds, (rounds,) * (num_strategies - 1), df)
+    limit = critical_values.dunnett_critical_value(rounds, (rounds,) * (num_strategies - 1), df)
     return float(nctdtrinc(df, 1 - POWER, limit)) * math.sqrt(2 / rounds)
 
 
-def detectable(sd: float, num_strategies: int, rounds: int) -> float:
+def smallest_difference(sd: float, num_strategies: int, rounds: int) -> float:
     """The difference, as a fraction, that so many rounds find with 80 % power; sd: of log throughput of runs."""
     return math.expm1(sd * needed_errors(num_strategies, rounds))
 
 
 def rounds_needed(difference: float, sd: float, num_strategies: int) -> int | None:
     """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond MOST_ROUNDS."""
-    wanted = math.log1p(difference) / sd if sd else math.inf
-    if needed_errors(num_strategies, MOST_ROUNDS) > wanted:
+    largest_error = math.log1p(difference) / sd if sd else math.inf
+    if needed_errors(num_strategies, ROUNDS_LIMIT) > largest_error:
         return None
     # with the critical value of so many rounds, which is the smallest: too few, and then step by step never too many
-    rounds = max(2, math.ceil(MOST_ROUNDS * (needed_errors(num_strategies, MOST_ROUNDS) / wanted) ** 2))
-    while (needed := needed_errors(num_strategies, rounds)) > wanted:
-        rounds = math.ceil(rounds * (needed / wanted) ** 2)
+    rounds = max(2, math.ceil(ROUNDS_LIMIT * (needed_errors(num_strategies, ROUNDS_LIMIT) / largest_error) ** 2))
+    while (needed := needed_errors(num_strategies, rounds)) > largest_error:
+        rounds = math.ceil(rounds * (needed / largest_error) ** 2)
     return rounds
 
 
@@ -78,17 +78,18 @@ def run_spread(samples: Mapping[str, Sample]) -> tuple[float, float, int]:
     return math.sqrt(variance), math.sqrt(variance * df / chdtri(df, 0.9)), df
 
 
-def half_width(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> float | None:
+def widest_half_width(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> float | None:
     """The widest of the family's intervals, from the ratio up, as a fraction: each over its own baseline.
 
     Where there is none, those of all pairs. None where an interval is missing.
     """
-    family = over_own(samples, baselines) if baselines else all_pairs(samples)
+    family = ratios_to_own_baselines(samples, baselines) if baselines else ratios_of_all_pairs(samples)
     widths = [each.half_width for each in family.values()]
-    return None if not widths or None in widths else max(widths)
+    known = [width for width in widths if width is not None]
+    return max(known) if known and len(known) == len(widths) else None
 
 
-def enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
+def precise_enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
     """The rule of UNTIL: whether the family's intervals are as narrow as that, and were a round before.
 
     A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree:
@@ -102,19 +103,19 @@ def enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: f
 
 def _without(one: Sample, latest: float) -> Sample:
     kept = numpy.asarray(one.rounds) != latest
-    sittings = numpy.asarray(one.sittings)[kept].tolist() if one.sittings else ()
-    return Sample(one.logs[kept], numpy.asarray(one.rounds)[kept].tolist(), sittings)
+    sessions = numpy.asarray(one.sessions)[kept].tolist() if one.sessions else ()
+    return Sample(one.logs[kept], numpy.asarray(one.rounds)[kept].tolist(), sessions)
 
 
 def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
     counts = [len(each.logs) for each in samples.values()]
     if min(counts, default=0) < FIRST_LOOK_ROUNDS or sum(counts) - len(counts) < FIRST_LOOK_DF:
         return False
-    found = half_width(samples, baselines)
+    found = widest_half_width(samples, baselines)
     return found is not None and found <= width
 
 
-def report(results: ResultSet) -> list[str]:
+def report_lines(results: ResultSet) -> list[str]:
     """Lines of text, of the family that the report shows: those with a baseline; of all without one. Raises UserError
     for a set without two strategies, without a spread, or that contradicts itself."""
     results.refuse_contradictions()
@@ -132,12 +133,12 @@ def report(results: ResultSet) -> list[str]:
         f" (may be {_percent(high)}; {df} degrees of freedom)"
     ]
     if have > 1:
-        lines.append(f"its {have} rounds find a difference of {_percent(detectable(sd, len(samples), have))}")
+        lines.append(f"its {have} rounds find a difference of {_percent(smallest_difference(sd, len(samples), have))}")
     for difference in tqdm(DIFFERENCES, desc="differences", disable=None, leave=False):
-        wanted = [rounds_needed(difference, each, len(samples)) for each in (sd, high)]
-        told = [f"more than {MOST_ROUNDS}" if each is None else str(each) for each in wanted]
-        takes = "" if None in (wanted[0], round_s) else f", about {_duration(wanted[0] * round_s)}"
-        lines.append(f"to find {100 * difference:3.0f} %: REPEATS={told[0]} (if unlucky {told[1]}){takes}")
+        needed = [rounds_needed(difference, each, len(samples)) for each in (sd, high)]
+        texts = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in needed]
+        takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)}"
+        lines.append(f"to find {100 * difference:3.0f} %: REPEATS={texts[0]} (if unlucky {texts[1]}){takes}")
     return [
         *lines,
         "found: over its baseline, by 80 of 100 such sets, with the intervals of these strategies together at 95 %",
@@ -153,14 +154,9 @@ def _duration(seconds: float) -> str:
 
 
 def command(args: list[str] | None = None) -> int:
-    """The command line's exit code; a user's mistake is a line on stderr."""
-    try:
-        print("\n".join(report(load_set(tyro.cli(Options, args=args).results))))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """The exit code of these words of a command line, or of this program's own."""
+    return exit_code(lambda: print("\n".join(report_lines(load_set(tyro.cli(Options, args=args).results)))))
 
 
 if __name__ == "__main__":
-    sys.exit(command())
+    run_program(command)

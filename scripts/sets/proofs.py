@@ -1,17 +1,19 @@
-"""What the proof of a strategy says of the runs that it is shown beside: the report's column `same update?`.
+"""Whether the proof of a strategy covers the runs of a group: the report's column `same update?`.
 
-    from scripts.sets.proofs import proved
+    from scripts.sets.proofs import proof_text
 
-A proof says yes of the settings that it ran with, and of nothing else.
+A proof covers the settings that it ran with, and no other.
 """
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy
 import pandas
 
-from scripts.sets.identity import FOLLOWS, MET, Identity, differing
+from scripts.sets.frames import iterate_rows
+from scripts.sets.identity import DERIVED_FIELDS, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity
 from scripts.sets.result_set import Group
 
@@ -22,17 +24,17 @@ MAY_DIFFER = {
     "threads_per_rank": "threads",
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }
-BUT = "; but for "  # what did differ and may follows
+EXCEPTIONS = "; but for "  # what did differ and may follows
 NOT_YET = "not proved yet: make verify"
 UNKNOWN = "not proved: settings unknown"
 
 
-def proved(group: Group, equivalence: pandas.DataFrame) -> str:
+def proof_text(group: Group, equivalence: pandas.DataFrame) -> str:
     """What equivalence.csv says of a group's own settings; the last proof that covers them counts, of each seed.
 
     "yes: ..." names what did differ and may; "not proved: ..." names what differs and may not.
     """
-    rows = [(row, _identity(row)) for row in equivalence.itertuples() if row.strategy == group.strategy]
+    rows = [(row, _identity(row)) for row in iterate_rows(equivalence) if row.strategy == group.strategy]
     if not len(group.ok):
         return "skipped" if rows and rows[-1][0].verdict == "skipped" else ""
     if not rows:
@@ -51,42 +53,42 @@ def _said(group: Group, runs: Identity, known: list) -> str:
     if not covering:
         return f"not proved: {', '.join(_others(gaps[-1][1]))}"
     row, names = covering[-1]
-    words = [MAY_DIFFER[name.removesuffix(MET)] for name in names] + _other_source(row, group)
+    words = [MAY_DIFFER[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(row, group)
     but = ", ".join(dict.fromkeys(words))
-    return verdict(row) + (f"{BUT}{but}" if but and row.verdict == "ok" else "")
+    return proof_verdict(row) + (f"{EXCEPTIONS}{but}" if but and row.verdict == "ok" else "")
 
 
 def _of_each_seed(identity: Identity) -> list[Identity]:
-    """What the runs of a group were asked, where its rounds take the seeds of a list in turn: one for each seed."""
-    if "seeds" not in identity.asked:
+    """The identity of a group for each seed, where its rounds take the seeds of a list in turn."""
+    if "seeds" not in identity.requested:
         return [identity]
-    asked = {name: value for name, value in identity.asked.items() if name != "seeds"}
-    return [dataclasses.replace(identity, asked=asked | {"seed": seed}) for seed in identity.asked["seeds"]]
+    requested = {name: value for name, value in identity.requested.items() if name != "seeds"}
+    return [dataclasses.replace(identity, requested=requested | {"seed": seed}) for seed in identity.requested["seeds"]]
 
 
-def _other_source(row, group: Group) -> list[str]:
+def _other_source(row: Any, group: Group) -> list[str]:
     """'commit' where a run of the group is of another commit than the proof."""
     commit = json.loads(row.met).get("commit") if row.met else None
     return ["commit"] if commit and set(group.ok.commit) - {commit, ""} else []
 
 
-def _identity(row) -> Identity | None:
+def _identity(row: Any) -> Identity | None:
     """The proof's settings; None of a table that did not record them."""
     return read_identity(row.asked, row.met) if row.asked else None
 
 
 def _differing(proof: Identity, group: Identity) -> list[str]:
-    """The fields in which a proof differs from a group; of a proof that met nothing, those that were asked."""
-    return differing([proof, group if proof.met_something else Identity(group.asked, {})])
+    """The fields in which a proof differs from a group; of a proof without resolved settings, the requested fields."""
+    return differing_fields([proof, group if proof.has_resolved_settings else Identity(group.requested, {})])
 
 
 def _others(names: list[str]) -> list[str]:
     """The fields that may not differ; what only follows from others is named where no others are."""
-    names = [name for name in names if name.removesuffix(MET) not in MAY_DIFFER]
-    return [name for name in names if name not in FOLLOWS and not name.endswith(MET)] or names
+    names = [name for name in names if name.removesuffix(RESOLVED_SUFFIX) not in MAY_DIFFER]
+    return [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)] or names
 
 
-def verdict(row) -> str:
+def proof_verdict(row: Any) -> str:
     """A row of equivalence.csv in words."""
     if row.verdict == "ok" and row.bit_identical == "yes":
         return "yes: bit-identical"

@@ -1,6 +1,6 @@
 """May a result set be published? What speaks against it, a line each: what is wrong, and what to do.
 
-    from scripts.sets.publishable import problems
+    from scripts.sets.publishable import find_problems
 
 Needs no torch.
 """
@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.store.results import WARM_UP, read_table
-from scripts.sets.identity import comparable, unlike
-from scripts.sets.proofs import BUT, proved
+from scripts.sets.frames import iterate_rows
+from scripts.sets.identity import comparable, incomparable_fields
+from scripts.sets.proofs import EXCEPTIONS, proof_text
 from scripts.sets.result_set import BASELINE, Group, ResultSet
-from scripts.sets.set_warnings import busy, oversubscribed, several_sittings, throttled
-from scripts.stats.formatting import count, show
+from scripts.sets.set_warnings import busy, oversubscribed, several_sessions, throttled
+from scripts.stats.formatting import format_setting, plural
 
 RULE = 2  # of these checks; a set that an older rule let in says so in its published.json. From 2 on it has a manifest
-LEAST_ROUNDS = 3
+MIN_ROUNDS = 3
 NEEDED = {
     **dict.fromkeys(("runs.csv", "settings.csv", "windows.csv", "epochs.csv", "steps.csv"), "make bench-all"),
     **dict.fromkeys(("wall.csv", "telemetry.csv", "environment.json"), "make bench-all"),
@@ -30,7 +31,7 @@ def missing_files(path: Path) -> list[str]:
     return [line for name, line in lines.items() if not (path / name).is_file()]
 
 
-def problems(results: ResultSet) -> list[str]:
+def find_problems(results: ResultSet) -> list[str]:
     """What speaks against publishing the set. [] where nothing does."""
     timed = [group for group in results.groups if group.samples]
     if not timed:
@@ -53,14 +54,16 @@ def _source(results: ResultSet) -> Iterator[str]:
         yield f"its runs are of {len(commits)} commits ({', '.join(commits)}); measure all with one, in a new set"
     if "" in set(results.ok.commit):
         yield "runs without a commit: nobody could make them again; measure in a git checkout"
-    yield from changed(results)
+    yield from local_changes(results)
     if not all(group.identity.recorded for group in results.groups if group.samples):
         yield "runs whose settings were not recorded, by an older version of the suite; measure again"
 
 
-def changed(results: ResultSet) -> Iterator[str]:
+def local_changes(results: ResultSet) -> Iterator[str]:
     """Whether files differed from the commit when the runs were made."""
-    changes = {show(group.identity.met.get("local_changes", "")) for group in results.groups if group.samples}
+    changes = {
+        format_setting(group.identity.resolved.get("local_changes", "")) for group in results.groups if group.samples
+    }
     if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
         yield "made with local changes, which no commit has; commit them, and measure again"
 
@@ -69,10 +72,10 @@ def _rows(results: ResultSet) -> Iterator[str]:
     """The last attempt of each round is ok, or was skipped for a reason."""
     for group in results.groups:
         last = group.rows.drop_duplicates("repeat", keep="last")
-        for row in last.itertuples():
+        for row in iterate_rows(last):
             if row.status in ("failed", "timeout", "interrupted", "invalid"):
                 yield (
-                    f"{group.label}, round {show(row.repeat)}: {row.status}: {row.reason or 'no reason'}; "
+                    f"{group.label}, round {format_setting(row.repeat)}: {row.status}: {row.reason or 'no reason'}; "
                     f"RETRY={row.status} RESULTS={results.path} make bench-all"
                 )
         if (last.status == "skipped").any() and not last.reason[last.status == "skipped"].all():
@@ -83,8 +86,8 @@ def _rounds(timed: list[Group]) -> Iterator[str]:
     most = max(len({*group.rounds}) for group in timed)
     for group in timed:
         number = len({*group.rounds})
-        if number < max(LEAST_ROUNDS, most):
-            needed = max(LEAST_ROUNDS, most)
+        if number < max(MIN_ROUNDS, most):
+            needed = max(MIN_ROUNDS, most)
             yield f"{group.label} has {number} of at least {needed} rounds; make bench-all REPEATS={needed} on this set"
 
 
@@ -96,7 +99,7 @@ def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
     for group in timed:
         if number := int(group.ok.position.isna().sum()):
             yield (
-                f"{group.label}: {number} of {count(len(group.ok), 'run')} without a place in the order of the round "
+                f"{group.label}: {number} of {plural(len(group.ok), 'run')} without a place in the order of the round "
                 "(position): started by hand, or by an older suite; make bench-all, in a new set"
             )
     singles = [group for group in timed if group.strategy == BASELINE]
@@ -104,19 +107,19 @@ def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
         yield f"no timed runs of {BASELINE}, which speed-ups are over; make bench-{BASELINE} on this set"
     for group in timed:
         if singles and not any(comparable(group.identity, single.identity) for single in singles):
-            names = ", ".join(unlike(group.identity, singles[0].identity)) or "settings not recorded"
+            names = ", ".join(incomparable_fields(group.identity, singles[0].identity)) or "settings not recorded"
             yield f"{group.label} ran on other settings than {BASELINE} ({names}); keep it in a set of its own"
     for column in ("device_name", "torch"):
         if len(found := set(results.ok[column])) > 1:
             yield f"several values of {column}: {', '.join(sorted(found))}; measure on one machine and version"
-    for rule in (busy, throttled, oversubscribed, several_sittings):
+    for rule in (busy, throttled, oversubscribed, several_sessions):
         yield from rule(results)
 
 
 def _proofs(results: ResultSet, timed: list[Group]) -> Iterator[str]:
     for group in timed:
-        said = proved(group, results.table("equivalence"))
+        said = proof_text(group, results.table("equivalence"))
         if not said.startswith("yes"):
             yield f"{group.label}: {said or 'not proved'}; RESULTS={results.path} make verify"
-        elif "commit" in said.partition(BUT)[2]:
+        elif "commit" in said.partition(EXCEPTIONS)[2]:
             yield f"{group.label} was proved at another commit; RESULTS={results.path} make verify"

@@ -1,65 +1,69 @@
-"""Where the settings of runs are read from: the set's table, else the run's own file, else columns of runs.csv.
+"""Read the settings of runs: from the set's settings.csv, else the run's own file, else columns of runs.csv.
 
-    from scripts.sets.recorded_settings import identities
+    from scripts.sets.recorded_settings import identities_of_runs
 
-No row is lost, whatever is missing: a sentence says what was, and what stands in for it.
+No row is lost: a sentence says which settings are missing, and what replaces them.
 """
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas
 
-from benchmarks.common.config.settings import SCHEMA, counted
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.config.settings import SCHEMA, compared_fields
+from benchmarks.common.system.files import read_regular_file
+from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
-from scripts.sets.safe_names import WORD, file_inside
-from scripts.stats.formatting import count
+from scripts.sets.safe_names import SAFE_NAME, file_inside
+from scripts.stats.formatting import plural
 
 # Of sets made before settings were recorded (schema 1), and of rows whose settings were lost.
-ASKED_COLUMNS = ("arch", "image_size", "global_batch", "memory_format", "loader", "config")
-MET_COLUMNS = (
+REQUESTED_COLUMNS = ("arch", "image_size", "global_batch", "memory_format", "loader", "config")
+RESOLVED_COLUMNS = (
     "precision", "device", "device_name", "world_size", "nodes", "threads_per_rank", "backend", "torch", "commit",
 )  # fmt: skip
 LIMIT_BYTES = 2**26  # of one run's settings
-BY_COLUMNS = "they are told apart by the columns of runs.csv and the flags in them"
+BY_COLUMNS = "their settings are read from the columns of runs.csv and the flags in them"
 
 
-def identities(path: Path, runs: pandas.DataFrame, table: pandas.DataFrame) -> tuple[list[Identity], list[str]]:
+def identities_of_runs(path: Path, runs: pandas.DataFrame, table: pandas.DataFrame) -> tuple[list[Identity], list[str]]:
     """The identity of each row of runs.csv, and a sentence for each way in which settings are missing.
 
     path: the set. table: its settings.csv.
     """
-    known, twice = read_halves(table)
-    found, troubled = [], {}
-    for row in runs.itertuples():
+    known, twice = identities_by_hash(table)
+    found: list[Identity] = []
+    troubled: dict[str, list[str]] = {}
+    for row in iterate_rows(runs):
         identity, trouble = known.get(row.settings), ""
         if identity is None:
             identity, trouble = _from_its_folder(path, row, row.settings in twice)
         found.append(identity)
         if trouble:
             troubled.setdefault(trouble, []).append(row.run_id)
-    remarks = [f"{path}: {trouble} ({count(len(ids), 'run')}, such as {ids[0]})" for trouble, ids in troubled.items()]
+    remarks = [f"{path}: {trouble} ({plural(len(ids), 'run')}, such as {ids[0]})" for trouble, ids in troubled.items()]
     return found, remarks
 
 
-def read_halves(table: pandas.DataFrame) -> tuple[dict[str, Identity], set[str]]:
+def identities_by_hash(table: pandas.DataFrame) -> tuple[dict[str, Identity], set[str]]:
     """Identities of a settings.csv by hash, and the hashes that stand for different settings, which are not among
     them. Rows that cannot be read are left out."""
-    known, twice = {}, set()
-    for row in table.itertuples():
+    known: dict[str, Identity] = {}
+    twice: set[str] = set()
+    for row in iterate_rows(table):
         identity = read_identity(row.asked, row.met)
         if identity is None:
             continue
         before = known.setdefault(row.settings, identity)
-        if halves(before) != halves(identity):
+        if counted_settings(before) != counted_settings(identity):
             twice.add(row.settings)
     return {name: identity for name, identity in known.items() if name not in twice}, twice
 
 
-def halves(identity: Identity) -> str:
-    """What counts of both halves, as text that is equal for equal ones."""
-    return json.dumps([counted(identity.asked), counted(identity.met)], sort_keys=True)
+def counted_settings(identity: Identity) -> str:
+    """The compared fields of both halves as JSON: equal text for equal settings."""
+    return json.dumps([compared_fields(identity.requested), compared_fields(identity.resolved)], sort_keys=True)
 
 
 def read_identity(asked: str, met: str) -> Identity | None:
@@ -71,8 +75,8 @@ def read_identity(asked: str, met: str) -> Identity | None:
     return Identity(*halves) if all(isinstance(half, dict) for half in halves) else None
 
 
-def _from_its_folder(path: Path, row, twice: bool) -> tuple[Identity, str]:
-    """The identity of a row that settings.csv does not tell of, and what is wrong."""
+def _from_its_folder(path: Path, row: Any, twice: bool) -> tuple[Identity, str]:
+    """The identity of a row whose hash is not in settings.csv, or is there twice, and a sentence on that."""
     if twice:
         trouble = f"settings.csv has different settings under one hash, {row.settings}"
     else:
@@ -84,19 +88,22 @@ def _from_its_folder(path: Path, row, twice: bool) -> tuple[Identity, str]:
         trouble = "settings were not recorded, the set is of an older schema"
     else:
         trouble = ", and ".join(filter(None, [trouble, problem or "there is no logs/<run_id>/settings.json"]))
-    return by_columns(row), f"{trouble}: {BY_COLUMNS}"
+    return identity_from_columns(row), f"{trouble}: {BY_COLUMNS}"
 
 
 def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
     """The settings in a run's folder, or what is wrong with them; neither where there are none."""
-    file = file_inside(path, f"logs/{run_id}/settings.json") if WORD.fullmatch(run_id) else None
+    file = file_inside(path, f"logs/{run_id}/settings.json") if SAFE_NAME.fullmatch(run_id) else None
     if file is None:
         return None, ""
     try:
-        told = json.loads(read_regular(file, LIMIT_BYTES))
-        if not isinstance(told["schema"], int) or told["schema"] > SCHEMA:
-            return None, f"a settings.json is of schema {told['schema']}, this suite reads up to {SCHEMA}: update it"
-        identity = Identity(dict(told["asked"]), dict(told.get("met") or {}))
+        settings = json.loads(read_regular_file(file, LIMIT_BYTES))
+        if not isinstance(settings["schema"], int) or settings["schema"] > SCHEMA:
+            return (
+                None,
+                f"a settings.json is of schema {settings['schema']}, this suite reads up to {SCHEMA}: update it",
+            )
+        identity = Identity(dict(settings["asked"]), dict(settings.get("met") or {}))
     except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -104,24 +111,25 @@ def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
     return identity, ""
 
 
-def by_columns(row) -> Identity:
-    """What columns of runs.csv and the flags in `options` tell. A row that is not ok is not said to have met
-    anything."""
-    flags = flags_in(row.options)
-    asked = {name: _value(getattr(row, name)) for name in ASKED_COLUMNS}
-    met = {name: _value(getattr(row, name)) for name in MET_COLUMNS} if row.status == "ok" else {}
-    asked, met = ({name: value for name, value in half.items() if value is not None} for half in (asked, met))
-    return Identity(asked | {name: text for name, text in flags.items() if name not in asked | met}, met, False)
+def identity_from_columns(row: Any) -> Identity:
+    """Settings from columns of runs.csv and the flags in `options`. A row that is not ok has no resolved settings."""
+    flags = parse_flags(row.options)
+    requested = {name: _value(getattr(row, name)) for name in REQUESTED_COLUMNS}
+    resolved = {name: _value(getattr(row, name)) for name in RESOLVED_COLUMNS} if row.status == "ok" else {}
+    requested = {name: value for name, value in requested.items() if value is not None}
+    resolved = {name: value for name, value in resolved.items() if value is not None}
+    more = {name: text for name, text in flags.items() if name not in requested | resolved}
+    return Identity(requested | more, resolved, recorded=False)
 
 
-def _value(cell: object) -> str | int | float | None:
+def _value(cell: Any) -> str | int | float | None:
     if isinstance(cell, str):
         return cell or None
     number = float(cell)
     return None if number != number else int(number) if number.is_integer() and abs(number) < 1e15 else number
 
 
-def flags_in(options: str) -> dict[str, str]:
+def parse_flags(options: str) -> dict[str, str]:
     """Field and value of each flag of a runs.csv row, the last one of a field as on a command line; yes and no
     for a boolean's --x and --no-x."""
     words, found = options.split(), {}

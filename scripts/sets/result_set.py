@@ -11,30 +11,38 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pandas
 
-from benchmarks.common.config.settings import settings_hash
-from benchmarks.common.store.results import STATUSES, TABLES, WARM_UP, numbered_table
+from benchmarks.common.store.results import STATUSES, TABLES, WARM_UP, read_numbered_table
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
-from scripts.sets.contradictions import contradictions
-from scripts.sets.identity import Identity, asked_the_same, computes_in, labels, same_asked, same_share, same_work
-from scripts.sets.recorded_settings import halves, identities, read_halves
-from scripts.sets.sessions import sittings
-from scripts.stats.families import Sample, over_own, sample
-from scripts.stats.formatting import clean
+from benchmarks.common.system.files import read_regular_file
+from scripts.sets.contradictions import find_contradictions
+from scripts.sets.identity import (
+    Identity,
+    belongs_to,
+    compute_precision,
+    group_labels,
+    same_request,
+    same_share_of_machine,
+    same_work,
+)
+from scripts.sets.recorded_settings import counted_settings, identities_by_hash, identities_of_runs
+from scripts.sets.sessions import session_numbers
+from scripts.stats.families import Sample, make_sample, ratios_to_own_baselines
+from scripts.stats.formatting import printable
 from scripts.stats.intervals import Estimate, RatioEstimate, Windows, strategy_throughput
 
 BASELINE = "single"  # what speed-ups are over
 LIMIT_BYTES = 2**26  # of environment.json
-PLAUSIBLE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
+PLAUSIBLE_RANGE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-    """The runs of one strategy in one set that were asked the same and met the same."""
+    """The runs of one strategy in one set with the same requested and resolved settings (scripts/sets/identity.py)."""
 
     label: str
     strategy: str
@@ -45,11 +53,11 @@ class Group:
     """Windows of each ok run that has a throughput."""
     rounds: list[float]
     """`repeat` of each of these runs."""
-    sittings: list[int]
-    """The number of the sitting of each."""
+    sessions: list[int]
+    """The number of the session of each."""
 
     @property
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         """All fields that count, of both halves."""
         return self.identity.fields
 
@@ -57,10 +65,17 @@ class Group:
     def throughput(self) -> Estimate | None:
         return strategy_throughput(self.samples) if self.samples else None
 
+    @property
+    def timed_throughput(self) -> Estimate:
+        """The throughput of a group that has timed runs. Raises ValueError for a group without."""
+        if self.throughput is None:
+            raise ValueError(f"{self.label} has no timed run")
+        return self.throughput
+
     @functools.cached_property
     def sample(self) -> Sample:
         """Its timed runs, for comparisons with other groups."""
-        return sample(self.samples, self.rounds, self.sittings)
+        return make_sample(self.samples, self.rounds, self.sessions)
 
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
@@ -87,9 +102,9 @@ class ResultSet:
     path: Path
     groups: list[Group]
     remarks: list[str]
-    """What is missing of the settings of its runs, and what stands in for it: a sentence each."""
+    """A sentence for each gap in the settings of its runs, with what replaces them."""
     tables: dict[str, pandas.DataFrame] = dataclasses.field(default_factory=dict, repr=False)
-    """What was read so far; `table` reads the rest."""
+    """The tables that were read so far; `table` reads the others."""
     contradictions: list[str] = dataclasses.field(default_factory=list)
     """Contradictions in its tables, such as a row that is there twice: a sentence each."""
 
@@ -130,25 +145,26 @@ class ResultSet:
         return [group for group in self.groups if group.strategy == strategy and group.samples]
 
     def baseline_of(self, group: Group) -> Group | None:
-        """What the group's speed-up is over: the timed runs of BASELINE that differ in nothing but the strategy,
-        computed in the same precision, and had what one rank has of the machine; of several, those that were asked the
-        same, if need be on other nodes. In fp16, which needs a gradient scaler, one rank of a strategy that has one
-        stands for them.
+        """The group that this group's speed-up is over.
 
-        None for these themselves, and where there are none, or several.
+        It has the timed runs of BASELINE that differ in nothing but the strategy, computed in the same precision, and
+        had one rank's share of the machine. Of several, it is the one with the same requested settings, if need be on
+        other nodes. In fp16, which needs a gradient scaler, one rank of a strategy that has one replaces BASELINE.
+
+        None for a baseline itself, without a baseline, and where several fit.
         """
         bases = self.timed(BASELINE)
-        if computes_in(group.identity) == "fp16":
-            bases = [other for other in self.groups if other.samples and other.identity.asked.get("ranks") == 1]
+        if compute_precision(group.identity) == "fp16":
+            bases = [other for other in self.groups if other.samples and other.identity.requested.get("ranks") == 1]
         found = [
             other
             for other in bases
-            if same_work(other.identity, group.identity) and same_share(other.identity, group.identity)
+            if same_work(other.identity, group.identity) and same_share_of_machine(other.identity, group.identity)
         ]
         if group in found:
             return None
         same, elsewhere = (
-            [other for other in found if asked_the_same(other.identity, group.identity, but)]
+            [other for other in found if same_request(other.identity, group.identity, but)]
             for but in ((), ("ranks", "nodes"))
         )
         return next((some[0] for some in (same, elsewhere, found) if len(some) == 1), None)
@@ -156,9 +172,9 @@ class ResultSet:
     @functools.cached_property
     def ranked(self) -> list[Group]:
         """The timed groups that may be called faster or slower than each other: those that compute in the precision
-        that most compute in. What another arithmetic gains is not the strategy's."""
+        that most groups compute in. A gain from another arithmetic is not the strategy's."""
         timed = [group for group in self.groups if group.samples]
-        kinds = [computes_in(group.identity) for group in timed]
+        kinds = [compute_precision(group.identity) for group in timed]
         return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
 
     @functools.cached_property
@@ -175,11 +191,11 @@ class ResultSet:
 
     @functools.cached_property
     def over_baseline(self) -> dict[str, RatioEstimate]:
-        """Speed-up of each timed group that has a baseline, by label; all these intervals hold together.
+        """Speed-up of each timed group that has a baseline, by label, with simultaneous 95 % intervals.
 
         Every table, chart and sentence takes it from here, so that a pair has one interval.
         """
-        return over_own({group.label: group.sample for group in self.compared}, self.baselines)
+        return ratios_to_own_baselines({group.label: group.sample for group in self.compared}, self.baselines)
 
 
 def load_set(path: Path) -> ResultSet:
@@ -193,53 +209,46 @@ def load_set(path: Path) -> ResultSet:
         raise UserError(f"{path} is not a folder of results; `make bench-all` makes one, results/latest is the newest")
     read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "steps")}
     tables = {name: table for name, (table, _) in read.items()}
-    tables["runs"] = _counted(tables["runs"])
+    tables["runs"] = _without_warm_up(tables["runs"])
     windows = _plausible(tables["windows"], ["images", "seconds"], path / "windows.csv")
-    timed = {run_id: rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
+    timed = {str(run_id): rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
     runs = tables["runs"]
-    found, remarks = identities(path, runs, tables["settings"])
+    found, remarks = identities_of_runs(path, runs, tables["settings"])
     for remark in remarks:
-        print(f"warning: {clean(remark)}", file=sys.stderr)
+        print(f"warning: {printable(remark)}", file=sys.stderr)
     groups = []
     for strategy, rows in runs.groupby("strategy", sort=False):
         parts = _parts(rows, [found[place] for place in rows.index])
         others = [found[place] for place in runs.index.difference(rows.index)]
         num_cores = _read_environment(path / "environment.json").get("num_cores") if len(parts) > 1 else None
-        names = labels(str(strategy), [identity for identity, _ in parts], others, num_cores)
+        names = group_labels(str(strategy), [identity for identity, _ in parts], others, num_cores)
         for name, (identity, part) in zip(names, parts, strict=True):
-            samples = {index: _samples(row, timed) for index, row in part[part.status == "ok"].iterrows()}
-            kept = [index for index, sample in samples.items() if sample is not None]
-            rounds = [float(value) for value in part.loc[kept, "repeat"]]
-            own = [samples[index] for index in kept], rounds, part.loc[kept, "sitting"].tolist()
-            groups.append(Group(clean(name), str(strategy), identity, part, *own))
+            with_windows = [(index, _samples(row, timed)) for index, row in part[part.status == "ok"].iterrows()]
+            samples = {index: sample for index, sample in with_windows if sample is not None}
+            own = part.loc[[*samples]]
+            rounds, sessions = own["repeat"].astype(float).tolist(), own["session"].tolist()
+            groups.append(Group(printable(name), str(strategy), identity, part, [*samples.values()], rounds, sessions))
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
-    found = contradictions(path, read, [(group.identity, group.rows) for group in groups])
-    for sentence in found:
-        print(f"warning: {clean(sentence)}", file=sys.stderr)
-    return ResultSet(path.resolve().name, path, groups, [*remarks, *found], tables, found)
-
-
-def read_runs(path: Path) -> pandas.DataFrame:
-    """runs.csv of a set with a column `asked_hash`: what each run was asked, '' where that was not recorded."""
-    runs = _counted(_table(path, "runs"))
-    found, _ = identities(path, runs, _table(path, "settings"))
-    return runs.assign(asked_hash=[settings_hash(each.asked) if each.recorded else "" for each in found])
+    contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
+    for sentence in contradictions:
+        print(f"warning: {printable(sentence)}", file=sys.stderr)
+    return ResultSet(path.resolve().name, path, groups, [*remarks, *contradictions], tables, contradictions)
 
 
 def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:
     """A sentence for each two sets in which one hash means different settings. Groups go by the settings."""
-    tables = [(results.path, read_halves(results.table("settings"))[0]) for results in sets]
+    tables = [(results.path, identities_by_hash(results.table("settings"))[0]) for results in sets]
     return [
-        f"{a} and {b} have different settings under one hash, {name}; what is said of their runs goes by the settings"
+        f"{a} and {b} have different settings under one hash, {name}; the settings themselves are compared"
         for (a, in_a), (b, in_b) in itertools.combinations(tables, 2)
         for name in in_a.keys() & in_b.keys()
-        if halves(in_a[name]) != halves(in_b[name])
+        if counted_settings(in_a[name]) != counted_settings(in_b[name])
     ]
 
 
-def _counted(runs: pandas.DataFrame) -> pandas.DataFrame:
-    """runs.csv without what only warmed the machine, and a column `sitting`."""
-    runs = runs.assign(sitting=sittings(runs))
+def _without_warm_up(runs: pandas.DataFrame) -> pandas.DataFrame:
+    """runs.csv without what only warmed the machine, and a column `session`."""
+    runs = runs.assign(session=session_numbers(runs))
     return runs[(runs.status != WARM_UP) & (runs["repeat"] != 0)].reset_index(drop=True)
 
 
@@ -250,14 +259,14 @@ def _table(path: Path, name: str) -> pandas.DataFrame:
 def _numbered(path: Path, name: str) -> tuple[pandas.DataFrame, list[int]]:
     """A table, and the line of each row. Raises UserError where it cannot be read."""
     try:
-        return numbered_table(path, name)
+        return read_numbered_table(path, name)
     except OSError as error:
         raise UserError(f"cannot read the results in {path}: {error}") from None
 
 
 def _read_environment(path: Path) -> dict:
     try:
-        found = json.loads(read_regular(path, LIMIT_BYTES))
+        found = json.loads(read_regular_file(path, LIMIT_BYTES))
         if isinstance(found, dict):
             kinds = {"num_cores": int, "measured_peak": dict, "packages": dict, "variables": dict}
             return {key: value for key, value in found.items() if isinstance(value, kinds.get(key, object))}
@@ -265,12 +274,12 @@ def _read_environment(path: Path) -> dict:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, RecursionError) as error:
-        print(f"warning: {path} cannot be read: {clean(str(error))}", file=sys.stderr)
+        print(f"warning: {path} cannot be read: {printable(str(error))}", file=sys.stderr)
     return {}
 
 
 def _plausible(rows: pandas.DataFrame, columns: list[str], path: Path) -> pandas.DataFrame:
-    good = rows[columns].apply(lambda column: column.between(*PLAUSIBLE)).all(axis=1)
+    good = rows[columns].apply(lambda column: column.between(*PLAUSIBLE_RANGE)).all(axis=1)
     if not good.all():
         print(f"warning: {path}: {(~good).sum()} rows without {' or '.join(columns)} are skipped", file=sys.stderr)
     return rows[good]
@@ -280,21 +289,21 @@ def _samples(row: pandas.Series, timed: dict[str, Windows]) -> Windows | None:
     """Windows of an ok run; its images_per_s as the only one where a set has no windows.csv."""
     if row.run_id in timed:
         return timed[row.run_id]
-    lowest, highest = PLAUSIBLE
+    lowest, highest = PLAUSIBLE_RANGE
     return numpy.array([[row.images_per_s, 1.0]]) if lowest < row.images_per_s < highest else None
 
 
 def _parts(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
-    """The rows of a strategy by their identities; one that was not ok and met nothing is with its asked half."""
+    """The rows of a strategy by their identities; a row without resolved settings joins the group of its request."""
     parts: dict[str, tuple[Identity, list]] = {}
     waiting = []
     for place, status, identity in zip(rows.index, rows.status, found, strict=True):
-        if status == "ok" or identity.met_something:
+        if status == "ok" or identity.has_resolved_settings:
             parts.setdefault(identity.key, (identity, []))[1].append(place)
         else:
             waiting.append((place, identity))
     for place, identity in waiting:
-        of_its_kind = (places for other, places in parts.values() if same_asked(identity, other))
+        of_its_kind = (places for other, places in parts.values() if belongs_to(identity, other))
         places = next(of_its_kind, None)
         if places is None:
             places = parts.setdefault(identity.key, (identity, []))[1]

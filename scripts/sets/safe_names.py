@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 
-WORD = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)  # a name of one run, strategy or value; no path, and no flag
+SAFE_NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)  # a name of one run, strategy or value; no path, and no flag
 
 COMMIT = re.compile(r"[0-9a-f]{3,64}")
 LIMIT_BYTES = 2**28  # of a small file
@@ -65,7 +65,7 @@ def read_text(path: Path) -> str:
     Raises UserError for what cannot be read, is no regular file, or is larger than LIMIT_BYTES.
     """
     try:
-        return read_regular(path, LIMIT_BYTES).decode("utf-8", errors="replace")
+        return read_regular_file(path, LIMIT_BYTES).decode("utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; move it away") from None
 
@@ -76,3 +76,15 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return [*csv.DictReader(io.StringIO(read_text(path).replace("\0", ""), newline=""))]
     except csv.Error as error:
         raise UserError(f"{path} is no CSV file ({error}); move it away") from None
+
+
+def read_whole_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a small CSV file that are whole, since a kill may cut the last one; [] without the file.
+
+    Raises UserError as read_text does.
+    """
+    if not path.exists():
+        return []
+    text = read_text(path).replace("\0", "")
+    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    return [row for row in reader if None not in row and None not in row.values()]

@@ -1,6 +1,6 @@
 """What a reader should know before believing a result set: a sentence each, with the remedy.
 
-    from scripts.sets.set_warnings import warnings_of
+    from scripts.sets.set_warnings import find_warnings
 
 After pyperf's rule (a spread over 10 % of the mean is unsteady) and hyperfine's (a modified z-score over 10
 standard deviations is an outlier; a slow first sample is named by itself). Needs no torch.
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import numpy
 
-from scripts.sets.device_use import use_of
+from scripts.sets.device_use import device_use
 from scripts.sets.result_set import Group, ResultSet
-from scripts.sets.sessions import apart
-from scripts.stats.formatting import count
+from scripts.sets.sessions import measured_in_other_sessions
+from scripts.stats.formatting import plural
 
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
@@ -25,13 +25,13 @@ LOW_CLOCK = 0.9  # of the fastest run's mean
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 
 
-def warnings_of(results: ResultSet) -> list[str]:
+def find_warnings(results: ResultSet) -> list[str]:
     """Every warning that applies to the set's ok runs."""
     if results.ok.empty:
         return []
     rules = (
         one_repeat(results),
-        several_sittings(results),
+        several_sessions(results),
         unsteady(results),
         slow_first_window(results),
         outliers(results),
@@ -54,13 +54,13 @@ def one_repeat(results: ResultSet) -> Iterator[str]:
         yield f"{_list(names)}: one repeat, so no interval and no verdict; run again with REPEATS=3 or more."
 
 
-def several_sittings(results: ResultSet) -> Iterator[str]:
+def several_sessions(results: ResultSet) -> Iterator[str]:
     """Strategies that were added, or run again, over an hour before or after the others."""
-    runs = {group.label: [*zip(group.rounds, group.sittings, strict=True)] for group in results.groups if group.samples}
-    if names := apart(runs):
+    runs = {group.label: [*zip(group.rounds, group.sessions, strict=True)] for group in results.groups if group.samples}
+    if names := measured_in_other_sessions(runs):
         yield (
-            f"{_list(names)}: runs of another sitting than the others', over an hour apart: the day's effect is "
-            "unknown, so their ratios are not comparable; measure all in one sitting, in a new set."
+            f"{_list(names)}: runs of another session than the others', over an hour apart: the day's effect is "
+            "unknown, so their ratios are not comparable; measure all in one session, in a new set."
         )
 
 
@@ -96,7 +96,7 @@ def cause(results: ResultSet, group: Group) -> str:
     if group.ok[["steal_pct", "other_cpu_pct"]].isna().all(axis=None):
         return "close other programs"  # an older suite, which did not look
     return (
-        "no steal, other program or lower clock was seen, which leaves neighbours on shared cores, caches and memory: "
+        "no steal, other program or lower clock was seen, which leaves co-tenants on shared cores, caches and memory: "
         "use a machine of its own"
     )
 
@@ -107,7 +107,7 @@ def shared_gpus(results: ResultSet) -> Iterator[str]:
         found = int((group.ok.other_gpu_processes > 0).sum())
         if found:
             yield (
-                f"{group.label}: other processes were on its GPUs in {found} of {count(len(group.ok), 'run')}; "
+                f"{group.label}: other processes were on its GPUs in {found} of {plural(len(group.ok), 'run')}; "
                 "nvidia-smi names them: end them, or choose free GPUs (CUDA_VISIBLE_DEVICES), and run again."
             )
 
@@ -118,7 +118,7 @@ def slow_first_window(results: ResultSet) -> Iterator[str]:
         slow = [run for run in group.samples if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
         if slow:
             yield (
-                f"{group.label}: the first window is slow in {len(slow)} of {count(len(group.samples), 'run')}: it "
+                f"{group.label}: the first window is slow in {len(slow)} of {plural(len(group.samples), 'run')}: it "
                 "still warms up; raise --warmup-steps."
             )
 
@@ -131,7 +131,7 @@ def outliers(results: ResultSet) -> Iterator[str]:
         if found:
             total = sum(map(len, group.samples))
             yield (
-                f"{group.label}: {found} of {count(total, 'window')} far from the median of its run; something else "
+                f"{group.label}: {found} of {plural(total, 'window')} far from the median of its run; something else "
                 "used the machine for a moment: run it on a quiet one."
             )
 
@@ -157,7 +157,7 @@ def busy(results: ResultSet) -> Iterator[str]:
     if loads.iloc[0] > BUSY_BEFORE * num_cores:
         yield (
             f"the machine was busy before the first run: load average {loads.iloc[0]:.1f} on "
-            f"{count(num_cores, 'core')}; close other programs, wait a minute, and run again."
+            f"{plural(num_cores, 'core')}; close other programs, wait a minute, and run again."
         )
     later = loads.iloc[1:][loads.iloc[1:] > BUSY_BETWEEN * num_cores]
     if len(others):
@@ -165,13 +165,13 @@ def busy(results: ResultSet) -> Iterator[str]:
         if len(disturbed) > BUSY_SHARE * len(others):
             yield (
                 f"the machine was busy: other programs took {OTHERS_PCT} % of its cores' time or more in "
-                f"{len(disturbed)} of {count(len(others), 'run')}, up to {others.max():.0f} %; close them, and run "
+                f"{len(disturbed)} of {plural(len(others), 'run')}, up to {others.max():.0f} %; close them, and run "
                 "again."
             )
     elif len(later):
         yield (
-            f"the machine was busy before {count(len(later), 'later run')}: load average up to {later.max():.1f} on "
-            f"{count(num_cores, 'core')}; something else was running, or the ranks have too many threads."
+            f"the machine was busy before {plural(len(later), 'later run')}: load average up to {later.max():.1f} on "
+            f"{plural(num_cores, 'core')}; something else was running, or the ranks have too many threads."
         )
 
 
@@ -215,12 +215,12 @@ def bad_files(results: ResultSet) -> Iterator[str]:
     for group in results.groups:
         skipped = group.ok.skipped_files.max()
         if skipped > 0:
-            yield f"{group.label}: up to {count(int(skipped), 'file')} a run could not be read; mend the data set."
+            yield f"{group.label}: up to {plural(int(skipped), 'file')} a run could not be read; mend the data set."
 
 
 def low_peak(results: ResultSet) -> Iterator[str]:
     """A measured peak that training exceeds was measured while something else used the machine."""
-    uses = {group.label: use_of(group, results.environment) for group in results.groups}
+    uses = {group.label: device_use(group, results.environment) for group in results.groups}
     names = [label for label, use in uses.items() if use and use.mfu and use.mfu > 1]
     if names:
         yield (

@@ -1,6 +1,6 @@
-"""Where the time of a step goes, of the accounted steps of a group: its parts, exposed communication, bubbles.
+"""Where the time of a step goes, in the step breakdown of a group: its parts, exposed communication, pipeline bubbles.
 
-    from scripts.sets.step_breakdown import about_exposed, bubbles, exposed, step_parts
+    from scripts.sets.step_breakdown import describe_exposed, pipeline_bubbles, exposed_communication, step_parts
 
 Every README, chart and report takes these figures from here. Needs no torch.
 """
@@ -13,17 +13,19 @@ import pandas
 from scipy.special import fdtrc, stdtrit
 
 from scripts.sets.result_set import Group
-from scripts.stats.formatting import count_of
+from scripts.stats.formatting import plural_of_several
 
 PHASES = ("data", "copy", "forward", "backward", "exposed_comm", "wait", "optimizer", "other")
 MAY_LACK = {"exposed_comm", "wait"}
 CONFIDENCE = 0.95
-POOL = 0.5  # at 0.25, 90 % of the intervals cover where runs differ half as much as steps do; here 93.5 % and more
+POOLING_LEVEL = (
+    0.5  # at 0.25, 90 % of the intervals cover where runs differ half as much as steps do; here 93.5 % and more
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Mean:
-    """A mean over the accounted steps of some runs, and its 95 % interval, None where one run tells no spread."""
+class StepMean:
+    """A mean over the steps of some runs' breakdowns, and its 95 % interval, None where one run has no spread."""
 
     value: float
     low: float | None
@@ -33,24 +35,24 @@ class Mean:
 
     def text(self, style: Callable[[float], str] = "{:.0f}".format, scale: float = 1.0) -> str:
         """54±22: the mean, and how far its interval reaches, if it has one."""
-        reach = "" if self.low is None else f"±{style(scale * (self.high - self.value))}"
+        reach = "" if self.high is None else f"±{style(scale * (self.high - self.value))}"
         return style(scale * self.value) + reach
 
 
 @dataclasses.dataclass(frozen=True)
-class Bubble:
+class PipelineBubble:
     """The share of a pipeline's time in which one rank waited, 0 to 1, and the one of equal stages without messages."""
 
     rank: int
-    waited: Mean
+    waited: StepMean
     ideal: float
 
 
 def step_parts(group: Group, steps: pandas.DataFrame, rank: int | None = None) -> pandas.DataFrame:
-    """The accounted steps of a strategy's ok runs: a row a step, `run_id`, and `<phase>_ms` for each of PHASES.
+    """The steps of the breakdown of a strategy's ok runs: a row a step, `run_id`, and `<phase>_ms` for each of PHASES.
 
-    rank: the one whose steps are wanted (default: the first that told any). Where the exchange could not be told from
-    forward and backward, exposed_comm_ms is empty.
+    rank: whose steps (default: the lowest that has a breakdown). exposed_comm_ms is empty where communication cannot be
+    separated from forward and backward.
     """
     names = [f"{phase}_ms" for phase in PHASES]
     mine = steps[steps.run_id.isin(group.ok.run_id)]
@@ -59,49 +61,51 @@ def step_parts(group: Group, steps: pandas.DataFrame, rank: int | None = None) -
     return mine[mine["rank"] == rank][["run_id", *names]].fillna({"wait_ms": 0.0})
 
 
-def ranks(group: Group, steps: pandas.DataFrame) -> list[int]:
-    """The ranks whose steps a strategy's ok runs told apart."""
+def ranks_with_breakdown(group: Group, steps: pandas.DataFrame) -> list[int]:
+    """The ranks that have a step breakdown in a strategy's ok runs."""
     mine = steps[steps.run_id.isin(group.ok.run_id) & steps.data_ms.notna()]
     return sorted({int(rank) for rank in mine["rank"]})
 
 
-def exposed(group: Group, steps: pandas.DataFrame) -> Mean | None:
-    """Exposed communication of the lowest rank, milliseconds a step; None where it could not be told."""
+def exposed_communication(group: Group, steps: pandas.DataFrame) -> StepMean | None:
+    """Exposed communication of the lowest rank, milliseconds a step; None where it was not measured."""
     parts = step_parts(group, steps).dropna(subset=["exposed_comm_ms"])
-    return mean_of([each.exposed_comm_ms.to_numpy(float) for _, each in parts.groupby("run_id")])
+    return mean_over_steps([each.exposed_comm_ms.to_numpy(float) for _, each in parts.groupby("run_id")])
 
 
-def about_exposed(groups: Sequence[Group], steps: pandas.DataFrame) -> str:
+def describe_exposed(groups: Sequence[Group], steps: pandas.DataFrame) -> str:
     """For below a table: whose steps these are, n, and what the ± is. '' without any."""
-    found = [mean for group in groups if (mean := exposed(group, steps))]
+    found = [mean for group in groups if (mean := exposed_communication(group, steps))]
     if not found:
         return ""
     num_steps, num_runs = ({each.num_steps for each in found}, {each.num_runs for each in found})
     return (
-        f"Exposed comm.: of the lowest rank, n = {count_of(num_steps, 'accounted step')} of "
-        f"{count_of(num_runs, 'run')}; ±: Student's t, 95 %, over the steps, or over the runs where an F test suggests "
-        "that these differ."
+        f"Exposed comm.: of the lowest rank, n = {plural_of_several(num_steps, 'accounted step')} of "
+        f"{plural_of_several(num_runs, 'run')}; ±: Student's t, 95 %, over the steps, or over the runs where an F test "
+        "suggests that these differ."
     )
 
 
-def bubbles(group: Group, steps: pandas.DataFrame) -> list[Bubble]:
+def pipeline_bubbles(group: Group, steps: pandas.DataFrame) -> list[PipelineBubble]:
     """How long each rank of a pipeline waited; nothing for a strategy without stages on ranks of their own.
 
     Ideal: (p - 1) / (m + p - 1) for p equal stages and m micro-batches (GPipe, arXiv:1811.06965, section 2.3).
     """
-    num_stages, num_parts = (group.settings.get(name) for name in ("num_stages", "num_microbatches"))
-    if not num_stages or num_stages < 2 or not (steps[steps.run_id.isin(group.ok.run_id)].wait_ms > 0).any():
+    num_stages, num_parts = (group.settings.get(name) or 0 for name in ("num_stages", "num_microbatches"))
+    if num_stages < 2 or not (steps[steps.run_id.isin(group.ok.run_id)].wait_ms > 0).any():
         return []
     found = []
-    for rank in ranks(group, steps):
+    for rank in ranks_with_breakdown(group, steps):
         parts = step_parts(group, steps, rank)
         shares = parts.wait_ms / (parts.wait_ms + parts.forward_ms + parts.backward_ms)
-        waited = mean_of([shares[each].to_numpy(float) for each in parts.groupby("run_id").groups.values()])
-        found.append(Bubble(rank, waited, (num_stages - 1) / (num_parts + num_stages - 1)))
+        waited = mean_over_steps([shares[each].to_numpy(float) for each in parts.groupby("run_id").groups.values()])
+        if waited is not None:
+            ideal = (num_stages - 1) / (num_parts + num_stages - 1)
+            found.append(PipelineBubble(rank, waited, ideal))
     return found
 
 
-def mean_of(runs: Sequence[numpy.ndarray]) -> Mean | None:
+def mean_over_steps(runs: Sequence[numpy.ndarray]) -> StepMean | None:
     """The mean over all steps of all runs, with Student's interval; None without any.
 
     Steps of a run may be more alike than those of two. Where an F test of the runs sees nothing of that at POOL, all
@@ -113,16 +117,16 @@ def mean_of(runs: Sequence[numpy.ndarray]) -> Mean | None:
     steps = numpy.concatenate(runs)
     mean, num_steps, num_runs = float(steps.mean()), len(steps), len(runs)
     if num_runs < 2:
-        return Mean(mean, None, None, num_steps, num_runs)
+        return StepMean(mean, None, None, num_steps, num_runs)
     between = sum(len(values) * (values.mean() - mean) ** 2 for values in runs)
     within = sum(((values - values.mean()) ** 2).sum() for values in runs)
     if num_steps > num_runs and within > 0:
         f = (between / (num_runs - 1)) / (within / (num_steps - num_runs))
-        alike = fdtrc(num_runs - 1, num_steps - num_runs, f) > POOL
+        alike = fdtrc(num_runs - 1, num_steps - num_runs, f) > POOLING_LEVEL
     else:
         alike = False
     df = num_steps - 1 if alike else num_runs - 1
     variance = (between + within) / df if alike else between / df
     half = float(stdtrit(df, (1 + CONFIDENCE) / 2) * numpy.sqrt(variance / num_steps))
     low, high = (mean - half, mean + half) if half > 0 else (None, None)
-    return Mean(mean, low, high, num_steps, num_runs)
+    return StepMean(mean, low, high, num_steps, num_runs)

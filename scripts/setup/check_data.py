@@ -2,7 +2,7 @@
 
     python -m scripts.setup.check_data --data PATH
 
-Prints the counts and exits 0, or says in one line on stderr what is wrong and what to do, and exits 2.
+Prints the counts and exits 0, or prints one line on stderr, with what is wrong and what to do, and exits 2.
 It reads names only, no file's content, and of a folder that was listed before not even these (see
 benchmarks/common/data/listing.py); a file that does not decode is the loader's to report. It counts what torchvision's
 ImageFolder would read. The loader reads JPEGs and PNGs, whatever their names end in, and reports all others.
@@ -24,7 +24,7 @@ import tyro
 from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
 from benchmarks.common.system.errors import UserError
 
-LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
+EXPECTED_LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Counts:
     num_val_images: int
 
 
-def show(names: Iterable[str], limit: int = 3) -> str:
+def format_names(names: Iterable[str], limit: int = 3) -> str:
     """Some names for a message, quoted and escaped: a name may hold quotes, newlines or terminal codes."""
     names = sorted(names)
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
@@ -52,19 +52,19 @@ def count_part(data: str, part: str) -> dict[str, int]:
     folder = os.path.join(data, part)
     if not os.path.isdir(folder):
         what = "is a link that leads nowhere" if os.path.islink(folder) else "is not there"
-        raise ValueError(f"{data!r}: {part}/ {what}; {LAYOUT}")
-    with os.scandir(folder) as entries:
-        entries = list(entries)
+        raise ValueError(f"{data!r}: {part}/ {what}; {EXPECTED_LAYOUT}")
+    with os.scandir(folder) as iterator:
+        entries = list(iterator)
     if not any(entry.is_dir() for entry in entries):
         num_loose = sum(entry.name.lower().endswith(IMG_EXTENSIONS) for entry in entries)
         loose = f", only {num_loose} loose images: sort them into one folder a class" if num_loose else ""
-        raise ValueError(f"{data!r}: {part}/ has no class folders{loose}; {LAYOUT}")
+        raise ValueError(f"{data!r}: {part}/ has no class folders{loose}; {EXPECTED_LAYOUT}")
     images = list_images(Path(folder))
     numbers = numpy.bincount(images.targets(), minlength=len(images.classes)).tolist()
     counts = dict(zip(images.classes, numbers, strict=True))
     if empty := [name for name, count in counts.items() if count == 0]:
         raise ValueError(
-            f"{data!r}: {part}/ has class folders without an image: {show(empty)}; "
+            f"{data!r}: {part}/ has class folders without an image: {format_names(empty)}; "
             f"fill or remove them (images end in {', '.join(IMG_EXTENSIONS)})"
         )
     return counts
@@ -84,7 +84,7 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
     train, val = count_part(data, "train"), count_part(data, "val")
     if unknown := val.keys() - train.keys():
         raise ValueError(
-            f"{data!r}: val/ has classes that train/ lacks: {show(unknown)}; "
+            f"{data!r}: val/ has classes that train/ lacks: {format_names(unknown)}; "
             "remove them from val/ or add them to train/"
         )
     return Counts(len(train), num_train_images=sum(train.values()), num_val_images=sum(val.values()))

@@ -7,17 +7,23 @@ import io
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from PIL import Image
 from tqdm import tqdm
 
 from benchmarks.common.data.decode import open_image
-from benchmarks.common.data.listing import Listing
+from benchmarks.common.data.listing import ImageListing
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 
-CHUNK, CHUNK_BYTES = 128, 1 << 26  # images that are written, and lost by a kill, together: whichever comes first
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+MAX_CHUNK_IMAGES, MAX_CHUNK_BYTES = (
+    128,
+    1 << 26,
+)  # images that are written, and lost by a kill, together: whichever comes first
 SHORT_SIDE, QUALITY = 256, 90
 
 
@@ -37,10 +43,10 @@ class Chunk:
         self.checksums.append(checksum)
 
     def is_full(self) -> bool:
-        return len(self.sizes) >= CHUNK or sum(self.sizes) >= CHUNK_BYTES
+        return len(self.sizes) >= MAX_CHUNK_IMAGES or sum(self.sizes) >= MAX_CHUNK_BYTES
 
 
-def encoded(listing: Listing, kind: str, num_done: int, began_ns: int) -> Iterator[Chunk]:
+def encode_chunks(listing: ImageListing, kind: str, num_done: int, began_ns: int) -> Iterator[Chunk]:
     """The images from number num_done on, in order, made by all cores a little ahead of what is written.
 
     Raises UserError for a file that was written after began_ns: it may have been read half old, half new.
@@ -49,7 +55,7 @@ def encoded(listing: Listing, kind: str, num_done: int, began_ns: int) -> Iterat
 
     def make(index: int) -> tuple[bytes, tuple[int, int], int]:
         path = listing.path(index)
-        stored, shape = encode(path, kind)
+        stored, shape = encode_image(path, kind)
         if os.stat(path).st_mtime_ns > began_ns:
             raise UserError(f"{path!r} changed while it was packed; run make pack again")
         return stored, shape, zlib.crc32(stored)
@@ -58,7 +64,7 @@ def encoded(listing: Listing, kind: str, num_done: int, began_ns: int) -> Iterat
     with ThreadPoolExecutor(threads) as pool, bar:
         bar.update(num_done)
         chunk = Chunk()
-        for image in in_order(pool, make, range(num_done, len(listing)), 2 * threads):
+        for image in map_in_order(pool, make, range(num_done, len(listing)), 2 * threads):
             chunk.add(*image)
             bar.update()
             if chunk.is_full():
@@ -68,43 +74,45 @@ def encoded(listing: Listing, kind: str, num_done: int, began_ns: int) -> Iterat
             yield chunk
 
 
-def in_order(pool: ThreadPoolExecutor, work: Callable, things: Iterable, ahead: int) -> Iterator:
-    """work(thing) of each, of which `ahead` are begun before they are asked for."""
-    waiting = collections.deque()
-    for thing in things:
-        waiting.append(pool.submit(work, thing))
-        if len(waiting) > ahead:
+def map_in_order(
+    pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], prefetch: int
+) -> Iterator[Result]:
+    """work(item) of each item in order. As many as `prefetch` are begun before their results are needed."""
+    waiting: collections.deque[Future[Result]] = collections.deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) > prefetch:
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
 
 
-def encode(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
+def encode_image(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
     """An image as it is stored, and its height and width; nothing of an image that cannot be read.
 
     Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it. Raises OSError
     for a fault of the disk or a permission, and UserError where memory is short: the image itself may be good.
     """
     try:
-        content = read_regular(path, LARGEST_IMAGE_BYTES)
+        content = read_regular_file(path, MAX_IMAGE_BYTES)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EFBIG):
             raise
         return b"", (0, 0)
     try:
-        return _encoded(content, kind)
+        return _encode_content(content, kind)
     except MemoryError:
         raise UserError(f"no memory for {path!r}; free some, and make pack goes on") from None
     except Exception:  # Pillow raises errors of many types for damaged files
         return b"", (0, 0)
 
 
-def _encoded(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
+def _encode_content(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
     with open_image(content) as opened:
         image = opened.convert("RGB")
     if kind != "full" and min(image.size) > SHORT_SIDE:
         scale = SHORT_SIDE / min(image.size)
-        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BILINEAR)
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
     shape = image.height, image.width
     if kind != "jpeg256":
         return image.tobytes(), shape

@@ -18,35 +18,42 @@ import time
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import replace_whole
-from benchmarks.common.system.gpus import BUILDS, fitting_build, look
+from benchmarks.common.system.files import replace_atomically
+from benchmarks.common.system.gpus import BUILDS, choose_build, query_gpus
+from benchmarks.common.system.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-RECORD = "installed-from"  # in the environment: the words that say what was installed
-UV_WORDS = {
+RECORD_NAME = "installed-from"  # in the environment: the words that say what was installed
+UV_FLAGS = {
     "index-url": "--default-index",
     "extra-index-url": "--index",
     "find-links": "--find-links",
     "trusted-host": "--allow-insecure-host",
 }
-OF_PIP_ALONE = {"default-timeout", "timeout", "disable-pip-version-check", "no-input", "progress-bar", "retries"}
+IGNORED_PIP_SETTINGS = {
+    "default-timeout",
+    "timeout",
+    "disable-pip-version-check",
+    "no-input",
+    "progress-bar",
+    "retries",
+}
 
 
 def main(venv: Path) -> None:
     torch, locked = os.environ.get("TORCH", ""), os.environ.get("LOCK", "yes") != "no"
-    words, why = chosen(torch, locked)
+    words, why = choose_requirements(torch, locked)
     print(f"setup: {' '.join(words)}: {why}", flush=True)
     if not (venv / "bin/python").exists():
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     started_s = time.monotonic()
-    record = venv / RECORD
+    record = venv / RECORD_NAME
     record.unlink(missing_ok=True)
     installer = install(venv / "bin/python", words)
-    replace_whole(record, lambda file: file.write(f"{' '.join(words)}\n".encode()))
+    replace_atomically(record, lambda file: file.write(f"{' '.join(words)}\n".encode()))
     print(f"setup: {installer} had the packages in place after {time.monotonic() - started_s:.0f} s", flush=True)
 
 
-def chosen(torch: str, locked: bool) -> tuple[list[str], str]:
+def choose_requirements(torch: str, locked: bool) -> tuple[list[str], str]:
     """The words that say what to install, and why. torch: a version that the user wants, or empty.
 
     Raises UserError where no torch fits and none is named.
@@ -56,7 +63,7 @@ def chosen(torch: str, locked: bool) -> tuple[list[str], str]:
         if locks and locked:
             return ["-r", locks[0]], f"TORCH={torch}"
         return ["-r", "requirements.txt", f"torch=={torch}"], f"TORCH={torch}, without a lock"
-    build, why = fitting_build(look())
+    build, why = choose_build(query_gpus())
     if locked:
         return ["-r", build.lock], f"torch {build.torch}: {why}"
     return ["-r", "requirements.txt", build.versions], f"{why}; LOCK=no"
@@ -93,17 +100,19 @@ def uv_settings(python: Path) -> list[str] | None:
     certificate = words.pop("cert", None)
     if certificate:
         os.environ["SSL_CERT_FILE"] = certificate
-    if words.keys() - UV_WORDS.keys() - OF_PIP_ALONE:
+    if words.keys() - UV_FLAGS.keys() - IGNORED_PIP_SETTINGS:
         return None
-    return [word for name, flag in UV_WORDS.items() for value in words.get(name, "").split() for word in (flag, value)]
+    return [word for name, flag in UV_FLAGS.items() for value in words.get(name, "").split() for word in (flag, value)]
 
 
 def get_uv(python: Path) -> bool:
     """Whether uv is in the environment; pip brings it, in the newest lock's version and by its hashes."""
     lock = (ROOT / BUILDS[0].lock).read_text()
-    uv = re.search(r"^uv\b.*\n(    --hash=.*\n)*", lock, re.MULTILINE)[0]
+    requirement = re.search(r"^uv\b.*\n(    --hash=.*\n)*", lock, re.MULTILINE)
+    if requirement is None:
+        return False
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write(uv)
+        file.write(requirement[0])
         file.flush()
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         return not run([*pip, "--require-hashes", "-r", file.name], "pip fetches uv")

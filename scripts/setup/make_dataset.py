@@ -103,7 +103,7 @@ def photograph_folder() -> Path:
     Raises ValueError where scikit-image is not installed or lacks one of the photographs.
     """
     spec = importlib.util.find_spec("skimage")
-    if spec is None:
+    if spec is None or not spec.submodule_search_locations:
         raise ValueError(
             "scikit-image, whose photographs this cuts, is not installed: "
             "run `make setup`, or set DATA to a folder of your own"
@@ -283,7 +283,7 @@ def make_dataset(options: Options) -> dict:
             new = Path(workshop, "new")
             make_folder(new, options)
             install(new, output, options, aside=Path(workshop, "old"))
-    return read_manifest(output)
+    return read_manifest(output) or {}
 
 
 def install(new: Path, output: Path, options: Options, aside: Path) -> None:

@@ -13,31 +13,31 @@ import errno
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, Literal, TextIO
+from typing import IO, Any, BinaryIO, Literal, TextIO
 
 import numpy
 import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.fingerprint import known_fingerprint
-from benchmarks.common.data.listing import Listing, is_current, list_images
-from benchmarks.common.data.mapped_arrays import ALIGNED, Damaged, checksum, header
-from benchmarks.common.data.packed import VERSION, WHAT, Pack, note_checked, pack_path
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.data.fingerprint import cached_fingerprint
+from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
+from benchmarks.common.data.mapped_arrays import ALIGNED, DamagedFile, Layout, checksum, file_header
+from benchmarks.common.data.packed import FILE_KIND, VERSION, PackedSource, note_checked, pack_path
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, no_follow, sync_folder
+from benchmarks.common.system.files import locked, open_no_follow, sync_folder
+from benchmarks.common.system.programs import run_program
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
 
-LOOK_AGAIN_S = 60  # whether the folder is still the one that was listed
-SAMPLE = 200  # images whose sizes tell the size of all
-HEADER_ROOM = 1 << 14  # bytes, beside the classes' names
+CHECK_PERIOD_S = 60  # whether the folder is still the one that was listed
+NUM_SAMPLED_IMAGES = 200  # images whose sizes tell the size of all
+MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +54,20 @@ def main(options: Options) -> None:
     try:
         check_image_folder(root)
         listings = {part: list_images(root / part) for part in ("train", "val")}
-        fingerprint = known_fingerprint(root)
+        fingerprint = cached_fingerprint(root)
     except ValueError as error:
         raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; DATA must hold train/ and val/") from None
-    todo = {part: one for part, one in listings.items() if not is_whole(pack_path(config, part), fingerprint)}
-    sizes = {part: told_size(config, part, listing) for part, listing in todo.items()}
-    refuse_without_room(pack_path(config, "train").parent, sum(sizes.values()))
+    todo = {part: one for part, one in listings.items() if not is_complete(pack_path(config, part), fingerprint)}
+    sizes = {part: estimate_bytes(config, part, listing) for part, listing in todo.items()}
+    check_free_space(pack_path(config, "train").parent, sum(sizes.values()))
     for part, listing in todo.items():
-        with alone(pack_path(config, part)):
+        with lock_pack(pack_path(config, part)):
             write_pack(pack_path(config, part), listing, config.pack, fingerprint, began_ns)
 
 
-def is_whole(path: Path, fingerprint: str) -> bool:
+def is_complete(path: Path, fingerprint: str) -> bool:
     """Whether a packed file of these images is there; all of it is read.
 
     Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's.
@@ -75,13 +75,13 @@ def is_whole(path: Path, fingerprint: str) -> bool:
     if not path.exists():
         return False
     try:
-        pack = Pack(path)
+        pack = PackedSource(path)
         if (pack.metadata["fingerprint"], pack.metadata["part"]) != (fingerprint, path.stem):
             if os.environ.get("PACKED"):
                 raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
-            raise Damaged("it is of other images")
+            raise DamagedFile("it is of other images")
         pack.check(f"checking {path.name}")
-    except (OSError, Damaged, KeyError, ValueError) as error:
+    except (OSError, DamagedFile, KeyError, ValueError) as error:
         print(f"{path} is written anew: {error}")
         return False
     note_checked(path)
@@ -89,18 +89,18 @@ def is_whole(path: Path, fingerprint: str) -> bool:
     return True
 
 
-def told_size(config: Config, part: str, listing: Listing) -> int:
-    """Bytes that packing will take, from a sample; says them. What a stopped run has written is not counted again."""
-    some = range(0, len(listing), max(1, len(listing) // SAMPLE))
+def estimate_bytes(config: Config, part: str, listing: ImageListing) -> int:
+    """Bytes that packing will write, from a sample; prints them. What a stopped run has written is not counted."""
+    some = range(0, len(listing), max(1, len(listing) // NUM_SAMPLED_IMAGES))
     with ThreadPoolExecutor() as pool:
-        stored = pool.map(lambda index: len(chunks.encode(listing.path(index), config.pack)[0]), some)
+        stored = pool.map(lambda index: len(chunks.encode_image(listing.path(index), config.pack)[0]), some)
         mean = sum(tqdm(stored, f"sizing {part}", len(some), delay=2, disable=None, leave=False)) / len(some)
     size, there = int(mean * len(listing)), pack_path(config, part).with_suffix(".part")
     print(f"{part}: {len(listing)} images, about {size / 1e9:.3g} GB as {config.pack}")
     return max(0, size - (there.stat().st_size if there.exists() else 0))
 
 
-def refuse_without_room(folder: Path, size: int) -> None:
+def check_free_space(folder: Path, size: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -109,12 +109,12 @@ def refuse_without_room(folder: Path, size: int) -> None:
     if size > free:
         raise UserError(
             f"packing needs about {size / 1e9:.1f} GB in {folder}, and {free / 1e9:.1f} GB are free; "
-            "make room, give another folder by PACKED, or take PACK=256 or jpeg256"
+            "free space, give another folder by PACKED, or use PACK=256 or jpeg256"
         )
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def lock_pack(path: Path) -> Iterator[None]:
     """Raises UserError where another process packs the same, or the folder cannot be written."""
     with contextlib.ExitStack() as held:
         try:
@@ -126,37 +126,39 @@ def alone(path: Path) -> Iterator[None]:
         yield
 
 
-def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_ns: int) -> None:
+def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, began_ns: int) -> None:
     """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header.
 
     Raises UserError where the folder changed since it was listed, or one of its files since began_ns.
     """
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
-    metadata = {"what": WHAT, "version": VERSION, "kind": kind, "part": listing.folder.name}
+    metadata = {"what": FILE_KIND, "version": VERSION, "kind": kind, "part": listing.folder.name}
     metadata |= {"fingerprint": fingerprint, "classes": json.dumps(listing.classes)}
-    room = HEADER_ROOM + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
-    plan = json.dumps([metadata, listing.times, room])
+    header_bytes = MIN_HEADER_BYTES + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
+    plan = json.dumps([metadata, listing.times, header_bytes])
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
-    if size < (written := room + sum(sum(chunk.sizes) for chunk in done)):
-        done, written = [], room  # bytes that the journal tells of are lost
+    if size < (written := header_bytes + sum(sum(chunk.sizes) for chunk in done)):
+        done, written = [], header_bytes  # bytes that the journal tells of are lost
     if done:
         print(f"going on after {sum(len(chunk.sizes) for chunk in done)} images")
     try:
-        write_whole(journal, "\n".join([plan, *map(note, done)]) + "\n")  # without a note that was cut off
+        write_text_atomically(
+            journal, "\n".join([plan, *map(journal_line, done)]) + "\n"
+        )  # without a note that was cut off
         with (
-            open(part, "r+b" if done else "wb", opener=no_follow) as file,
-            open(journal, "a", opener=no_follow) as notes,
+            open(part, "r+b" if done else "wb", opener=open_no_follow) as file,
+            open(journal, "a", opener=open_no_follow) as notes,
         ):
             sync_folder(part.parent)  # or a power cut could leave the journal without the file
             file.truncate(written)
             file.seek(0, os.SEEK_END)
             num_done = sum(len(chunk.sizes) for chunk in done)
-            done += write_images(file, notes, listing, chunks.encoded(listing, kind, num_done, began_ns))
-            finish(file, metadata, listing, done, room)
+            done += write_chunks(file, notes, listing, chunks.encode_chunks(listing, kind, num_done, began_ns))
+            write_tables(file, metadata, listing, done, header_bytes)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise UserError(f"cannot pack {error.filename or path}: {error.strerror}; run make pack again") from None
-        raise UserError(f"the disk of {path.parent} is full; make room, and make pack goes on") from None
+        raise UserError(f"the disk of {path.parent} is full; free space, and make pack goes on") from None
     check_written(part, journal)
     os.replace(part, path)
     sync_folder(path.parent)
@@ -168,49 +170,51 @@ def write_pack(path: Path, listing: Listing, kind: str, fingerprint: str, began_
     print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
 
 
-def write_images(file: BinaryIO, notes: TextIO, listing: Listing, made: Iterable[chunks.Chunk]) -> list[chunks.Chunk]:
+def write_chunks(
+    file: BinaryIO, notes: TextIO, listing: ImageListing, made: Iterable[chunks.Chunk]
+) -> list[chunks.Chunk]:
     """Write each chunk while the next is made; returns them. Raises UserError where the folder has changed."""
-    written, look_again = [], time.monotonic() + LOOK_AGAIN_S
+    written, look_again = [], time.monotonic() + CHECK_PERIOD_S
 
     def write(chunk: chunks.Chunk) -> chunks.Chunk:
         file.writelines(chunk.stored)
         flush(file)  # first the bytes, then the note that they are there
         chunk.stored = []
-        notes.write(note(chunk) + "\n")
+        notes.write(journal_line(chunk) + "\n")
         flush(notes)
         return chunk
 
     with ThreadPoolExecutor(1) as writer:
-        for chunk in chunks.in_order(writer, write, made, 1):
+        for chunk in chunks.map_in_order(writer, write, made, 1):
             written.append(chunk)
             if time.monotonic() >= look_again:
-                refuse_changed(listing)
-                look_again = time.monotonic() + LOOK_AGAIN_S
-    refuse_changed(listing)
+                check_unchanged(listing)
+                look_again = time.monotonic() + CHECK_PERIOD_S
+    check_unchanged(listing)
     return written
 
 
-def refuse_changed(listing: Listing) -> None:
-    if not is_current(listing.folder, json.loads(listing.times)):
+def check_unchanged(listing: ImageListing) -> None:
+    if not is_unchanged(listing.folder, json.loads(listing.times)):
         raise UserError(f"{listing.folder} changed while it was packed; run make pack again")
 
 
 def check_written(part: Path, journal: Path) -> None:
     """Read the finished file back, also what an earlier run wrote of it. Raises UserError, and drops the journal."""
     try:
-        Pack(part).check(f"checking {part.name}")
-    except (OSError, Damaged) as error:
+        PackedSource(part).check(f"checking {part.name}")
+    except (OSError, DamagedFile) as error:
         journal.unlink()
         raise UserError(f"{part} is not as it was written: {error}; is its disk sound? run make pack again") from None
 
 
-def note(chunk: chunks.Chunk) -> str:
+def journal_line(chunk: chunks.Chunk) -> str:
     return json.dumps([chunk.sizes, chunk.shapes, chunk.checksums])
 
 
 def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
     """What a stopped run of the same plan has written, without its bytes; nothing of another plan."""
-    found = []
+    found: list[chunks.Chunk] = []
     with contextlib.suppress(OSError, ValueError):  # the last note may have been cut off
         lines = journal.read_text(encoding="utf-8").split("\n")
         if lines[0] != plan:
@@ -220,7 +224,9 @@ def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
     return found
 
 
-def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: list[chunks.Chunk], room: int) -> None:
+def write_tables(
+    file: BinaryIO, metadata: dict[str, str], listing: ImageListing, done: list[chunks.Chunk], header_bytes: int
+) -> None:
     """The tables after the images, and at last the header before them."""
     sizes = numpy.concatenate([chunk.sizes for chunk in done]).astype("<i8")
     tables = {
@@ -230,7 +236,7 @@ def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: lis
         "checksums": numpy.concatenate([chunk.checksums for chunk in done]).astype("<u4"),
     }
     padding = -int(sizes.sum()) % ALIGNED
-    layout = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
+    layout: Layout = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
     layout |= {name: (table.dtype, table.shape) for name, table in tables.items()}
     metadata["checksum"] = checksum(metadata, tables)
     file.write(bytes(padding))
@@ -238,18 +244,15 @@ def finish(file: BinaryIO, metadata: dict[str, str], listing: Listing, done: lis
         file.write(table.tobytes())
     flush(file)
     file.seek(0)
-    file.write(header(metadata, layout, room))
+    file.write(file_header(metadata, layout, header_bytes))
     flush(file)
 
 
-def flush(file) -> None:
+def flush(file: IO[Any]) -> None:
+    """Wait until what was written is on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Options, description=__doc__))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

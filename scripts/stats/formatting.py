@@ -1,4 +1,4 @@
-"""The words of numbers, and text tables, so that every answer of the suite says a thing in the same way."""
+"""Numbers, settings and tables as text, in one format everywhere."""
 
 import json
 import shlex
@@ -7,23 +7,23 @@ from collections.abc import Callable, Collection, Sequence
 from benchmarks.common.system.errors import UserError
 
 
-def count(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     """1 run, 2 runs."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def count_of(numbers: Collection[int], noun: str) -> str:
+def plural_of_several(numbers: Collection[int], noun: str) -> str:
     """1 run where all have one; 2/3 runs where some have two and some three."""
     *fewer, most = sorted(set(numbers))
-    return "".join(f"{number}/" for number in fewer) + count(most, noun)
+    return "".join(f"{number}/" for number in fewer) + plural(most, noun)
 
 
-def digits(value: float) -> str:
+def format_number(value: float) -> str:
     """At least three significant digits, and no more decimals than a reader can use."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
 
 
-def show(value: object) -> str:
+def format_setting(value: object) -> str:
     """A setting for a label: 64 for 64.0, yes for True, `unknown` for an empty cell."""
     if value is None or value == "" or value != value:
         return "unknown"
@@ -34,16 +34,16 @@ def show(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def clean(text: str) -> str:
+def printable(text: str) -> str:
     """Without control characters, which could steer a terminal and which an SVG may not hold."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def assigned(name: str, value: object) -> str:
-    """NAME=VALUE as a word of a make command that people paste into bash, so that make gets exactly the value.
+def make_assignment(name: str, value: object) -> str:
+    """NAME=VALUE as one argument of a make command for bash, so that make gets exactly this value.
 
-    '' where no word does that: make takes no line end, and drops spaces around a value. bash removes the quotes. make
-    expands the value once, `$(shell ...)` too, unless each $ is doubled.
+    '' where no argument does that: make takes no line end, and drops spaces around a value. bash removes the quotes.
+    make expands the value once, `$(shell ...)` too, unless each $ is doubled.
     """
     text = str(value)
     if not text.isprintable() or text != text.strip():
@@ -51,9 +51,9 @@ def assigned(name: str, value: object) -> str:
     return f"{name}={shlex.quote(text.replace('$', '$$'))}"
 
 
-def interval(low: float | None, high: float | None, style: Callable[[float], str]) -> str:
+def format_interval(low: float | None, high: float | None, style: Callable[[float], str]) -> str:
     """[low, high], or nothing where one sample says nothing of the spread."""
-    return "" if low is None else f"[{style(low)}, {style(high)}]"
+    return "" if low is None or high is None else f"[{style(low)}, {style(high)}]"
 
 
 def text_table(lines: Sequence[Sequence[str]], left: Collection[int]) -> str:

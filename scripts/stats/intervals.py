@@ -1,12 +1,12 @@
 """How sure a throughput is: its interval over runs, and the ratio of two strategies, each comparison by itself.
 
-    from scripts.stats.intervals import strategy_throughput, ratio
+    from scripts.stats.intervals import strategy_throughput, throughput_ratio
 
 A run is one process that timed several windows; a strategy in a set has several runs. A run's throughput is its total
 images over its total seconds, and a strategy's the geometric mean of its runs'. The windows' noise is in the runs'
 spread already and is not counted again: intervals are Student's t on the logarithms of the runs' throughputs (Welch's
 for a ratio, or of the differences of paired runs). Several strategies at once are a family: scripts/stats/families.
-`tests/stats/simulate.py` holds the error rates to account. Needs numpy and scipy only.
+`tests/simulate.py` measures the error rates. Needs numpy and scipy only.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from scipy.special import nctdtrinc, stdtrit
 CONFIDENCE = 0.95
 POWER = 0.8
 MIN_PAIRED_ROUNDS = 5  # below, pairing loses more degrees of freedom than it removes noise
-CONSTANT = 1e-9  # a standard deviation of log throughput below this is rounding, not a measured spread
+SMALLEST_SD = 1e-9  # a standard deviation of log throughput below this is rounding, not a measured spread
 
 NO_REPEAT = "one run says nothing of the spread between runs"
 NO_SPREAD = "every run has the same throughput, so that nothing says how far another would be off"
@@ -44,7 +44,7 @@ class RatioEstimate:
 
     verdict: faster, slower, no difference seen, or no verdict; `why` then says what is missing.
     smallest_difference: the difference, as a fraction, that data like this finds with 80 % power.
-    paired: what a round did to both was taken out.
+    paired: the effect of each round on both was subtracted.
     """
 
     value: float
@@ -63,7 +63,7 @@ class RatioEstimate:
     def inverse(self) -> "RatioEstimate":
         """The same of the second over the first."""
         turned = {"faster": "slower", "slower": "faster"}.get(self.verdict, self.verdict)
-        low, high = (None, None) if self.low is None else (1 / self.high, 1 / self.low)
+        low, high = (None, None) if self.low is None or self.high is None else (1 / self.high, 1 / self.low)
         return dataclasses.replace(self, value=1 / self.value, low=low, high=high, verdict=turned)
 
 
@@ -72,10 +72,10 @@ def run_interval(windows: Sequence[tuple[float, float]]) -> Estimate:
 
     Windows of one run share its luck and follow one another: the next run may well be outside.
     """
-    windows = numpy.asarray(windows, dtype=float).reshape(-1, 2)
-    images, seconds = windows.sum(axis=0)
-    low, high = _t_interval(numpy.log(images / seconds), numpy.log(windows[:, 0] / windows[:, 1]))
-    return Estimate(float(images / seconds), low, high, 1, len(windows))
+    table = numpy.asarray(windows, dtype=float).reshape(-1, 2)
+    images, seconds = table.sum(axis=0)
+    low, high = _t_interval(numpy.log(images / seconds), numpy.log(table[:, 0] / table[:, 1]))
+    return Estimate(float(images / seconds), low, high, 1, len(table))
 
 
 def strategy_throughput(runs: Sequence[Windows]) -> Estimate:
@@ -100,7 +100,7 @@ def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:
     return numpy.log(totals[:, 0] / totals[:, 1])
 
 
-def ratio(of: Sequence[Windows], to: Sequence[Windows], paired: bool = False) -> RatioEstimate:
+def throughput_ratio(of: Sequence[Windows], to: Sequence[Windows], paired: bool = False) -> RatioEstimate:
     """Throughput of `of` over that of `to`, one comparison by itself: 2.0 is twice as fast.
 
     paired: the n-th run of both ran in the same round, one after the other; used from 5 rounds on.
@@ -109,15 +109,15 @@ def ratio(of: Sequence[Windows], to: Sequence[Windows], paired: bool = False) ->
     paired = paired and len(first) == len(second) >= MIN_PAIRED_ROUNDS
     difference = first.mean() - second.mean()
     if min(len(first), len(second)) < 2:
-        return judged(difference, 0.0, 1.0, 0.0, False, NO_REPEAT)
+        return ratio_with_verdict(difference, 0.0, 1.0, 0.0, False, NO_REPEAT)
     if paired:
         error, df = (first - second).std(ddof=1) / numpy.sqrt(len(first)), len(first) - 1.0
     else:
-        error, df = welch(first, second)
-    return judged(difference, error, df, stdtrit(df, (1 + CONFIDENCE) / 2), paired)
+        error, df = welch_error(first, second)
+    return ratio_with_verdict(difference, error, df, stdtrit(df, (1 + CONFIDENCE) / 2), paired)
 
 
-def welch(first: numpy.ndarray, second: numpy.ndarray) -> tuple[float, float]:
+def welch_error(first: numpy.ndarray, second: numpy.ndarray) -> tuple[float, float]:
     """Standard error of the difference of two means, and its degrees of freedom (Welch 1947, Satterthwaite 1946)."""
     parts = numpy.array([first.var(ddof=1) / len(first), second.var(ddof=1) / len(second)])
     weights = numpy.array([len(first) - 1, len(second) - 1])
@@ -125,7 +125,7 @@ def welch(first: numpy.ndarray, second: numpy.ndarray) -> tuple[float, float]:
     return float(numpy.sqrt(parts.sum())), float(df)
 
 
-def judged(
+def ratio_with_verdict(
     difference: float, error: float, df: float, critical: float, paired: bool = False, why: str = ""
 ) -> RatioEstimate:
     """The ratio exp(difference), its interval of `critical` standard errors of the log, and the verdict.
@@ -133,7 +133,7 @@ def judged(
     why: what forbids a verdict, if anything does. A standard error of zero forbids one too.
     """
     value = float(numpy.exp(difference))
-    why = why or (NO_SPREAD if error < CONSTANT else "")
+    why = why or (NO_SPREAD if error < SMALLEST_SD else "")
     if why:
         return RatioEstimate(value, None, None, "no verdict", None, paired, why)
     with numpy.errstate(over="ignore"):
@@ -146,7 +146,7 @@ def judged(
 
 def _t_interval(centre: float, logs: numpy.ndarray) -> tuple[float | None, float | None]:
     """Student's interval around exp(centre) from the spread of `logs`, if they have one."""
-    if len(logs) < 2 or (error := logs.std(ddof=1) / numpy.sqrt(len(logs))) < CONSTANT:
+    if len(logs) < 2 or (error := logs.std(ddof=1) / numpy.sqrt(len(logs))) < SMALLEST_SD:
         return None, None
     with numpy.errstate(over="ignore"):
         half = stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2) * error

@@ -1,6 +1,6 @@
 """How sure an accuracy is: so many of n validation images right, by one training or by several with seeds of their own.
 
-    from scripts.stats.proportions import wilson, over_seeds, differ
+    from scripts.stats.proportions import wilson_interval, interval_over_seeds, fisher_p_value
 
 Repeats of one seed tell nothing of another: n is the number of images, and not that of repeats. With several seeds
 there are two sources of chance (Bouthillier et al. 2021): the seed, s^2 / n, and the images, p (1 - p) / N, which all
@@ -18,7 +18,7 @@ from scipy.stats import binomtest, fisher_exact
 from scripts.stats.intervals import CONFIDENCE
 
 
-def over_seeds(fractions: Sequence[float], num_images: int) -> tuple[float, float]:
+def interval_over_seeds(fractions: Sequence[float], num_images: int) -> tuple[float, float]:
     """95 % interval of the mean of two or more trainings' fractions of the same images.
 
     Wilson's form, with the number of images that would vary as much as both sources do (Kott, Andersson and Nerman
@@ -34,7 +34,7 @@ def over_seeds(fractions: Sequence[float], num_images: int) -> tuple[float, floa
     return max(0.0, (mean + spread / 2 - half) / (1 + spread)), min(1.0, (mean + spread / 2 + half) / (1 + spread))
 
 
-def differ_over_seeds(first: Sequence[float], second: Sequence[float], num_images: int) -> float:
+def welch_p_value(first: Sequence[float], second: Sequence[float], num_images: int) -> float:
     """p-value that the means of two groups of trainings are one, by Welch's t of their variances as in over_seeds."""
     (one, df), (other, other_df) = (_variance(fractions, num_images) for fractions in (first, second))
     if not one + other:
@@ -52,13 +52,13 @@ def _variance(fractions: Sequence[float], num_images: int) -> tuple[float, float
     return whole, min(1e9, (num - 1) * (whole / of_seeds) ** 2) if of_seeds else 1e9
 
 
-def wilson(num_correct: int, num_images: int) -> tuple[float, float]:
+def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
     """Wilson's 95 % interval (1927) of a fraction. Raises ValueError unless 0 <= num_correct <= num_images > 0."""
     interval = binomtest(num_correct, num_images).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)
 
 
-def differ(first: tuple[int, int], second: tuple[int, int]) -> float:
+def fisher_p_value(first: tuple[int, int], second: tuple[int, int]) -> float:
     """Fisher's exact p-value that two fractions, each (num_correct, num_images), are one: chance alone.
 
     Of different images: where both saw the same, as two models do, it is an approximation.

@@ -1,12 +1,12 @@
-"""Is B faster than A, measured round by round in one sitting? When to stop, and what can be said at any time.
+"""Is B faster than A, measured round by round in one session? When to stop, and what can be said at any time.
 
-    from scripts.stats.sequential import next_step
+    from scripts.stats.sequential import look_at_rounds
 
 Each round gives one logarithm of a ratio: B's throughput over A's, run one after the other in random order. After each
 round from FIRST_LOOK on the interval is looked at, and a clear answer ends it. Looking 17 times at ordinary intervals
-would cry wolf in 1 of 5 comparisons. So the 5 % are spent bit by bit (Lan and DeMets 1983), in the proportion
-(round / most) ** RHO (Kim and DeMets 1987), and an interval is as wide as its bit asks: all of them together hold in
-95 of 100 comparisons (repeated confidence intervals, Jennison and Turnbull 1989), so that a limit other than "equal"
+would raise a false alarm in 1 of 5. So the 5 % are spent bit by bit (Lan and DeMets 1983), in the proportion
+(round / most) ** RHO (Kim and DeMets 1987), and an interval is as wide as its bit asks: all of them cover the ratio
+in 95 of 100 comparisons (repeated confidence intervals, Jennison and Turnbull 1989), so that a limit other than "equal"
 may be asked of them, and a stop for want of time does no harm.
 
 Why this, where the sd from run to run is 4 %: 16 rounds fixed beforehand find a difference of 5 % in 92 of 100
@@ -23,16 +23,16 @@ from collections.abc import Sequence
 
 import numpy
 
-from scripts.stats.intervals import CONFIDENCE, NO_REPEAT, RatioEstimate, judged
+from scripts.stats.intervals import CONFIDENCE, NO_REPEAT, RatioEstimate, ratio_with_verdict
 
-MOST_ROUNDS = 20  # finds 5 % in 92 of 100 where the sd from run to run is 4 %
+MAX_ROUNDS = 20  # finds 5 % in 92 of 100 where the sd from run to run is 4 %
 FIRST_LOOK = 4
 RHO = 2
 NUM_PATHS = 200_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class SequentialResult:
     """What is known after a round: whether another is needed, and B's throughput over A's so far."""
 
     more: bool
@@ -42,7 +42,7 @@ class Step:
     from what is excluded, since it ends sooner where chance helps (Jennison and Turnbull 1999, chapter 8)."""
 
 
-def next_step(log_ratios: Sequence[float], most: int = MOST_ROUNDS, limit: float = 0.0) -> Step:
+def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: float = 0.0) -> SequentialResult:
     """What to do after these rounds: log_ratios, of B's throughput over A's, of all so far.
 
     most: rounds after which it ends in any case, set beforehand. limit: such as 0.05, where the question is whether B
@@ -52,19 +52,21 @@ def next_step(log_ratios: Sequence[float], most: int = MOST_ROUNDS, limit: float
     logs = numpy.asarray(log_ratios, dtype=float)
     if len(logs) > most:
         raise ValueError(f"{len(logs)} rounds, and at most {most} were planned")
-    wide = limits(most).get(len(logs))
+    wide = critical_values_of_looks(most).get(len(logs))
     if wide is None:
         mean = logs.mean() if len(logs) else 0.0
-        why = NO_REPEAT if most < 2 else f"the first look is after {min(limits(most))} rounds"
-        return Step(len(logs) < most, judged(mean, 0.0, 1.0, 0.0, paired=True, why=why))
+        why = NO_REPEAT if most < 2 else f"the first look is after {min(critical_values_of_looks(most))} rounds"
+        return SequentialResult(len(logs) < most, ratio_with_verdict(mean, 0.0, 1.0, 0.0, paired=True, why=why))
     error = logs.std(ddof=1) / numpy.sqrt(len(logs))
-    estimate = judged(logs.mean(), error, len(logs) - 1, wide, paired=True)
-    clear = estimate.low is not None and not estimate.low <= 1 - limit <= estimate.high
-    return Step(not clear and len(logs) < most, estimate, clear and len(logs) < most)
+    estimate = ratio_with_verdict(logs.mean(), error, len(logs) - 1, wide, paired=True)
+    clear = False
+    if estimate.low is not None and estimate.high is not None:
+        clear = not estimate.low <= 1 - limit <= estimate.high
+    return SequentialResult(not clear and len(logs) < most, estimate, clear and len(logs) < most)
 
 
 @functools.cache
-def limits(most: int) -> dict[int, float]:
+def critical_values_of_looks(most: int) -> dict[int, float]:
     """Standard errors of the interval at each look, by its number of rounds."""
     rng = numpy.random.default_rng(0)
     sums, squares = numpy.zeros(NUM_PATHS), numpy.zeros(NUM_PATHS)

@@ -1,9 +1,9 @@
 """Two recorded sets are two days: B's throughput over A's, where each day has an effect of its own.
 
-    from scripts.stats.two_days import DaySpread, day_spread, between
+    from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
 
 More repeats do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
-settings, or given; without it there is a ratio and no verdict. `make ab`, both in one sitting, has no such trouble.
+settings, or given; without it there is a ratio and no verdict. `make ab`, both in one session, has no such trouble.
 Needs numpy and scipy only.
 """
 
@@ -15,10 +15,10 @@ import numpy
 
 from scripts.stats import critical_values
 from scripts.stats.families import Sample, Spread, find_spread
-from scripts.stats.intervals import NO_REPEAT, RatioEstimate, judged, welch
+from scripts.stats.intervals import NO_REPEAT, RatioEstimate, ratio_with_verdict, welch_error
 
 MIN_SETS = 3
-UNKNOWN = "the day's effect is unknown"
+UNKNOWN_DAY_EFFECT = "the day's effect is unknown"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +46,10 @@ def day_spread(sets: Sequence[Mapping[str, Sample]]) -> DaySpread:
     return DaySpread(math.sqrt(max(0.0, float(numpy.mean(excess)))), len(sets) - 1)
 
 
-def between(a: Mapping[str, Sample], b: Mapping[str, Sample], day: DaySpread | None) -> dict[str, RatioEstimate]:
-    """Throughput in B over that in A of each strategy in both; all intervals of 95 % hold together.
+def ratios_between_days(
+    a: Mapping[str, Sample], b: Mapping[str, Sample], day: DaySpread | None
+) -> dict[str, RatioEstimate]:
+    """Throughput in B over that in A of each strategy in both, with simultaneous 95 % intervals.
 
     day: None where it is unknown, which allows no verdict.
     """
@@ -62,14 +64,14 @@ def _between(
     first: numpy.ndarray, second: numpy.ndarray, day: DaySpread | None, spread: Spread | None, num_compared: int
 ) -> RatioEstimate:
     difference = second.mean() - first.mean()
-    if day is None or min(len(first), len(second)) < 2:
-        why = UNKNOWN if day is None else NO_REPEAT
-        return judged(difference, 0.0, 1.0, 0.0, why=why)
+    if day is None or spread is None or min(len(first), len(second)) < 2:
+        why = UNKNOWN_DAY_EFFECT if day is None else NO_REPEAT
+        return ratio_with_verdict(difference, 0.0, 1.0, 0.0, why=why)
     if spread.variance is None:
-        error, df = welch(second, first)
+        error, df = welch_error(second, first)
     else:
         error, df = math.sqrt(spread.variance * (1 / len(first) + 1 / len(second))), spread.df
     total = 2 * day.sd**2 + error**2
     # a spread of few days rules; one that is given leaves that of the runs (Satterthwaite 1946)
     df = day.df if math.isfinite(day.df) else df * (total / error**2) ** 2 if error else math.inf
-    return judged(difference, math.sqrt(total), df, critical_values.sidak(num_compared, df))
+    return ratio_with_verdict(difference, math.sqrt(total), df, critical_values.sidak_critical_value(num_compared, df))

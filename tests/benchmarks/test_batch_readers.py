@@ -1,8 +1,8 @@
-"""How batches come to a GPU: in which order its streams are told to copy, to wait and to compute.
+"""How batches come to a GPU: in which order its streams copy, wait and compute.
 
     .venv/bin/python -m pytest tests/benchmarks/test_batch_readers.py
 
-The GPU is not there (tests/fake_gpus.py): tensors have no data, streams write down what they are told. The thread's
+The GPU is not there (tests/fake_gpus.py): tensors have no data, streams record what is queued. The thread's
 work is done where it is handed in, as modes like that of tensors without data are a thread's own; that is the earliest
 that the thread could do it.
 """
@@ -20,22 +20,21 @@ from support import loaders
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data import batch_readers
-from benchmarks.common.data.batch_readers import Batch, HostBatches, ahead
-from benchmarks.common.data.decode import ON_GPU
-from benchmarks.common.data.loaders import MEAN, STD, GlobalBatches, Loader, image_folders
-from benchmarks.common.dist.devices import Worker
-from benchmarks.common.train import phase_recorder
+from benchmarks.common.data.batch_readers import Batch, HostLoader, prefetch_to_gpu
+from benchmarks.common.data.decode import GPU_DECODER
+from benchmarks.common.data.loaders import MEAN, STD, GlobalBatchSampler, Loader, open_datasets
+from benchmarks.common.dist.devices import RankContext
 
 DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4
 COPY, NORMALISE = torch.ops.aten._to_copy.default, torch.ops.aten.addcmul.out
 
 
-class Told:
-    """What a GPU's streams are told, in order: (what, stream, of which batch or event). Batch k has k + 1 images."""
+class StreamLog:
+    """What is queued on a GPU's streams, in order: (what, stream, batch or event). Batch k has k + 1 images."""
 
     def __init__(self, patch):
         self.log: list[tuple] = []
-        told = self
+        streams = self
 
         class Stream:
             def __init__(self, device, name="of copies"):
@@ -43,11 +42,11 @@ class Told:
                 self.name = name
 
             def record_event(self):
-                told.log.append(("record", self.name, event := object()))
+                streams.log.append(("record", self.name, event := object()))
                 return event
 
             def wait_event(self, event):
-                told.log.append(("wait", self.name, event))
+                streams.log.append(("wait", self.name, event))
 
         class AtOnce(contextlib.nullcontext):
             def __init__(self, threads, initializer, initargs):
@@ -58,7 +57,7 @@ class Told:
                 future = Future()
                 future.set_result(work())
                 result = future.result
-                future.result = lambda: told.log.append(("ask", "", None)) or result()
+                future.result = lambda: streams.log.append(("ask", "", None)) or result()
                 return future
 
         @contextlib.contextmanager
@@ -69,7 +68,7 @@ class Told:
 
         self.current = Stream(DEVICE, "of steps")
         patch.setattr(torch.cuda, "Stream", Stream)
-        patch.setattr(batch_readers, "stream_of_copies", functools.cache(batch_readers.stream_of_copies.__wrapped__))
+        patch.setattr(batch_readers, "copy_stream", functools.cache(batch_readers.copy_stream.__wrapped__))
         patch.setattr(torch.cuda, "stream", on)
         patch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
@@ -87,22 +86,22 @@ class Told:
 class Noting(WithoutDriver):
     """Notes copies to a GPU and the kernel that normalises."""
 
-    def __init__(self, told: Told):
+    def __init__(self, streams: StreamLog):
         super().__init__(allow_non_fake_inputs=True)
-        self.told = told
+        self.streams = streams
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is COPY and torch.device(kwargs.get("device") or "cpu").type == "cuda" and args[0].dim() in (1, 4):
-            self.told.note("copy", args[0])
+            self.streams.note("copy", args[0])
         if function is NORMALISE:
-            self.told.note("normalise", args[1])
+            self.streams.note("normalise", args[1])
         return super().__torch_dispatch__(function, types, args, kwargs)
 
 
 def step_through(monkeypatch, prefetch: int, layout: str = "contiguous"):
-    """A loader's batches on a GPU: (what its streams were told, marks of the account as places in that)."""
+    """A loader's batches on a GPU: (what was queued on its streams, marks of the account as places in that)."""
     see_gpus(monkeypatch, 2)
-    told, marks = Told(monkeypatch), []
+    streams, marks = StreamLog(monkeypatch), []
     config = Config(image_size=8, global_batch=4, memory_format=layout)
 
     def on_host():
@@ -110,20 +109,19 @@ def step_through(monkeypatch, prefetch: int, layout: str = "contiguous"):
             images = torch.zeros(number, 8, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
             yield Batch(images, torch.zeros(number, dtype=torch.int64))
 
-    with Noting(told):
-        loader = Loader(None, GlobalBatches(16, 4, NUM_BATCHES), config, DEVICE, ["a class"])
-        told.log.clear()
-        loader.host_batches = ahead(on_host(), DEVICE, prefetch)
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
-        with phase_recorder._marked(marks, lambda: len(told.log), loader, optimizer, waits=False):
-            for number, (images, target) in enumerate(loader):
-                told.note("step", target)
-                assert images.device == target.device == DEVICE and images.shape == (number + 1, 3, 8, 8)
-                assert images.dtype == torch.float32
-                wanted = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-                assert images.is_contiguous(memory_format=wanted)
+    with Noting(streams):
+        loader = Loader(None, GlobalBatchSampler(16, 4, NUM_BATCHES), config, DEVICE, ["a class"])
+        streams.log.clear()
+        loader.host_batches = prefetch_to_gpu(on_host(), DEVICE, prefetch)
+        loaded = loader.with_marks(lambda phase: marks.append((phase, len(streams.log))))
+        for number, (images, target) in enumerate(loaded):
+            streams.note("step", target)
+            assert images.device == target.device == DEVICE and images.shape == (number + 1, 3, 8, 8)
+            assert images.dtype == torch.float32
+            wanted = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+            assert images.is_contiguous(memory_format=wanted)
     assert number == NUM_BATCHES - 1
-    return told, marks
+    return streams, marks
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
@@ -134,46 +132,48 @@ def test_a_batch_is_copied_beside_the_step_before(monkeypatch, prefetch, layout)
     Batch k + 1 is under way before step k, on a stream of its own; the step's stream waits for that batch alone before
     it reads it; and its memory is kept until the step's stream has.
     """
-    told, _ = step_through(monkeypatch, prefetch, layout)
-    events = [event for what, _, event in told.log if what == "record"]
-    assert len(events) == NUM_BATCHES and [e for what, _, e in told.log if what == "wait"] == events
+    streams, _ = step_through(monkeypatch, prefetch, layout)
+    events = [event for what, _, event in streams.log if what == "record"]
+    assert len(events) == NUM_BATCHES and [e for what, _, e in streams.log if what == "wait"] == events
     for number, event in enumerate(events):
-        copied, normalised = told.place("copy", "of copies", number), told.place("normalise", "of steps", number)
-        waited, kept = told.place("wait", "of steps", event), told.place("keep", "of steps", number)
-        assert copied < told.place("record", "of copies", event) < waited < normalised
-        assert waited < kept < told.place("step", "of steps", number)
-        assert told.log.count(("keep", "of steps", number)) == 2 == told.log.count(("copy", "of copies", number))
+        copied, normalised = streams.place("copy", "of copies", number), streams.place("normalise", "of steps", number)
+        waited, kept = streams.place("wait", "of steps", event), streams.place("keep", "of steps", number)
+        assert copied < streams.place("record", "of copies", event) < waited < normalised
+        assert waited < kept < streams.place("step", "of steps", number)
+        assert streams.log.count(("keep", "of steps", number)) == 2 == streams.log.count(("copy", "of copies", number))
         if number >= prefetch:
-            before = told.place("step", "of steps", number - prefetch)
+            before = streams.place("step", "of steps", number - prefetch)
             assert copied < before, "the copy starts too late"
             if number > prefetch:
-                assert copied > told.place("step", "of steps", number - prefetch - 1), "more memory than was asked for"
-    assert ("copy", "of steps") not in {entry[:2] for entry in told.log}
+                assert copied > streams.place("step", "of steps", number - prefetch - 1), (
+                    "more memory than was asked for"
+                )
+    assert ("copy", "of steps") not in {entry[:2] for entry in streams.log}
 
 
 def test_without_prefetch_the_step_copies(monkeypatch):
     """Protects the baseline of `make ablate`: nothing of the copy is hidden in the step before."""
-    told, _ = step_through(monkeypatch, 0)
-    assert {entry[:2] for entry in told.log if entry[0] != "ask"} == {
+    streams, _ = step_through(monkeypatch, 0)
+    assert {entry[:2] for entry in streams.log if entry[0] != "ask"} == {
         ("copy", "of steps"),
         ("normalise", "of steps"),
         ("step", "of steps"),
     }
     for number in range(1, NUM_BATCHES):
-        assert told.place("step", "of steps", number - 1) < told.place("copy", "of steps", number)
+        assert streams.place("step", "of steps", number - 1) < streams.place("copy", "of steps", number)
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_the_account_books_waiting_where_it_is_waited_for(monkeypatch, prefetch):
     """Protects data_ms and copy_ms where the copy is a batch ahead: asking for a batch is data; waiting for its copy,
     copying and normalising are copy; and nothing of either is in the step."""
-    told, marks = step_through(monkeypatch, prefetch)
+    streams, marks = step_through(monkeypatch, prefetch)
     phase_of = {"ask": "data", "normalise": "copy"}
     phase_of |= {"wait": "copy", "keep": "copy"} if prefetch else {"copy": "copy"}
     seen = set()
-    for place, (what, *_) in enumerate(told.log):
-        if what in phase_of and place < told.place("step", "of steps", NUM_BATCHES - 1):
-            assert next(phase for phase, at in marks if at > place) == phase_of[what], told.log[place]
+    for place, (what, *_) in enumerate(streams.log):
+        if what in phase_of and place < streams.place("step", "of steps", NUM_BATCHES - 1):
+            assert next(phase for phase, at in marks if at > place) == phase_of[what], streams.log[place]
             seen.add(what)
     assert seen == phase_of.keys()
 
@@ -182,7 +182,7 @@ def test_the_account_books_waiting_where_it_is_waited_for(monkeypatch, prefetch)
 def test_one_kernel_normalises_as_two_do(layout):
     """Protects a GPU's pixels, on the CPU: (x / 255 - mean) / std for each of 256 values, within float32's rounding."""
     config = dataclasses.replace(Config(), memory_format=layout)
-    loader = Loader(None, GlobalBatches(1, 1, 1), config, torch.device("cpu"), ["a class"])
+    loader = Loader(None, GlobalBatchSampler(1, 1, 1), config, torch.device("cpu"), ["a class"])
     images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(2, 1, 1, 3).permute(0, 3, 1, 2)
     by_two = loader.normalised(images)
     loader.device = DEVICE  # whose kernel runs on the CPU, too
@@ -197,23 +197,23 @@ def test_one_kernel_normalises_as_two_do(layout):
 def test_only_the_gpus_decoder_reads_in_threads(tiny_data, monkeypatch):
     """Protects from processes that are forked with a GPU in use: CUDA fails in them. All else, packed pixels too, is
     read by processes: two were 1.1 to 1.3 times as fast as two threads, which wait for Python's lock."""
-    worker = Worker(torch.device("cpu"))
-    batches = GlobalBatches(40, 8, 5)
-    images = image_folders(Config(data=str(tiny_data), image_size=32))[0]
-    for decoder, in_threads in ((ON_GPU, True), ("", False), ("pillow", False)):
-        monkeypatch.setattr(batch_readers, "resolved_decoder", lambda config, decoder=decoder: decoder)
-        read = HostBatches(Config(workers=2), worker, images, batches)
-        assert (read.start.func is batch_readers.in_threads) == in_threads
+    worker = RankContext(torch.device("cpu"))
+    batches = GlobalBatchSampler(40, 8, 5)
+    images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
+    for decoder, read_in_threads in ((GPU_DECODER, True), ("", False), ("pillow", False)):
+        monkeypatch.setattr(batch_readers, "resolve_decoder", lambda config, decoder=decoder: decoder)
+        read = HostLoader(Config(workers=2), worker, images, batches)
+        assert (read.start_reading.func is batch_readers.read_in_threads) == read_in_threads
         assert [len(batch.target) for batch in read] == [8] * 5
 
 
 def test_a_long_pass_gives_its_memory_back(tiny_data, monkeypatch):
     """Protects validation's memory: training, which asks for no batch after the last, kept its own for good."""
-    monkeypatch.setattr(batch_readers, "LONG", 5)
-    train, _ = loaders(tiny_data, global_batch=2)  # 20 batches in 2 slots
+    monkeypatch.setattr(batch_readers, "LONG_PASS", 5)
+    train, _ = loaders(tiny_data, global_batch=2)  # 20 batches in 2 buffers
     batches = iter(train)
     for _ in range(train.num_steps):
         next(batches)
-    assert train.host_batches.slots.pixels.any()
+    assert train.host_batches.pool.pixels.any()
     batches.close()
-    assert not train.host_batches.slots.pixels.any()
+    assert not train.host_batches.pool.pixels.any()

@@ -27,18 +27,12 @@ from benchmarks.common.model.model import draw_model
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train import checkpoint
-from benchmarks.common.train.checkpoint import (
-    about,
-    compare_settings,
-    load_checkpoint,
-    make_writable,
-    problems,
-    save_checkpoint,
-    trained_with,
-)
-from scripts.runner import plan
-from scripts.runner.launch_ranks import torchrun
-from scripts.runner.processes import of_run
+from benchmarks.common.train.checkpoint import load_checkpoint, make_writable, save_checkpoint
+from benchmarks.common.train.checkpoint_checks import about, compare_settings, problems, trained_with
+from benchmarks.common.train.engine import fit
+from scripts.runner import run_plan
+from scripts.runner.launch_ranks import torchrun_command
+from scripts.runner.processes import processes_of_run
 
 HOROVODRUN = ["-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"]
 STEPS = 20  # of an epoch, so that a kill lands in the middle of the first of two
@@ -67,7 +61,7 @@ def checkpoints(tmp_path):
 def train(name: str, tiny_config, tiny_data, run_dir: Path, *flags) -> subprocess.Popen:
     """Start a strategy on real ranks, marked by RUN_DIR, as a launcher would."""
     run_dir.mkdir(parents=True)
-    start, variables = torchrun(2, run_dir)
+    start, variables = torchrun_command(2, run_dir)
     launch = {"single": [sys.executable], "horovod_ddp": [sys.executable, *HOROVODRUN, sys.executable]}
     command = [*launch.get(name, start), "-m", f"benchmarks.{name}", "--config", tiny_config, "--data", tiny_data]
     command += ["--global-batch", 4, "--steps", STEPS, "--lr-schedule", "cosine", *flags]
@@ -84,7 +78,7 @@ def kill_in_the_middle(process: subprocess.Popen, run_dir: Path, folder: Path) -
             assert process.poll() is None and time.monotonic() < deadline, (run_dir / "run.log").read_text()
             time.sleep(0.01)
     finally:
-        while alive := of_run(run_dir):
+        while alive := processes_of_run(run_dir):
             for each in alive:
                 each.kill()
         process.wait()
@@ -326,7 +320,7 @@ def test_after_a_truncated_checkpoint_training_goes_on_from_the_one_before(tiny_
         checkpoint_steps=4,
         checkpoint_keep=True,
     )
-    single.main(config)
+    fit(single.build(config))
     kept = [f"epoch{epoch}-step{step}.pt" for epoch, step in ((0, 4), (1, 0), (1, 4), (2, 0))]
     assert sorted(path.name for path in checkpoints.glob("epoch*")) == kept
     expected = torch.load(checkpoints / "last.pt", weights_only=True)
@@ -334,8 +328,8 @@ def test_after_a_truncated_checkpoint_training_goes_on_from_the_one_before(tiny_
     assert best["fc.weight"].shape == (4, 512)
     truncated(checkpoints / "last.pt")
     with pytest.raises(UserError, match="is truncated or foreign"):
-        single.main(dataclasses.replace(config, resume=True))
-    single.main(dataclasses.replace(config, resume=True, resume_from="previous"))
+        fit(single.build(dataclasses.replace(config, resume=True)))
+    fit(single.build(dataclasses.replace(config, resume=True, resume_from="previous")))
     resumed = torch.load(checkpoints / "last.pt", weights_only=True)
     ours, theirs = tensors(resumed), tensors(expected)
     assert [key for key in ours if not torch.equal(ours[key], theirs[key])] == []
@@ -361,7 +355,7 @@ def trained(tmp_path_factory):
     """(configuration, checkpoint) of a run to its end. Its folder holds last.pt and best.pt."""
     folder = tmp_path_factory.mktemp("trained")
     config = Config(**SMALL, checkpoint_dir=str(folder))
-    single.main(config)
+    fit(single.build(config))
     yield config, torch.load(folder / "last.pt", weights_only=True)
     shutil.rmtree(folder)
 
@@ -371,7 +365,7 @@ def test_a_second_run_does_not_replace_what_the_first_has_kept(trained):
     config, _ = trained
     before = {path.name: path.stat().st_mtime_ns for path in Path(config.checkpoint_dir).iterdir()}
     with pytest.raises(UserError, match="holds checkpoints of an earlier run; add --resume to go on from them, or"):
-        single.main(config)
+        fit(single.build(config))
     assert before == {path.name: path.stat().st_mtime_ns for path in Path(config.checkpoint_dir).iterdir()}
 
 
@@ -380,25 +374,25 @@ def test_each_run_of_a_plan_has_a_folder_of_its_own(tmp_path, monkeypatch):
     touched. A job that was put back into the queue resumes, though nobody has typed it."""
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setenv("NPROC", "2")
-    given = plan.read_variables()
+    given = run_plan.read_variables()
     config = Config(**SMALL, checkpoint_dir=str(tmp_path))
     others = [config, dataclasses.replace(config, lr=0.2)]
 
     def of_round(number):
-        return [plan.make_run(given, name, number, each) for name in ("single", "ddp") for each in others]
+        return [run_plan.make_run(given, name, number, each) for name in ("single", "ddp") for each in others]
 
-    runs = plan.in_rounds(dataclasses.replace(given, repeats=2), of_round)
+    runs = run_plan.order_rounds(dataclasses.replace(given, repeats=2), of_round)
     folders = {Path(run.config.checkpoint_dir).relative_to(tmp_path).as_posix() for run in runs}
     assert len(folders) == len(runs) == 8 and folders > {"single-1", "single-2", "ddp-1", "ddp-2"}
-    assert all(run.asked["checkpoint_dir"] == run.config.checkpoint_dir and not run.config.resume for run in runs)
+    assert all(run.requested["checkpoint_dir"] == run.config.checkpoint_dir and not run.config.resume for run in runs)
     plain = [
-        plan.make_run(given, run.strategy, run.round, dataclasses.replace(run.config, checkpoint_dir=""))
+        run_plan.make_run(given, run.strategy, run.round, dataclasses.replace(run.config, checkpoint_dir=""))
         for run in runs
     ]
     assert [run.key for run in runs] == [run.key for run in plain]
     monkeypatch.setenv("ALLOCATION", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert plan.make_run(given, "single", 1, config).config.resume
+    assert run_plan.make_run(given, "single", 1, config).config.resume
 
 
 def test_checkpoints_from_before_runs_had_folders_are_found(checkpoints, tmp_path, monkeypatch):
@@ -417,7 +411,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file" / "deeper", Path("/proc/self/checkpoints")):
         with pytest.raises(UserError, match=r"cannot write checkpoints in .*; choose another --checkpoint-dir"):
-            single.main(Config(**SMALL, checkpoint_dir=str(folder)))
+            fit(single.build(Config(**SMALL, checkpoint_dir=str(folder))))
 
 
 def test_no_file_of_a_folder_is_a_link_to_another(checkpoints):
@@ -469,11 +463,11 @@ def test_a_training_goes_on_with_its_images(trained, tmp_path, monkeypatch, caps
     config, saved = trained
     config = dataclasses.replace(config, resume=True)
     folder = RunFolder(tmp_path)
-    folder.write_asked(config, {"fingerprint": "4-40-23-abc"})
+    folder.write_requested(config, {"fingerprint": "4-40-23-abc"})
     monkeypatch.setenv("RUN_DIR", str(tmp_path))
     path, known = Path("last.pt"), saved | {"settings": trained_with(config)}
     assert compare_settings(path, known, config) == compare_settings(path, saved, config) == ""
-    folder.write_asked(config, {"fingerprint": "4-41-23-def"})
+    folder.write_requested(config, {"fingerprint": "4-41-23-def"})
     with pytest.raises(UserError, match="this run has fingerprint 4-41-23-def, not 4-40-23-abc"):
         compare_settings(path, known, config)
     assert capsys.readouterr().out == ""
@@ -488,7 +482,7 @@ def test_a_run_that_resumes_anyway_says_so_in_its_row(trained, tmp_path, monkeyp
     monkeypatch.setenv("RUN_DIR", str(tmp_path / "set" / "logs" / "run"))
     (tmp_path / "set" / "logs" / "run").mkdir(parents=True)
     changes = {"momentum": 0.5, "epochs": 2, "resume": True, "resume_anyway": True}
-    single.main(dataclasses.replace(config, checkpoint_dir=str(folder), **changes))
+    fit(single.build(dataclasses.replace(config, checkpoint_dir=str(folder), **changes)))
     assert RunFolder.current().summary()["row"]["reason"] == "resumed with other settings: momentum 0.5, not 0.9"
     assert torch.load(folder / "last.pt", weights_only=True)["optimizer"]["param_groups"][0]["momentum"] == 0.5
     shutil.rmtree(folder)
@@ -565,5 +559,5 @@ def test_an_impossible_checkpoint_ends_a_run_before_it_trains(trained, tmp_path)
     config, saved = trained
     save_checkpoint(tmp_path / "ck", "last.pt", saved | {"epoch": -5})
     with pytest.raises(UserError, match=r"last.pt: its epoch is -5, .*; use --resume-from previous for the one before"):
-        single.main(dataclasses.replace(config, checkpoint_dir=str(tmp_path / "ck"), resume=True))
+        fit(single.build(dataclasses.replace(config, checkpoint_dir=str(tmp_path / "ck"), resume=True)))
     shutil.rmtree(tmp_path / "ck")

@@ -12,9 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import ROOT
 
-from benchmarks.common.config.config import AT_LEAST, FIELDS, TYPES, Config, load_config, read_yaml, whole_batch
-from benchmarks.common.dist.precision import met_precision
-from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.config.config import (
+    FIELD_TYPES,
+    FIELDS,
+    RANGES,
+    Config,
+    load_config,
+    read_yaml,
+    resolve_global_batch,
+)
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system.errors import UserError
 
 
@@ -105,15 +112,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
             load_config(["--config", str(path)])
 
 
-def test_what_a_run_writes_down_can_be_read_again(tmp_path):
-    """Protects config.yaml of run folders, where numbers, texts and switches come in every form that PyYAML writes."""
-    values = {"lr": 1e-05, "momentum": 0.0, "weight_decay": 1e22, "limit_s": 90.0, "seed": 10, "augment": False}
-    config = dataclasses.replace(Config(), data="010", checkpoint_dir="1:30", **values)
-    folder = RunFolder(tmp_path)
-    folder.write_asked(config, {})
-    assert load_config(["--config", str(folder.config)]) == dataclasses.replace(config, config=str(folder.config))
-
-
 @pytest.mark.parametrize(
     "tag", ["!!python/object/apply:os.mkdir", "!!python/object/new:os.mkdir", "!python/name:os.mkdir"]
 )
@@ -153,15 +151,15 @@ def test_a_mistake_in_a_flag_is_named(flags, words, capsys):
 
 def test_every_number_has_a_least_value_and_is_held_to_it():
     """Protects against a new field that takes a negative number of anything, or infinity."""
-    numeric = {name for name, kind in TYPES.items() if {int, float} & {kind, *typing.get_args(kind)}}
-    assert set(AT_LEAST) == numeric
+    numeric = {name for name, kind in FIELD_TYPES.items() if {int, float} & {kind, *typing.get_args(kind)}}
+    assert set(RANGES) == numeric
     for name in numeric:
         flag = "--" + name.replace("_", "-")
-        wrong = [str(AT_LEAST[name] - 1)] + (["nan", "inf"] if TYPES[name] is float else [])
+        wrong = [str(RANGES[name].minimum - 1)] + (["nan", "inf"] if FIELD_TYPES[name] is float else [])
         for value in wrong:
             with pytest.raises(UserError, match=f"{name} is .* must be at least"):
                 load_config([flag, value])
-        assert getattr(load_config([flag, str(AT_LEAST[name])]), name) == AT_LEAST[name]
+        assert getattr(load_config([flag, str(RANGES[name].minimum)]), name) == RANGES[name].minimum
         with pytest.raises(UserError, match=f"{name} is .* must be at most"):
             load_config([flag, "9" * 40])
 
@@ -200,7 +198,7 @@ def test_random_files_give_a_right_configuration_or_a_users_error(yaml_file, tex
         return
     config = dataclasses.replace(Config(), **values)
     for name in values:
-        kind = TYPES[name]
+        kind = FIELD_TYPES[name]
         value = getattr(config, name)
         assert value in typing.get_args(kind) if typing.get_origin(kind) else type(value) is kind
 
@@ -219,7 +217,7 @@ def test_one_batch_is_asked_for_and_a_flag_beats_the_file(yaml_file, text, flags
     """Protects against a batch that is silently another one: the later place wins, and the other option is 0."""
     config = load_config(["--config", str(yaml_file(text)), *flags])
     assert (config.global_batch, config.batch_per_device) == batches
-    assert whole_batch(config, 3).global_batch == (batches[0] or 3 * batches[1])
+    assert resolve_global_batch(config, 3).global_batch == (batches[0] or 3 * batches[1])
 
 
 @pytest.mark.parametrize("flags", [[], ["--global-batch", "8", "--batch-per-device", "4"]])
@@ -250,7 +248,7 @@ def test_what_a_precision_comes_to(asked, mixed, on_cpu, on_volta, on_ampere):
     """Protects each row's arithmetic: auto is one rule, and what a device or a script cannot do is refused."""
     for capability, expected in ((CPU, on_cpu), (VOLTA, on_volta), (AMPERE, on_ampere)):
         try:
-            met = met_precision(asked, capability, mixed)
+            met = resolve_precision(asked, capability, mixed)
         except UserError as error:
             assert expected in str(error)
         else:

@@ -3,12 +3,14 @@
 .venv/bin/python -m pytest tests/benchmarks/test_decode.py
 """
 
+import dataclasses
 import io
 import os
 import re
 import struct
 import subprocess
 import sys
+import typing
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,14 +26,31 @@ from support import ROOT, environment, loaders, pixels, put, save
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from benchmarks.common.config.config import Config
+from benchmarks.common.config.config import FIELD_TYPES, Config
 from benchmarks.common.data import decode
-from benchmarks.common.data.crops import NUMBERS, View, centre_view, finish, random_numbers, random_view
-from benchmarks.common.data.decode import DECODERS, ON_GPU, loads, reader, resolved_decoder
-from benchmarks.common.data.image_dataset import Files, Photographs
+from benchmarks.common.data.crops import NUMBERS_PER_IMAGE, Crop, centre_crop, random_crop, random_numbers, resize_into
+from benchmarks.common.data.decode import (
+    AUTO_DECODERS,
+    DECODERS,
+    GPU_DECODER,
+    import_problem,
+    open_decoder,
+    resolve_decoder,
+)
+from benchmarks.common.data.image_dataset import FolderSource, ImageDataset
 from benchmarks.common.system.errors import UserError
+from scripts.proof.reference_images import REFERENCE_DECODERS
 
-HERE = [pytest.param(name, marks=pytest.mark.skipif(bool(loads(name)), reason=str(loads(name)))) for name in DECODERS]
+HERE = [
+    pytest.param(name, marks=pytest.mark.skipif(bool(import_problem(name)), reason=str(import_problem(name))))
+    for name in AUTO_DECODERS
+]
+
+
+def test_a_decoder_is_known_everywhere():
+    """Protects a new decoder from being a value of the field that the loader, or the proof's reference, cannot open."""
+    assert {"auto", *DECODERS} == set(typing.get_args(FIELD_TYPES["decoder"]))
+    assert {"pillow", *REFERENCE_DECODERS} == set(DECODERS)
 
 
 @pytest.mark.parametrize("size", [224, 32])
@@ -51,12 +70,12 @@ def test_pixels_are_torchvisions(name, hard, size):
         cropped = F.resized_crop(image, view.top, view.left, view.height, view.width, [size, size], antialias=True)
         return F.hflip(cropped) if view.flip else cropped
 
-    read, out = reader(name), torch.empty(size, size, 3, dtype=torch.uint8)
-    views = [(random_view(size, numbers), at_random) for numbers in random_numbers(0, 1, 0, 8)]
-    for choose, transform in [*views, (centre_view(size), lambda _: centre(image))]:
+    read, out = open_decoder(name), torch.empty(size, size, 3, dtype=torch.uint8)
+    views = [(random_crop(size, numbers), at_random) for numbers in random_numbers(0, 1, 0, 8)]
+    for choose, transform in [*views, (centre_crop(size), lambda _: centre(image))]:
         box, view, by_pillow = read(content, choose)
         expected = F.pil_to_tensor(transform(view)).permute(1, 2, 0)
-        finish(box, view, out)
+        resize_into(box, view, out)
         difference = (out.int() - expected.int()).abs().max()
         assert difference <= (name != "pillow"), f"{difference} of 255"
         if name == "nvimgcodec":
@@ -76,7 +95,7 @@ def test_boxes_are_torchvisions(monkeypatch):
     sides += rng.integers(1, 700, (300, 2)).tolist()
     num_flips = 0
     for (height, width), numbers in zip(sides, random_numbers(5, 0, 0, len(sides)), strict=True):
-        view, image = random_view(64, numbers)(height, width), torch.empty(3, height, width)
+        view, image = random_crop(64, numbers)(height, width), torch.empty(3, height, width)
         with monkeypatch.context() as patch:
             draw_from(patch, iter(numbers[:20]), iter(numbers[20:22]))
             wanted = transform.make_params([image])
@@ -88,14 +107,14 @@ def test_boxes_are_torchvisions(monkeypatch):
 def test_numbers_belong_to_a_position_and_are_fair():
     """Protects crops from their batch, and training from crops that repeat: neighbours, epochs and seeds differ."""
     whole = numpy.array(random_numbers(3, 1, 0, 4000))
-    assert whole.shape == (4000, NUMBERS) and whole.min() >= 0 and whole.max() < 1
+    assert whole.shape == (4000, NUMBERS_PER_IMAGE) and whole.min() >= 0 and whole.max() < 1
     assert whole[37:50].tolist() == random_numbers(3, 1, 37, 13)
     assert len(numpy.unique(whole)) == whole.size
     for seed, epoch in ((3, 2), (4, 1), (2**64 - 1, 1)):
         other = numpy.array(random_numbers(seed, epoch, 0, 4000))
         assert not numpy.isin(other, whole).any() and abs(numpy.corrcoef(other.ravel(), whole.ravel())[0, 1]) < 0.01
     assert (kstest(whole, "uniform", axis=0).pvalue > 1e-4).all()
-    assert (abs(numpy.corrcoef(whole.T) - numpy.eye(NUMBERS)) < 0.08).all()
+    assert (abs(numpy.corrcoef(whole.T) - numpy.eye(NUMBERS_PER_IMAGE)) < 0.08).all()
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -106,9 +125,9 @@ def test_what_nobody_can_read_is_an_error(name, spoiled, monkeypatch):
     content = {"cut off": whole[: len(whole) * 3 // 4], "empty": b"", "text": b"no image", "bomb": whole}[spoiled]
     if spoiled == "bomb":
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
-    top = centre_view(8)(60, 60)  # far above the cut
+    top = centre_crop(8)(60, 60)  # far above the cut
     with pytest.raises((OSError, ValueError, Image.DecompressionBombError)):
-        reader(name)(content, lambda height, width: top)
+        open_decoder(name)(content, lambda height, width: top)
 
 
 @pytest.fixture
@@ -135,15 +154,15 @@ def test_a_hostile_file_is_named_and_does_nothing_else(name, tmp_path, ghostscri
         (tmp_path / "images" / f"{number:02} of a class" / "bad.JPEG").write_bytes(content())
     (tmp_path / "images" / "good").mkdir()
     (tmp_path / "images" / "good" / "good.JPEG").write_bytes(encoded(photograph(64, 64)))
-    source, out = Files(tmp_path / "images"), torch.empty(1, 32, 32, 3, dtype=torch.uint8)
-    photographs = Photographs(source, lambda: reader(name), 32, 0, source.classes)
+    source, out = FolderSource(tmp_path / "images"), torch.empty(1, 32, 32, 3, dtype=torch.uint8)
+    photographs = ImageDataset(source, lambda: open_decoder(name), 32, 0, source.classes)
     for photographs.augment in (False, True):
         for index, (hostile, (_, reason)) in enumerate(HOSTILE.items()):
             targets, (problem,), _ = photographs.read_into(out, [(0, 0, index)])
             assert targets == [], hostile
             assert re.fullmatch(rf"'{re.escape(source.name(index))}' is not a readable image \(.*\)", problem), hostile
             assert re.search(reason, problem), f"{hostile}: {problem}"
-    photographs.fill_gaps = True
+    photographs.replace_unreadable = True
     targets, (problem,), _ = photographs.read_into(out, [(0, 0, 0)])
     assert targets == [len(HOSTILE)] and "00 of a class" in problem
     assert not ghostscript.exists()
@@ -152,7 +171,7 @@ def test_a_hostile_file_is_named_and_does_nothing_else(name, tmp_path, ghostscri
 def test_an_error_of_any_type_is_the_images_own(tmp_path):
     """Protects a run from what libraries raise for damaged files: KeyError, struct.error, MemoryError and others.
     Mutant: a list of types, as was here before."""
-    source = Files(save_one(tmp_path))
+    source = FolderSource(save_one(tmp_path))
     for error in (
         KeyError("a tag"),
         struct.error("unpack requires 4 bytes"),
@@ -164,7 +183,7 @@ def test_an_error_of_any_type_is_the_images_own(tmp_path):
         def read(content, choose, error=error):
             raise error
 
-        one = Photographs(source, lambda read=read: read, 32, 0, source.classes)
+        one = ImageDataset(source, lambda read=read: read, 32, 0, source.classes)
         _, (problem,), _ = one.read_into(torch.empty(1, 32, 32, 3, dtype=torch.uint8), [(0, 0, 0)])
         assert problem == f"{source.name(0)!r} is not a readable image ({type(error).__name__}: {error})"
 
@@ -180,8 +199,8 @@ def test_only_a_regular_file_of_some_size_is_read(tmp_path):
     """Protects from waiting for a FIFO's writer, from a device, and from a sparse file that claims terabytes. They
     lie where an image lay when the folder was listed, or behind a link.
     Mutant: open(path).read(), which never returns from the FIFO."""
-    source = Files(save_one(tmp_path))
-    path, one = Path(source.name(0)), Photographs(source, lambda: reader("pillow"), 32, 0, source.classes)
+    source = FolderSource(save_one(tmp_path))
+    path, one = Path(source.name(0)), ImageDataset(source, lambda: open_decoder("pillow"), 32, 0, source.classes)
 
     def problem() -> str:
         return one.read_into(torch.empty(1, 32, 32, 3, dtype=torch.uint8), [(0, 0, 0)])[1][0]
@@ -203,16 +222,16 @@ def test_a_line_is_a_bomb(name):
     """Protects a node's memory: 1 x 65,000 pixels are few, but resized to 256 on the shorter side they are 13 GB."""
     line = encoded(photograph(65_000, 1))
     with pytest.raises(ValueError, match="65000 x 1 pixels would be resized to 4259 million"):
-        reader(name)(line, centre_view(224))
-    assert reader(name)(line, random_view(224, random_numbers(0, 0, 0, 1)[0]))[1].width == 1
+        open_decoder(name)(line, centre_crop(224))
+    assert open_decoder(name)(line, random_crop(224, random_numbers(0, 0, 0, 1)[0]))[1].width == 1
     longest = encoded(photograph(20_000, 8))
-    assert reader(name)(longest, centre_view(224))[1].new_width == 640_000
+    assert open_decoder(name)(longest, centre_crop(224))[1].new_width == 640_000
 
 
 def test_what_pillow_had_to_read_is_counted(own_data):
     """Protects a slow epoch from being a riddle: the loader says how many images its decoder left to Pillow."""
-    if loads("nvimgcodec"):
-        pytest.skip(loads("nvimgcodec"))
+    if import_problem("nvimgcodec"):
+        pytest.skip(import_problem("nvimgcodec"))
     save(own_data / "train" / "left" / "print.JPEG", "CMYK")
     for workers in (0, 2):
         train, _ = loaders(own_data, workers=workers, global_batch=41)
@@ -226,29 +245,29 @@ def test_auto_is_the_first_that_loads_and_a_missing_one_says_how_to_get_it(monke
     def missing():
         raise ImportError("libc.so.6: version `GLIBC_2.99' not found")
 
-    monkeypatch.setitem(decode.READERS, "nvimgcodec", missing)
-    monkeypatch.setitem(decode.READERS, "torchcodec", missing)
-    loads.cache_clear()
+    for name in ("nvimgcodec", "torchcodec"):
+        monkeypatch.setitem(decode.DECODERS, name, dataclasses.replace(decode.DECODERS[name], open=missing))
+    import_problem.cache_clear()
     try:
-        assert resolved_decoder(Config()) == "pillow"
+        assert resolve_decoder(Config()) == "pillow"
         with pytest.raises(UserError, match=r"GLIBC_2.99.*pip install nvidia-nvimgcodec-cu13, or use --decoder auto"):
-            resolved_decoder(Config(decoder="nvimgcodec"))
+            resolve_decoder(Config(decoder="nvimgcodec"))
     finally:
-        loads.cache_clear()
-    assert resolved_decoder(Config(loader="synthetic")) == "" == resolved_decoder(Config(loader="packed"))
+        import_problem.cache_clear()
+    assert resolve_decoder(Config(loader="synthetic")) == "" == resolve_decoder(Config(loader="packed"))
 
 
 def test_the_gpus_decoder_is_asked_for_by_name_and_needs_a_gpu():
     """Protects `auto`, and a machine without a GPU from a library's own words."""
-    assert ON_GPU not in DECODERS
+    assert GPU_DECODER not in AUTO_DECODERS
     with pytest.raises(UserError, match="nvimgcodec-gpu needs a GPU, and there is none here; use --decoder auto"):
-        resolved_decoder(Config(decoder=ON_GPU))
+        resolve_decoder(Config(decoder=GPU_DECODER))
 
 
 def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
     """Protects what no machine without a GPU runs: the library's own calls, of which only the GPU is a stand-in."""
-    if loads("nvimgcodec"):
-        pytest.skip(loads("nvimgcodec"))
+    if import_problem("nvimgcodec"):
+        pytest.skip(import_problem("nvimgcodec"))
     library, params, _ = decode._nvimgcodec()
     content, asked = encoded(photograph(333, 217)), []
 
@@ -256,7 +275,7 @@ def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
         def __init__(self, device_id, backends, max_num_cpu_threads, options):
             asked.append((device_id, {backend.backend_kind.name for backend in backends}, options))
             on_cpu = [library.Backend(library.BackendKind.CPU_ONLY)]
-            self.real = library.Decoder(decode.ON_CPU, max_num_cpu_threads, on_cpu)
+            self.real = library.Decoder(decode.CPU_DEVICE_ID, max_num_cpu_threads, on_cpu)
 
         def decode(self, box, params, cuda_stream):
             asked.append(cuda_stream)
@@ -268,7 +287,7 @@ def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(cuda_stream=70 + device))
     decode._nvimgcodec.cache_clear()
     try:
-        box, _, by_pillow = decode.READERS[ON_GPU]()(content, centre_view(64))
+        box, _, by_pillow = decode.DECODERS[GPU_DECODER].open()(content, centre_crop(64))
     finally:
         decode._nvimgcodec.cache_clear()
     assert asked == [(3, {"HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU"}, ":fancy_upsampling=1"), 73]
@@ -282,11 +301,11 @@ from benchmarks.common.data.image_dataset import *
 from benchmarks.common.data.decode import *
 import functools, sys
 from pathlib import Path
-images = Files(Path({str(tiny_data)!r}) / "train")
-name = resolved_decoder(Config())
-one = Photographs(images, functools.partial(reader, name), 32, 0, images.classes)
+images = FolderSource(Path({str(tiny_data)!r}) / "train")
+name = resolve_decoder(Config())
+one = ImageDataset(images, functools.partial(open_decoder, name), 32, 0, images.classes)
 out = torch.empty(1, 32, 32, 3, dtype=torch.uint8)
-print(one.read_into(out, [(0, 0, 0)]))
+print(tuple(one.read_into(out, [(0, 0, 0)])))
 print("still heard", file=sys.stderr)
 """
     env = environment(PYTHONPATH=":".join(sys.path))
@@ -294,18 +313,12 @@ print("still heard", file=sys.stderr)
     assert done.stdout == "([0], [], 0)\n" and done.stderr == "still heard\n"
 
 
-def test_a_class_that_train_lacks_is_refused(tiny_data):
-    source = Files(tiny_data / "val")
-    with pytest.raises(UserError, match="train/ lacks"):
-        Photographs(source, lambda: None, 32, 0, source.classes[1:])
-
-
 def test_threads_do_not_share_a_decoder():
     """Protects from nvimgcodec's `Broken promise`: its decoders are for one thread at a time."""
-    if loads("nvimgcodec"):
-        pytest.skip(loads("nvimgcodec"))
-    read, content = decode.read_by_nvimgcodec(), encoded(photograph(500, 375))
-    expected, view, _ = read(content, centre_view(64))
+    if import_problem("nvimgcodec"):
+        pytest.skip(import_problem("nvimgcodec"))
+    read, content = decode.nvimgcodec_decoder(), encoded(photograph(500, 375))
+    expected, view, _ = read(content, centre_crop(64))
     with ThreadPoolExecutor(8) as pool:
         boxes = pool.map(lambda _: read(content, lambda *_: view)[0], range(800))
         assert all(torch.equal(box, expected) for box in boxes)
@@ -316,13 +329,13 @@ def test_an_image_is_finished_by_its_own_thread_alone():
     Mutant: the flip as one operation of torch, which goes to all threads from 32,768 values on."""
     code = """
 import os, threading, torch
-from benchmarks.common.data.crops import View, finish
+from benchmarks.common.data.crops import Crop, resize_into
 box, out = torch.zeros(300, 400, 3, dtype=torch.uint8), torch.empty(224, 224, 3, dtype=torch.uint8)
 found = []
 def work():
     for flip in (False, True):
         before = len(os.listdir("/proc/self/task"))
-        finish(box, View(0, 0, 300, 400, 224, 224, flip=flip), out)
+        resize_into(box, Crop(0, 0, 300, 400, 224, 224, flip=flip), out)
         found.append(len(os.listdir("/proc/self/task")) - before)
 torch.set_num_threads(4)
 thread = threading.Thread(target=work)
@@ -340,5 +353,5 @@ def test_a_flip_is_a_flip():
     for size in (7, 224, 331):
         box = torch.randint(0, 256, (size, size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(size))
         out = torch.empty_like(box)
-        finish(box, View(0, 0, size, size, size, size, flip=True), out)
+        resize_into(box, Crop(0, 0, size, size, size, size, flip=True), out)
         assert torch.equal(out, box.flip(1))

@@ -1,10 +1,9 @@
-"""What scripts and the engine promise each other: `fit` and its arguments, and what a run tells of itself.
+"""What scripts and the engine promise each other: a Strategy, and what a run tells of itself.
 
 .venv/bin/python -m pytest tests/benchmarks/test_engine.py
 """
 
 import dataclasses
-import functools
 import importlib.metadata
 import json
 import os
@@ -19,17 +18,19 @@ import torch.multiprocessing as mp
 
 from benchmarks import model_parallel, single
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import Shape
-from benchmarks.common.data.decode import resolved_decoder
+from benchmarks.common.data.decode import resolve_decoder
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.agreement import count_devices, identities
-from benchmarks.common.dist.devices import Worker, all_reduce_sum
+from benchmarks.common.dist.communication import Communication
+from benchmarks.common.dist.devices import RankContext, all_reduce_sum
+from benchmarks.common.dist.layout import Layout, stored_fields
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.store.results import TABLES
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.clock import Clock, check_windows_fit
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import leave
+from benchmarks.common.train.strategy import Strategy, TrainingState
 
 CPU = torch.device("cpu")
 
@@ -68,21 +69,17 @@ def summary(run_dir) -> dict:
 
 @pytest.mark.parametrize("argument", ["redcue", "gather", "world_size"])
 def test_a_misspelt_argument_is_an_error_and_not_a_column(config, argument):
-    """Protects scripts that others write: before, `redcue=` trained on one rank's sums and failed at the last row.
-
-    Seen to fail with **columns in fit's signature."""
+    """Protects scripts that others write: before, `redcue=` trained on one rank's sums and failed at the last row."""
     with pytest.raises(TypeError, match=argument):
-        single.main(config, fit=functools.partial(fit, **{argument: lambda tensor: tensor}))
+        dataclasses.replace(single.build(config), **{argument: lambda tensor: tensor})
 
 
-def test_a_script_hands_over_everything_by_name_and_trains_nothing_itself(config):
-    """Protects the seam that probes use: main(config, fit=...) builds, and what it built can be timed elsewhere."""
-    handed = {}
-    single.main(config, fit=lambda config, worker, **parts: handed.update(parts, worker=worker))
-    assert handed.keys() >= {"model", "optimizer", "train", "val", "step", "shape", "worker"}
-    before = [parameter.clone() for parameter in handed["model"].parameters()]
-    handed["step"](*next(iter(handed["train"])))
-    after = [*handed["model"].parameters()]
+def test_build_trains_nothing_and_its_step_trains(config):
+    """Protects probes: build(config) trains nothing, and its step can be timed elsewhere."""
+    strategy = single.build(config)
+    before = [parameter.clone() for parameter in strategy.model.parameters()]
+    strategy.step(*next(iter(strategy.loaders.train)))
+    after = [*strategy.model.parameters()]
     assert not any(torch.equal(*pair) for pair in zip(before[:1], after[:1], strict=True))
 
 
@@ -95,7 +92,7 @@ def test_the_clock_can_be_another(config):
             started.append(self.device)
             super().start()
 
-    single.main(config, fit=functools.partial(fit, make_clock=Counting))
+    fit(single.build(config), Counting(CPU))
     assert started == [CPU]
 
 
@@ -115,17 +112,17 @@ def test_a_window_that_never_fits_is_refused():
 
 def test_a_run_tells_what_it_met(config, run_dir):
     """Protects the second half of a run's settings, and that the row agrees with it where both have a name."""
-    single.main(config)
+    fit(single.build(config))
     told = summary(run_dir)
     met, row = told["met"], told["row"]
     for package in ("torch", "torchvision", "pillow"):
         assert met[package].split("+")[0] == importlib.metadata.version(package)
-    assert row["decoder"] == met["decoder"] == resolved_decoder(config)
+    assert row["decoder"] == met["decoder"] == resolve_decoder(config)
     library = {"nvimgcodec": "nvidia-nvimgcodec-cu13"}.get(row["decoder"], row["decoder"])
     assert importlib.metadata.version(library).startswith(met["decoder_version"]) and met["decoder_version"]
     assert met.keys() >= {"device_name", "nodes", "threads_per_rank", "python", "cuda", "cudnn"}
     assert (met["device"], met["backend"], met["world_size"], met["precision"]) == ("cpu", "none", 1, "fp32")
-    assert met.items() >= dataclasses.asdict(Shape()).items()
+    assert met.items() >= stored_fields(Layout()).items()
     assert {name: row[name] for name in TABLES["runs"] if name in met}.items() <= met.items()
     assert None not in met.values() and "images_per_s" not in met
     assert row["parallel"] is None and "parallel" not in met  # the baseline's
@@ -133,7 +130,7 @@ def test_a_run_tells_what_it_met(config, run_dir):
 
 def test_an_auto_says_what_it_came_to(config, run_dir):
     """Protects the identity: `--cut 0` of another arch, or of another torch's FLOPs, is another cut."""
-    model_parallel.main(dataclasses.replace(config, split_size=3))
+    fit(model_parallel.build(dataclasses.replace(config, split_size=3)))
     told = summary(run_dir)
     assert config.cut == 0 and 0 < told["met"]["cut"] < 8  # ResNet-18 has 8 blocks
     assert (told["met"]["num_stages"], told["met"]["num_microbatches"]) == (2, 3)  # of 3, 3 and 2 images
@@ -142,11 +139,8 @@ def test_an_auto_says_what_it_came_to(config, run_dir):
 
 def test_sync_norm_makes_one_shard_of_the_batch(config, run_dir):
     """Protects the proof's reference for SyncBatchNorm, whose statistics are of the whole batch on any ranks."""
-
-    def as_sync(config, worker, **parts):
-        fit(dataclasses.replace(config, norm="sync"), worker, **parts | {"shape": Shape(4)})
-
-    single.main(config, fit=as_sync)
+    as_sync = dataclasses.replace(config, norm="sync")
+    fit(dataclasses.replace(single.build(config), config=as_sync, layout=Layout(4)))
     assert summary(run_dir)["met"]["num_shards"] == 1
 
 
@@ -157,10 +151,10 @@ def test_what_counts_as_divided(monkeypatch):
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device.index or 0])
     )
     gpus = [torch.device("cuda", number) for number in uuids]
-    numbers = identities(gpus, Worker(gpus[0]))
+    numbers = identities(gpus, RankContext(gpus[0]))
     assert numbers[0] == numbers[2] != numbers[1] and all(int(float(number)) == number for number in numbers)
-    assert identities([CPU, CPU], Worker(CPU, rank=3)) == [3]
-    assert count_devices([CPU], Worker(CPU), lambda tensor: tensor) == 1
+    assert identities([CPU, CPU], RankContext(CPU, rank=3)) == [3]
+    assert count_devices([CPU], RankContext(CPU), lambda tensor: tensor) == 1
 
 
 # --- two ranks ----------------------------------------------------------------------------------------------------
@@ -171,13 +165,14 @@ def two_ranks(rank: int, config: Config, run_dir) -> None:
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{run_dir}/meeting", timedelta(seconds=120), rank=rank, world_size=2)
-    worker = Worker(CPU, rank, rank, 2, reports=rank == 0)
-    train, val = build_loaders(config, worker)
-    model = build_model(config, len(train.classes), CPU)
+    worker = RankContext(CPU, rank, rank, 2, reports=rank == 0)
+    loaders = build_loaders(config, worker)
+    num_classes = len(loaders.train.classes)
+    model = build_model(config, num_classes, CPU)
     optimizer, calls = build_optimizer(config, model), []
 
     def step(images, target):
-        return torch.zeros(()), torch.zeros(len(target), len(train.classes))
+        return torch.zeros(()), torch.zeros(len(target), num_classes)
 
     def state():
         calls.append("state")
@@ -189,8 +184,19 @@ def two_ranks(rank: int, config: Config, run_dir) -> None:
         calls.append(f"load {saved['mine'].item():.0f}")
         model.load_state_dict(saved["model"])
 
-    parts = {"model": model, "optimizer": optimizer, "train": train, "val": val, "step": step}
-    fit(config, worker, **parts, shape=Shape(2), reduce=all_reduce_sum, state=state, load=load)
+    strategy = Strategy(
+        config,
+        worker,
+        model=model,
+        optimizer=optimizer,
+        loaders=loaders,
+        criterion=torch.nn.CrossEntropyLoss(),
+        step=step,
+        layout=Layout(2),
+        communication=Communication(all_reduce_sum),
+        state=TrainingState(save=state, load=load),
+    )
+    fit(strategy)
     (run_dir / f"calls-{rank}").write_text(" ".join(calls))
     dist.destroy_process_group()
     leave(0)
@@ -217,11 +223,11 @@ def test_state_and_load_are_called_on_every_rank(config, run_dir, tmp_path):
 def test_an_optimizer_state_of_another_strategy_is_refused_with_the_way_out(config, tmp_path):
     """Protects the reader of the message from torch's words about parameter groups."""
     config = dataclasses.replace(config, checkpoint_dir=str(tmp_path / "checkpoints"))
-    single.main(config)
+    fit(single.build(config))
     path = tmp_path / "checkpoints" / "last.pt"
     saved = torch.load(path, weights_only=True)
     saved["optimizer"]["param_groups"][0]["params"].pop()
     torch.save(saved, path)
     with pytest.raises(UserError, match=r"does not fit .*; resume it with the strategy that wrote it, or start"):
-        single.main(dataclasses.replace(config, resume=True))
+        fit(single.build(dataclasses.replace(config, resume=True)))
     shutil.rmtree(tmp_path / "checkpoints")

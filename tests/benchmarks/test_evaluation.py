@@ -24,13 +24,15 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # for the ranks, which no pytest started
 
 from benchmarks.common.config.config import Config  # noqa: E402
-from benchmarks.common.config.settings import Shape  # noqa: E402
-from benchmarks.common.data.loaders import MEAN, STD, build_loaders, image_folders  # noqa: E402
-from benchmarks.common.dist.devices import Worker, all_reduce_sum  # noqa: E402
+from benchmarks.common.data.loaders import MEAN, STD, build_loaders, open_datasets  # noqa: E402
+from benchmarks.common.dist.communication import Communication  # noqa: E402
+from benchmarks.common.dist.devices import RankContext, all_reduce_sum  # noqa: E402
+from benchmarks.common.dist.layout import Layout  # noqa: E402
 from benchmarks.common.model.model import build_model, build_optimizer  # noqa: E402
 from benchmarks.common.store.results import read_table  # noqa: E402
 from benchmarks.common.train.engine import fit  # noqa: E402
 from benchmarks.common.train.exit_codes import leave  # noqa: E402
+from benchmarks.common.train.strategy import Strategy  # noqa: E402
 
 CPU = torch.device("cpu")
 # Ranks, global batch, images. The last batch holds 3, 1, 2, 3, 23 and 1 of them: some ranks have no share of it.
@@ -58,21 +60,32 @@ def evaluate(data, run_dir: Path, global_batch: int, rank: int, world_size: int,
     how often this rank was asked for scores to calls-<rank> in it."""
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
-    config, worker = config_of(data, global_batch), Worker(CPU, rank, rank, world_size, reports=rank == 0)
-    train, val = build_loaders(config, worker)
-    model = build_model(config, len(train.classes), CPU)
+    config, worker = config_of(data, global_batch), RankContext(CPU, rank, rank, world_size, reports=rank == 0)
+    loaders = build_loaders(config, worker)
+    num_classes = len(loaders.train.classes)
+    model = build_model(config, num_classes, CPU)
 
     def step(images, target):
-        return torch.zeros(()), torch.zeros(len(target), len(train.classes))
+        return torch.zeros(()), torch.zeros(len(target), num_classes)
 
     def predict(images):
         with open(run_dir / f"calls-{rank}", "a") as file:
             file.write("x")
         return model(images)
 
-    optimizer, shape = build_optimizer(config, model), Shape(world_size)
-    parts = {"model": model, "optimizer": optimizer, "train": train, "val": val, "step": step}
-    fit(config, worker, **parts, shape=shape, reduce=reduce, predict=predict)
+    strategy = Strategy(
+        config,
+        worker,
+        model=model,
+        optimizer=build_optimizer(config, model),
+        loaders=loaders,
+        criterion=torch.nn.CrossEntropyLoss(),
+        step=step,
+        layout=Layout(world_size),
+        communication=Communication(reduce),
+        predict=predict,
+    )
+    fit(strategy)
 
 
 def gloo_ranks(rank: int, folders: dict, results: Path) -> None:
@@ -98,7 +111,7 @@ def val_row(results: Path, run_id: str) -> dict:
 def plain_loop(data) -> dict:
     """The reference: a plain loop over the files, one image at a time, without our loaders, meters and engine."""
     config = config_of(data, 5)
-    _, images = image_folders(config)
+    _, images = open_datasets(config)
     model = build_model(config, 4, CPU).eval()
     mean, std = (torch.tensor(numbers).view(1, 3, 1, 1) for numbers in (MEAN, STD))
     loss, top1, num_images = 0.0, 0, len(images)

@@ -25,26 +25,26 @@ def second_of_two(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("main", "options", "sentence"),
+    ("build", "options", "sentence"),
     [
-        (ddp_compressed.main, {"comm_hook": "powersgd"}, "PowerSGD runs over NCCL, and on gloo it aborts; use --comm"),
-        (fsdp.main, {"shard_ranks": 3}, "shard_ranks 3 does not divide 2 ranks; change one of them"),
-        (local_sgd.main, {"local_group": 3}, "local_group 3 does not divide 2 ranks; change one"),
-        (fsdp.main, {"precision": "fp16"}, "precision fp16 needs a gradient scaler"),
-        (local_sgd.main, {"precision": "tf32"}, "precision tf32 needs a GPU"),
+        (ddp_compressed.build, {"comm_hook": "powersgd"}, "PowerSGD runs over NCCL, and on gloo it aborts; use --comm"),
+        (fsdp.build, {"shard_ranks": 3}, "shard_ranks 3 does not divide 2 ranks; change one of them"),
+        (local_sgd.build, {"local_group": 3}, "local_group 3 does not divide 2 ranks; change one"),
+        (fsdp.build, {"precision": "fp16"}, "precision fp16 needs a gradient scaler"),
+        (local_sgd.build, {"precision": "tf32"}, "precision tf32 needs a GPU"),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_ranks_meet(second_of_two, main, options, sentence):
+def test_what_cannot_be_is_refused_before_the_ranks_meet(second_of_two, build, options, sentence):
     """Protects users of new options: a sentence with the remedy, and no abort of a library, or silence."""
     with pytest.raises(UserError, match=sentence):
-        main(Config(**SMALL | options))
+        build(Config(**SMALL | options))
 
 
 def test_without_a_compiler_nothing_is_compiled(second_of_two, tmp_path):
     """Protects machines without g++: a skipped row with the remedy, in place of a library's stack."""
     second_of_two.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="needs a C\\+\\+ compiler, and there is none; install g"):
-        ddp_compile.main(Config(**SMALL))
+        ddp_compile.build(Config(**SMALL))
 
 
 def weights(folder, name="last"):

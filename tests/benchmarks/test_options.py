@@ -18,14 +18,15 @@ from support import CPU, ROOT, environment, run_strategy
 from torch._dynamo.utils import counters
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import Shape, ask, settings_hash, shape_in
-from benchmarks.common.dist.devices import Worker, ddp_options
+from benchmarks.common.config.settings import requested_settings, settings_hash
+from benchmarks.common.dist.devices import RankContext, ddp_options
+from benchmarks.common.dist.layout import Layout, resolve_layout
 from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.store.run_folder import VARIABLE, RunFolder
+from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system import compiling
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.train import exit_codes
-from benchmarks.common.train.clock import first_timed
+from benchmarks.common.train.clock import time_first_step
 from benchmarks.common.train.record import Record
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
@@ -41,7 +42,9 @@ def with_options(**options) -> Config:
 def test_an_option_makes_another_run(name):
     """Protects comparisons: runs with and without it are never pooled."""
     other = with_options(**{name: not getattr(SMALL, name)})
-    assert settings_hash(ask(SMALL, "ddp", 2, 1, 1, "")) != settings_hash(ask(other, "ddp", 2, 1, 1, ""))
+    assert settings_hash(requested_settings(SMALL, "ddp", 2, 1, 1, "")) != settings_hash(
+        requested_settings(other, "ddp", 2, 1, 1, "")
+    )
 
 
 def test_options_arrive_where_they_act():
@@ -59,7 +62,7 @@ def test_options_arrive_where_they_act():
 @pytest.mark.parametrize("option", ["compile", "fused"])
 def test_what_rounds_otherwise_is_not_expected_to_the_last_bit(option):
     """Protects the proof from calling fused kernels wrong, and plain ones right within a tolerance only."""
-    assert shape_in(SMALL, Shape()).exact and not shape_in(with_options(**{option: True}), Shape()).exact
+    assert resolve_layout(SMALL, Layout()).exact and not resolve_layout(with_options(**{option: True}), Layout()).exact
 
 
 def test_cuda_graphs_are_refused_where_there_are_none():
@@ -85,12 +88,12 @@ def test_a_gpu_needs_a_c_compiler_and_triton_too(monkeypatch, tmp_path):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(compiling, "Path", lambda *parts: SimpleNamespace(exists=lambda: True))  # Python's headers
     monkeypatch.setattr(compiling, "find_spec", lambda name: None)
-    assert not compiling.no_compiler(on_gpu=False)
-    assert "needs a C compiler" in compiling.no_compiler(on_gpu=True)
+    assert not compiling.missing_compiler(on_gpu=False)
+    assert "needs a C compiler" in compiling.missing_compiler(on_gpu=True)
     monkeypatch.setenv("CC", "tool")
-    assert "pip install triton" in compiling.no_compiler(on_gpu=True)
+    assert "pip install triton" in compiling.missing_compiler(on_gpu=True)
     monkeypatch.setattr(compiling, "find_spec", lambda name: name)
-    assert not compiling.no_compiler(on_gpu=True)
+    assert not compiling.missing_compiler(on_gpu=True)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_a_strategy_refuses_an_option_that_would_do_nothing(name, field, monkeyp
 def test_the_first_step_is_the_one_that_compiles():
     """Protects compile_s: the first call's seconds, and no later one's."""
     columns, calls = {}, []
-    step = first_timed(lambda images, target: calls.append((images, target)), CPU, columns)
+    step = time_first_step(lambda images, target: calls.append((images, target)), CPU, columns)
     step(1, 2)
     first = columns["compile_s"]
     step(3, 4)
@@ -126,8 +129,8 @@ def test_a_row_tells_of_graphs_that_were_not_replayed(tmp_path, monkeypatch):
     monkeypatch.setitem(counters["inductor"], "cudagraph_skips", 3)
     for number, graphs in enumerate((False, True)):
         folder = RunFolder.create(tmp_path, "single", number)
-        monkeypatch.setenv(VARIABLE, str(folder.path))
-        Record(with_options(cuda_graphs=graphs), Worker(CPU), 1).finish({}, {})
+        monkeypatch.setenv(RUN_DIR_VARIABLE, str(folder.path))
+        Record(with_options(cuda_graphs=graphs), RankContext(CPU), 1).finish({}, {})
         assert folder.summary()["row"].get("cudagraph_skips") == (3 if graphs else None)
 
 
@@ -197,7 +200,8 @@ def test_the_cache_that_torch_chose_when_it_was_imported_is_not_the_users_choice
 
     Mutants: what is set stays; a name of another torch, which this subprocess would find.
     """
-    code = "import os; from benchmarks.common import model, compiling as c; c.prepare_compiler(on_gpu=False); "
+    code = "import os; from benchmarks.common.model import model; from benchmarks.common.system import compiling as c; "
+    code += "c.prepare_compiler(on_gpu=False); "
     command = [sys.executable, "-c", code + "print(os.environ[c.CACHE])"]
     for given in (None, tmp_path / "torchinductor_x"):  # by the import in this process, and in the one before it
         env = environment(XDG_CACHE_HOME=tmp_path / "cache", TMPDIR=tmp_path, **{compiling.CACHE: given})

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from statistics import median
+from types import SimpleNamespace
 
 import numpy
 import pandas
@@ -21,11 +22,14 @@ from torchvision.models import ResNet18_Weights, ResNet50_Weights, ResNet152_Wei
 
 from benchmarks import single
 from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.dist.layout import Layout
 from benchmarks.common.model.model import flops_per_image
 from benchmarks.common.store.results import read_table
 from benchmarks.common.train import phase_recorder
 from benchmarks.common.train.clock import Clock
-from scripts.runner.launch_ranks import horovodrun, torchrun
+from benchmarks.common.train.engine import fit
+from benchmarks.common.train.strategy import Strategy
+from scripts.runner.launch_ranks import horovodrun_command, torchrun_command
 from scripts.studies.loaders.verdict import WHATS, verdict
 from scripts.studies.loaders.verdict_measure import ROUNDS
 from scripts.studies.peers.overhead import interval
@@ -58,8 +62,8 @@ def planted(tiny_data, tiny_config, tmp_path_factory):
     def report_of(name: str) -> dict:
         if name not in reports:
             places = ["", *PLACES] if name == "single" else ["", "loader", "forward", "exchange"]
-            start, variables = torchrun(2, tmp_path_factory.mktemp("ranks"))
-            starters = {"single": [sys.executable], "horovod_ddp": [*horovodrun(2), sys.executable]}
+            start, variables = torchrun_command(2, tmp_path_factory.mktemp("ranks"))
+            starters = {"single": [sys.executable], "horovod_ddp": [*horovodrun_command(2), sys.executable]}
             command = [*starters.get(name, start), ROOT / "tests" / "planted.py", name, json.dumps(places)]
             command.append(str(DELAYS_MS[name]))
             flags = ["--config", tiny_config, "--data", tiny_data, "--epochs", "1", "--windows", "1"]
@@ -130,44 +134,48 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
     """Protects the difference between none (0) and not known (empty)."""
     phases = dict.fromkeys([*phase_recorder.PHASES, "step"], 1.0)
     monkeypatch.setattr(phase_recorder, "_phases_ms", lambda clock, marks: phases)
-    config, worker = single.start_worker(Config(account_steps=2), single.Place())
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
+    config, context = single.start_rank(Config(account_steps=2), single.RankInfo())
+    strategy = Strategy(
+        config,
+        context,
+        model=None,
+        optimizer=torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1),
+        loaders=SimpleNamespace(train=None),
+        criterion=torch.nn.CrossEntropyLoss(),
+        step=None,
+        layout=Layout(),
+    )
 
-    class NoBatches:
-        fetch = to_device = staticmethod(lambda: None)
-
-    def taken(num_devices):
-        nothing = (config, worker, optimizer, NoBatches(), lambda batches, lr: None, lambda tensor: tensor)
-        return phase_recorder.take_apart(*nothing, None, num_devices)
+    def taken(num_devices, context=context):
+        of_context = dataclasses.replace(strategy, context=context)
+        return phase_recorder.break_down_steps(of_context, lambda batches, lr: None, num_devices)
 
     rows, summary = taken(num_devices=1)
     assert [row["exposed_comm_ms"] for row in rows] == [0, 0] and summary == {"exposed_comm_ms": 0}
     rows, summary = taken(num_devices=2)  # in one process
     assert [row["exposed_comm_ms"] for row in rows] == [None, None] and summary == {}
-    monkeypatch.setattr(phase_recorder, "gather", lambda values, worker, reduce: torch.tensor(values).repeat(2, 1))
-    worker = dataclasses.replace(worker, world_size=2)
-    rows, summary = taken(num_devices=2)
+    monkeypatch.setattr(phase_recorder, "gather", lambda values, context, all_reduce: torch.tensor(values).repeat(2, 1))
+    rows, summary = taken(2, dataclasses.replace(context, world_size=2))
     assert [row["exposed_comm_ms"] for row in rows] == [None] * 4 and summary == {}
     assert [(row["rank"], row["number"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_the_account_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config, monkeypatch):
     """Protects the results: an account after the run changes neither them nor what the process does later."""
-    weights, backward = [], torch.autograd.backward
+    weights = []
 
-    def watched(config, worker, optimizer, train, *rest):
-        model = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    def watched(strategy, *rest):
+        optimizer, model = strategy.optimizer, [*strategy.model.parameters()]
         before = [parameter.clone() for parameter in model]
-        result = phase_recorder.take_apart(config, worker, optimizer, train, *rest)
+        result = phase_recorder.break_down_steps(strategy, *rest)
         weights.extend(zip(before, model, strict=True))
         assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
-        assert train.fetch.__func__ is type(train).fetch and train.to_device.__func__ is type(train).to_device
+        assert not strategy.criterion._forward_hooks and not torch.nn.modules.module._has_any_global_hook()
         return result
 
-    monkeypatch.setattr("benchmarks.common.train.engine.take_apart", watched)
-    single.main(load_config(["--config", str(tiny_config), "--data", str(tiny_data), "--account-steps", "2"]))
+    monkeypatch.setattr("benchmarks.common.train.engine.break_down_steps", watched)
+    fit(single.build(load_config(["--config", str(tiny_config), "--data", str(tiny_data), "--account-steps", "2"])))
     assert weights and all(torch.equal(before, after) for before, after in weights)
-    assert torch.autograd.backward is backward
 
 
 @pytest.mark.parametrize("name", ["single", "ddp"])

@@ -12,7 +12,7 @@ from power_cut import content, recorded, states
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import files
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import make_folder, replace_whole, sync_folder
+from benchmarks.common.system.files import make_folder, replace_atomically, sync_folder
 
 OLD = [{"run_id": "old", "window": n, "images": 8, "seconds": 0.5} for n in range(2)]
 NEW = [{"run_id": "new", "window": n, "images": 8, "seconds": 0.25} for n in range(2)]
@@ -101,7 +101,7 @@ def test_a_power_cut_leaves_the_old_or_the_new_file(tmp_path, monkeypatch):
     path.write_bytes(b"old")
     pieces = [bytes([n]) * 10_000 for n in range(3)]
     before = content(tmp_path)
-    calls = recorded(monkeypatch, tmp_path, lambda: replace_whole(path, lambda file: [*map(file.write, pieces)]))
+    calls = recorded(monkeypatch, tmp_path, lambda: replace_atomically(path, lambda file: [*map(file.write, pieces)]))
     assert sum(call[0] == "write" for call in calls) > 1
     for num_done, state in states(before, calls):
         assert state["last.pt"] in (b"old", b"".join(pieces)), calls[num_done - 1]

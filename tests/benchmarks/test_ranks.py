@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.dist.devices import all_reduce_sum, start_worker
-from benchmarks.common.dist.ranks import Place, find_place, rank_first
+from benchmarks.common.dist.devices import all_reduce_sum, start_rank
+from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
 from benchmarks.common.system.errors import UserError
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
@@ -22,49 +22,49 @@ ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "S
 @pytest.mark.parametrize(
     "env, place",
     [
-        (TORCHRUN, Place(3, 1, 4, 2, "torchrun")),
-        (HOROVODRUN, Place(1, 0, 3, 2, "horovodrun")),  # 3 ranks, at most 2 on a node: 2 nodes
-        (SRUN, Place(2, 0, 6, 3, "srun")),
-        ({}, Place(0, 0, 1, 1, "none")),
+        (TORCHRUN, RankInfo(3, 1, 4, 2, "torchrun")),
+        (HOROVODRUN, RankInfo(1, 0, 3, 2, "horovodrun")),  # 3 ranks, at most 2 on a node: 2 nodes
+        (SRUN, RankInfo(2, 0, 6, 3, "srun")),
+        ({}, RankInfo(0, 0, 1, 1, "none")),
     ],
 )
 def test_the_place_and_who_set_it(env, place):
     """Protects rank, local_rank, world_size and nodes under every launcher, and under none."""
-    assert find_place(env=env) == place
+    assert find_rank_info(env=env) == place
     if env:
-        assert find_place(place.launcher, env) == place
+        assert find_rank_info(place.launcher, env) == place
 
 
 def test_the_innermost_launcher_wins():
     """Protects torchrun and horovodrun inside a Slurm job: srun's numbers are about srun's tasks, not about them."""
-    assert find_place(env=SRUN | TORCHRUN).launcher == "torchrun"
-    assert find_place(env=SRUN | HOROVODRUN).launcher == "horovodrun"
-    assert find_place("srun", SRUN | TORCHRUN) == Place(2, 0, 6, 3, "srun")  # unless the script is srun's own
-    assert find_place("horovodrun", TORCHRUN | HOROVODRUN).launcher == "horovodrun"
+    assert find_rank_info(env=SRUN | TORCHRUN).launcher == "torchrun"
+    assert find_rank_info(env=SRUN | HOROVODRUN).launcher == "horovodrun"
+    assert find_rank_info("srun", SRUN | TORCHRUN) == RankInfo(2, 0, 6, 3, "srun")  # unless the script is srun's own
+    assert find_rank_info("horovodrun", TORCHRUN | HOROVODRUN).launcher == "horovodrun"
 
 
 def test_slurm_variables_of_an_allocation_are_not_a_task():
     """Protects `python` typed in a Slurm shell, which has SLURM_PROCID too: it is one process, not rank 0 of 4."""
-    assert find_place(env=ALLOCATION) == Place()
+    assert find_rank_info(env=ALLOCATION) == RankInfo()
     with pytest.raises(UserError, match=r"srun did not start this process \(SLURM_STEP_NUM_TASKS not set\)"):
-        find_place("srun", ALLOCATION)
+        find_rank_info("srun", ALLOCATION)
 
 
 @pytest.mark.parametrize("launcher, env", [("torchrun", TORCHRUN), ("horovodrun", HOROVODRUN), ("srun", SRUN)])
 def test_missing_and_wrong_variables_are_named_with_the_command_to_use(launcher, env):
     """Protects the reader of the message: which variable, and how to start the script instead."""
     with pytest.raises(UserError, match=f"{launcher} did not start this process .* not set.*start it with: "):
-        find_place(launcher, {})
+        find_rank_info(launcher, {})
     names = list(env)[:3]
     for name in names[:2]:
         for wrong in ("", "x", "-1", "1.5"):
             with pytest.raises(UserError, match=rf"{name} is '.*', but {launcher} sets a number; start it with: "):
-                find_place(env=env | {name: wrong})
+                find_rank_info(env=env | {name: wrong})
         with pytest.raises(UserError, match=name):
-            find_place(env={key: value for key, value in env.items() if key != name})
+            find_rank_info(env={key: value for key, value in env.items() if key != name})
     for name in names[:2]:
         with pytest.raises(UserError, match="unset stale variables"):
-            find_place(env=env | {name: env[names[2]]})
+            find_rank_info(env=env | {name: env[names[2]]})
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -102,6 +102,6 @@ def test_a_number_of_threads_that_is_none_is_named(monkeypatch, threads):
     """Protects a script that is started by hand from a traceback; an empty variable is none."""
     monkeypatch.setenv("THREADS_PER_RANK", threads)
     with pytest.raises(UserError, match="THREADS_PER_RANK is"):
-        start_worker(Config(), Place())
+        start_rank(Config(), RankInfo())
     monkeypatch.setenv("THREADS_PER_RANK", "")
-    start_worker(Config(), Place())
+    start_rank(Config(), RankInfo())

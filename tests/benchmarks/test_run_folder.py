@@ -12,43 +12,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.config.config import AT_LEAST, AT_MOST, TYPES, Config, load_config
-from benchmarks.common.config.settings import ask
+from benchmarks.common.config.config import FIELD_TYPES, RANGES, Config, Range, load_config
+from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 
-ASKED = ask(Config(), "ddp", 2, 1, 1, "")
+ASKED = requested_settings(Config(), "ddp", 2, 1, 1, "")
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
 
 
 def values_of(name: str):
     """Values that the configuration takes for a field."""
-    return of_kind(TYPES[name], AT_LEAST.get(name, 0), AT_MOST.get(name, 10**12))
+    return of_kind(FIELD_TYPES[name], RANGES.get(name, Range(0)))
 
 
-def of_kind(kind, least: int, most: int):
+def of_kind(kind, allowed: Range):
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return st.one_of(*(of_kind(each, least, most) for each in typing.get_args(kind)))
+        return st.one_of(*(of_kind(each, allowed) for each in typing.get_args(kind)))
     if typing.get_origin(kind) is typing.Literal:
         return st.sampled_from(typing.get_args(kind))
     plain = {
         bool: st.booleans(),
-        int: st.integers(least, min(most, 10**9)),
-        float: st.floats(least, min(most, 1e12), allow_nan=False),
+        int: st.integers(allowed.minimum, min(allowed.maximum, 10**9)),
+        float: st.floats(allowed.minimum, min(allowed.maximum, 1e12), allow_nan=False),
         str: TEXT,
     }
     return plain[kind]
 
 
 @settings(deadline=None)
-@given(st.fixed_dictionaries({}, optional={name: values_of(name) for name in TYPES if name != "config"}))
+@given(st.fixed_dictionaries({}, optional={name: values_of(name) for name in FIELD_TYPES if name != "config"}))
 def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path_factory, values):
     """Protects the way in: whatever was resolved at the plan is what the script trains, to the last bit."""
     if values.get("batch_per_device"):
         values["global_batch"] = 0  # one of the two, as load_config has them
     folder = RunFolder.create(tmp_path_factory.mktemp("a set"), "ddp", 1)
     config = Config(**values, config="my own.yaml")
-    folder.write_asked(config, ASKED)
+    folder.write_requested(config, ASKED)
     read = load_config(["--config", str(folder.config)])
     assert dataclasses.replace(read, config="my own.yaml") == config
 
@@ -62,19 +62,19 @@ def test_two_runs_of_one_second_have_two_folders(tmp_path):
 def test_what_was_asked_stays_when_what_was_met_is_added(tmp_path):
     """Protects the first half: it is what resuming asks."""
     folder = RunFolder.create(tmp_path, "ddp", 1)
-    folder.write_asked(Config(), ASKED, "--lr 0.2")
+    folder.write_requested(Config(), ASKED, "--lr 0.2")
     assert "met" not in folder.settings()
-    folder.add_met({"torch": "2.15"})
+    folder.add_resolved({"torch": "2.15"})
     assert folder.settings() == {"schema": 1, "flags": "--lr 0.2", "asked": ASKED, "met": {"torch": "2.15"}}
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "is missing or spoilt"),
-        ("{", "is missing or spoilt"),
-        ("[]", "is missing or spoilt"),
-        ('{"schema": 1}', "is missing or spoilt"),
+        (None, "is missing or damaged"),
+        ("{", "is missing or damaged"),
+        ("[]", "is missing or damaged"),
+        ('{"schema": 1}', "is missing or damaged"),
         (json.dumps({"schema": 2, "asked": {}}), "is of schema 2"),
     ],
 )
@@ -93,7 +93,7 @@ def test_notes_come_in_the_order_of_their_moments(tmp_path, monkeypatch, capsys)
     for pid, at in ((7, 2.0), (8, 1.0)):
         (folder.path / f"cause-{pid}.json").write_text(json.dumps({"at": at, "rank": pid}))
     (folder.path / "cause-9.json").write_text("{")
-    assert [note["rank"] for note in folder.notes()] == [8, 7]
+    assert [cause["rank"] for cause in folder.causes()] == [8, 7]
     assert "cause-9.json cannot be read" in capsys.readouterr().out
 
 

@@ -22,8 +22,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import model_parallel, single
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.data.loaders import Shard, Sharding, build_loaders
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.model.cuts import balanced_cuts
 from benchmarks.common.model.model import build_model, build_optimizer, learning_rate
 from benchmarks.common.model.stages import (
@@ -37,6 +37,7 @@ from benchmarks.common.model.stages import (
     trace,
 )
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.train.engine import fit
 from scripts.runner import launch_ranks
 
 CPU = torch.device("cpu")
@@ -179,7 +180,7 @@ def micro_batched(config: Config, shards: int, split_size: int, together: bool):
     Shards come one after the other, in micro-batches, and all their losses are averaged; shard 0's running
     statistics stay. together: a shard's micro-batches share one backward pass, of the loss of all their outputs.
     """
-    loaders = [build_loaders(config, Worker(CPU), shard, shards)[0] for shard in range(shards)]
+    loaders = [build_loaders(config, RankContext(CPU), Sharding(Shard(shard, shards)))[0] for shard in range(shards)]
     net = build_model(config, len(loaders[0].classes), CPU)
     optimizer = build_optimizer(config, net)
     for n, batches in enumerate(zip(*loaders, strict=True)):
@@ -215,7 +216,7 @@ def assert_same_state(folder: Path, net, optimizer):
 
 def assert_exact_evaluation(row: dict, config: Config, net):
     """The ranks' loss and accuracy are those of one process over all 7 images."""
-    _, val = build_loaders(config, Worker(CPU))
+    _, val = build_loaders(config, RankContext(CPU))
     ((images, target),) = val
     with torch.no_grad():
         output = net.eval()(images)
@@ -230,7 +231,7 @@ def torchrun(config: Config, module: str, *flags: str) -> dict:
     run_dir.mkdir(parents=True, exist_ok=True)
     changed = {name: value for name, value in vars(config).items() if value != getattr(Config(), name)}
     options = [text for name, value in changed.items() for text in ("--" + name.replace("_", "-"), str(value))]
-    start, variables = launch_ranks.torchrun(2, tempfile.mkdtemp(dir=run_dir))
+    start, variables = launch_ranks.torchrun_command(2, tempfile.mkdtemp(dir=run_dir))
     command = [*start, "-m", module]
     one_thread = {"THREADS_PER_RANK": "1", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
@@ -279,7 +280,7 @@ def test_model_parallel_without_micro_batches_is_single(tmp_path, photographs):
     states = []
     for script in (single, model_parallel):
         folder = tmp_path / script.__name__
-        script.main(dataclasses.replace(SMALL, data=photographs, split_size=0, checkpoint_dir=str(folder)))
+        fit(script.build(dataclasses.replace(SMALL, data=photographs, split_size=0, checkpoint_dir=str(folder))))
         states.append(torch.load(folder / "last.pt", weights_only=True)["model"])
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
@@ -287,7 +288,7 @@ def test_model_parallel_without_micro_batches_is_single(tmp_path, photographs):
 def test_model_parallel_in_micro_batches(tmp_path, photographs):
     """Protects split_size: one loss over the outputs of all micro-batches, in their order."""
     config = dataclasses.replace(SMALL, data=photographs, checkpoint_dir=str(tmp_path))
-    model_parallel.main(config)
+    fit(model_parallel.build(config))
     assert_same_state(tmp_path, *micro_batched(config, shards=1, split_size=4, together=True))
 
 

@@ -18,11 +18,11 @@ from support import CPU, ROOT
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.agreement import StopRequest, stop_request
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner.attempt import GRACE_S, checkpoint_grace_s
-from scripts.runner.run_status import Ended, why_interrupted
+from scripts.runner.run_status import RunEnd, why_interrupted
 
 pytestmark = pytest.mark.real_interpreter  # signals
 
@@ -77,7 +77,7 @@ def test_all_ranks_stop_after_the_same_step(tmp_path):
         folder.path.mkdir()
         barrier, first = threading.Barrier(len(points)), threading.Event()
         size = len(points)
-        stops = [StopRequest(Worker(CPU, rank, world_size=size), folder, 10.0) for rank in range(size)]
+        stops = [StopRequest(RankContext(CPU, rank, world_size=size), folder, 10.0) for rank in range(size)]
         ranks = [Rank(stop, point, barrier, first) for stop, point in zip(stops, points, strict=True)]
         for rank in ranks:
             rank.start()
@@ -95,7 +95,7 @@ def test_the_signal_is_set_before_the_steps_are_read(tmp_path):
     class Watched(StopRequest):
         steps_begun = property(lambda self: found.append(self.signum) or 3, lambda self, steps: None)
 
-    Watched(Worker(CPU, world_size=2), RunFolder(tmp_path), 1.0).ask(TERM)
+    Watched(RankContext(CPU, world_size=2), RunFolder(tmp_path), 1.0).ask(TERM)
     assert found == [TERM]
 
 
@@ -103,7 +103,7 @@ def test_a_signal_of_one_rank_waits_for_the_next_agreement_on_all(tmp_path):
     """Protects ranks from two opinions: where one has given up waiting, all stop where the sum over them says so, also
     those that hear of the signal later, and see the news of all ranks then."""
     folder = RunFolder(tmp_path)
-    one, other = (StopRequest(Worker(CPU, rank, world_size=2), folder, 0.05) for rank in (0, 1))
+    one, other = (StopRequest(RankContext(CPU, rank, world_size=2), folder, 0.05) for rank in (0, 1))
     one.steps_begun = other.steps_begun = 4
     one.ask(TERM)
     assert not one.is_due() and one.last_step == math.inf
@@ -114,7 +114,7 @@ def test_a_signal_of_one_rank_waits_for_the_next_agreement_on_all(tmp_path):
 def test_one_rank_needs_nobody_and_several_without_a_folder_the_sum():
     """Protects scripts that are started by hand."""
     for world_size, is_due in ((1, True), (2, False)):
-        stop = StopRequest(Worker(CPU, world_size=world_size), None, 0.05)
+        stop = StopRequest(RankContext(CPU, world_size=world_size), None, 0.05)
         stop.steps_begun = 3
         stop.ask(TERM)
         assert stop.is_due() is is_due
@@ -135,7 +135,7 @@ def test_a_rank_hears_of_a_signal_while_it_is_in_a_library(tmp_path, monkeypatch
         posted.append(time.monotonic())
 
     done = threading.Event()
-    with stop_request(Config(checkpoint_dir="x"), Worker(CPU, rank=1, world_size=2)) as stop:
+    with stop_request(Config(checkpoint_dir="x"), RankContext(CPU, rank=1, world_size=2)) as stop:
         stop.steps_begun = 7
         looking = threading.Thread(target=look)
         looking.start()
@@ -156,14 +156,14 @@ def test_the_grace_is_as_long_as_the_steps_and_the_row_says_what_became_of_it(tm
     assert checkpoint_grace_s(asked, folder, 9000.0) == 180.0
     folder.write_progress(10, 100, 90.0)
     assert checkpoint_grace_s(asked, folder, 9000.0) == 240.0 > GRACE_S
-    ended = Ended(-9, 1.0, 0.0, signum=TERM, grace_s=240.0, ending_s=240.2)
+    ended = RunEnd(-9, 1.0, 0.0, signum=TERM, grace_s=240.0, ending_s=240.2)
     asked_by = "SIGTERM to the launcher"
     assert why_interrupted(ended, folder) == f"{asked_by}; killed after 240.2 s, before a checkpoint was written"
     ended.ending_s = 0.3
     assert why_interrupted(ended, folder).endswith("; ended after 0.3 s, before a checkpoint was written")
     ended.grace_s = 0.0
     assert why_interrupted(ended, folder) == asked_by
-    folder.note("interrupted", "SIGTERM stopped the run; a checkpoint of step 3 of epoch 0 was saved", 0)
+    folder.write_cause("interrupted", "SIGTERM stopped the run; a checkpoint of step 3 of epoch 0 was saved", 0)
     assert why_interrupted(ended, folder) == f"{asked_by}; a checkpoint of step 3 of epoch 0 was saved"
 
 

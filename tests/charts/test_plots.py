@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree
-from pathlib import Path
 
 import numpy
 import pandas
@@ -12,18 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from support import recorded
+from support import ROOT, recorded
 
 from benchmarks.common.store.results import TABLES, append_rows
 from scripts.charts import bars, throughput
 from scripts.charts import plot as plot_results
 from scripts.charts.learning_curves import learning_chart
-from scripts.charts.memory_chart import bounds
+from scripts.charts.memory_chart import axis_limits
 from scripts.charts.plot import Options, command, draw, main, summary_table
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import Estimate
 
-ROOT = Path(__file__).parents[2]
 COMMON = {
     "schema": 1,
     "arch": "resnet18",
@@ -315,9 +313,9 @@ CELLS = st.one_of(
 
 def test_an_interval_of_two_runs_does_not_squeeze_the_memory_chart():
     """Protects its points: two runs of 48 and 133 images/s have an interval to 55,371. Mutant: the axis takes all."""
-    bottom, top = bounds([Estimate(100.0, 90.0, 110.0, 2, 10), Estimate(80.0, 0.1, 55_371.0, 2, 10)])
+    bottom, top = axis_limits([Estimate(100.0, 90.0, 110.0, 2, 10), Estimate(80.0, 0.1, 55_371.0, 2, 10)])
     assert 110 < top < 200 and bottom < 0.1
-    assert bounds([Estimate(100.0, None, None, 1, 5)]) == (92.0, 108.0)
+    assert axis_limits([Estimate(100.0, None, None, 1, 5)]) == (92.0, 108.0)
 
 
 @settings(

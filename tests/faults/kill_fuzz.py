@@ -29,10 +29,10 @@ from fault_runs import processes_of
 from support import ROOT, draw_images, environment, hear_sigint
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.packed import Pack, pack_path
+from benchmarks.common.data.packed import PackedSource, pack_path
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
-from scripts.runner.measured_figures import MEASURED, add_rows
+from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GONE_S, GONE_SLURM_S = 10.0, 45.0  # Slurm has its own patience with tasks that it ends
@@ -213,10 +213,13 @@ class Set:
                 with contextlib.suppress(psutil.Error):
                     each.kill()
         faults += [f"{path.name}: {fault}" for path in self.results.glob("*.csv") for fault in faults_of_csv(path)]
-        if litter := [path.name for path in self.temporary.iterdir() if not path.name.startswith(CACHES)]:
+        # A killed suite cannot remove the rendezvous folders of its runs; the next suite does.
+        kept = CACHES if last else (*CACHES, "ranks.")
+        if litter := [path.name for path in self.temporary.iterdir() if not path.name.startswith(kept)]:
             faults.append(f"left in TMPDIR: {', '.join(sorted(litter)[:3])}")
             for path in self.temporary.iterdir():
-                subprocess.run(["rm", "-rf", path], check=True)
+                if not path.name.startswith(kept):
+                    subprocess.run(["rm", "-rf", path], check=True)
         runs = read_table(self.results, "runs")
         rows = Counter(runs.run_id)
         for kill in self.kills:
@@ -355,7 +358,7 @@ def play_pack(number: int, base: Path, data: Path, rng: random.Random) -> Kill:
         kill.faults.append("the next pack failed")
     else:
         with contextlib.closing(open(path, "rb")):
-            pack = Pack(path)
+            pack = PackedSource(path)
         pack.check("checking")
         if len(pack) != len([*(data / "train").rglob("*.JPEG")]):
             kill.faults.append(f"the pack has {len(pack)} images")
@@ -467,7 +470,7 @@ def main() -> int:
         "--seed", type=int, default=random.SystemRandom().randrange(2**31), help="default: another each time"
     )
     parser.add_argument("--kinds", nargs="*", choices=SHARES, default=list(SHARES))
-    parser.add_argument("--save", type=Path, default=MEASURED / "kill_fuzz.csv")
+    parser.add_argument("--save", type=Path, default=MEASURED_FOLDER / "kill_fuzz.csv")
     options = parser.parse_args()
     print(f"{options.kills} kills, SEED={options.seed}", flush=True)
     began = time.monotonic()

@@ -2,14 +2,14 @@
 
     FAULT="raise rank=1 step=3" PYTHONPATH=tests/faults launchers/ddp.sh
 
-It wraps the `step` that every script hands to engine.fit, so that the suite itself has no hook for its tests.
+It wraps the `step` of the Strategy that engine.fit gets, so that the suite itself has no hook for its tests.
 Without `rank` every rank is hit, without `step` the first step. RUN_DIR/fault-at gets the moment.
 
 COLLECTIVES=folder has each rank note there what it asks of the others, a line each, before it asks.
 """
 
 import contextlib
-import functools
+import dataclasses
 import importlib.abc
 import importlib.util
 import io
@@ -29,21 +29,20 @@ def plant(engine) -> None:
     said = {name: int(value) for name, value in (word.split("=") for word in words)}
     fit = engine.fit
 
-    @functools.wraps(fit)  # also its name, by which ddp_spawn hands it to its ranks
-    def faulty_fit(config, worker, *, step, **parts):
+    def faulty_fit(strategy, clock=None):
         steps = itertools.count()
 
         def faulty_step(images, target):
             n = next(steps)
-            hit = said.get("rank") in (None, worker.rank) and n >= said.get("step", 0)
+            hit = said.get("rank") in (None, strategy.context.rank) and n >= said.get("step", 0)
             if hit:
                 tell_moment()
                 if n == said.get("step", 0) or kind == "slow":
                     BEFORE.get(kind, lambda: None)()
-            loss, output = step(images, target)
+            loss, output = strategy.step(images, target)
             return (loss * float(kind), output) if hit and kind in ("nan", "inf") else (loss, output)
 
-        fit(config, worker, step=faulty_step, **parts)
+        fit(dataclasses.replace(strategy, step=faulty_step), clock)
 
     engine.fit = faulty_fit
     if kind == "torn_save":

@@ -22,7 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.common.system.repository import ROOT
+
 ANSWER_LIMIT_S = 60.0  # of wall clock, then the child is killed
 CPU_LIMIT_S = 15.0  # of one input
 MEMORY_LIMIT_MB = 2500  # above what the child had before: the largest image that Pillow calls no bomb takes 1.6 GB

@@ -19,7 +19,7 @@ from support import ROOT, STRATEGIES, environment
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
-from scripts.gpu_check import judges, run
+from scripts.gpu_check import run, verdicts
 from scripts.gpu_check.check import DRY, GPU, Check
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_process import launcher_of, planned
@@ -33,14 +33,14 @@ pytestmark = pytest.mark.real_interpreter  # signals to processes and groups
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 
 
-DONE = judges.said(r"^done.*")
+DONE = verdicts.printed(r"^done.*")
 
 
-def shell(name: str, text: str, tmp_path, judge=DONE, estimate_s=0.0, **other) -> Check:
+def shell(name: str, text: str, tmp_path, find_verdict=DONE, estimate_s=0.0, **other) -> Check:
     """A check that is a line of sh."""
     told = {"RESULTS": str(tmp_path), "MARKS": str(tmp_path / "marks")}
     other |= {"estimate_s": estimate_s}
-    return Check(name, f"that {name} works", ("sh", "-c", text), judge, told, **other)
+    return Check(name, f"that {name} works", ("sh", "-c", text), find_verdict, told, **other)
 
 
 def do(listed, tmp_path, **other) -> tuple[State, dict[str, str]]:
@@ -168,7 +168,7 @@ def test_runs_of_a_check_that_had_to_be_killed_are_ended(tmp_path, monkeypatch):
     check = shell("proof", text, tmp_path, limit_s=1.0)
     state, _ = do([dataclasses.replace(check, variables={"RESULTS": str(tmp_path / "proof")})], tmp_path)
     assert statuses(state) == {"proof": "failed"} and logs.exists()
-    assert processes.of_run(logs) == []
+    assert processes.processes_of_run(logs) == []
 
 
 def test_the_page_is_there_before_the_report(tmp_path, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_report_that_hangs_is_given_up(tmp_path, monkeypatch, capfd):
     hangs.write_text("#!/bin/sh\nexec sleep 600\n")
     hangs.chmod(0o755)
     (tmp_path / "runs.csv").touch()
-    monkeypatch.setattr(run, "python", lambda: str(hangs))
+    monkeypatch.setattr(run, "interpreter_path", lambda: str(hangs))
     assert not run.make_report(tmp_path, 0.5) and "no time was left for the report" in capfd.readouterr().out
 
 
@@ -221,14 +221,14 @@ CALLED = """
 import signal, sys
 from pathlib import Path
 from scripts.gpu_check.check import Check
-from scripts.gpu_check.judges import said
+from scripts.gpu_check.verdicts import printed
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.check_queue import work
 folder, heard = Path(sys.argv[1]), []
 signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
 told = {"RESULTS": str(folder), "MARKS": str(folder / "marks")}
 mark = 'echo {0} >> "$MARKS"; test "$WAITS" != {0} || exec sleep 3600; echo done'
-listed = [Check(name, "", ("sh", "-c", mark.format(name)), said("done"), told, estimate_s=0) for name in "abc"]
+listed = [Check(name, "", ("sh", "-c", mark.format(name)), printed("done"), told, estimate_s=0) for name in "abc"]
 work(listed, State(folder / "checks"), Deadline(), lambda check: "", signals=heard)
 """
 
@@ -254,7 +254,10 @@ def test_a_lost_gpu_ends_what_needs_it_and_nothing_else(tmp_path):
     """Protects the page's "where": the check in which it went, and the others as not reached; builds go on."""
     gone = "echo 'RuntimeError: CUDA error: GPU is lost'; exit 1"
     listed = [shell("first", "echo done", tmp_path), shell("dies", gone, tmp_path)]
-    listed += [shell("later", "echo done", tmp_path), shell("build x", "echo done", tmp_path, judge=judges.built)]
+    listed += [
+        shell("later", "echo done", tmp_path),
+        shell("build x", "echo done", tmp_path, find_verdict=verdicts.library_built),
+    ]
     state, left = do(listed, tmp_path, on_gpu=True, gpu_gone=lambda: "it does not answer")
     assert statuses(state) == {"first": "passed", "dies": "failed", "build x": "passed"}
     assert left == {"later": "not reached: the GPU was lost in dies: it does not answer"}
@@ -306,14 +309,14 @@ def test_a_driver_too_old_is_said_before_anything_starts(tmp_path, monkeypatch, 
     assert not (tmp_path / "x").exists()
 
 
-# --- judges -----------------------------------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------------------------
 
 ROW = {"run_id": "r", "status": "ok", "device": "cuda", "precision": "bf16", "world_size": 1, "images_per_s": 9.0}
 
 
-def ended(tmp_path, row: dict, **other) -> judges.Ended:
+def ended(tmp_path, row: dict, **other) -> verdicts.Ended:
     append_rows(tmp_path, "runs", [row])
-    return judges.Ended(0, tmp_path / "log", tmp_path, "r", **{"precision": "bf16", "on_gpu": True} | other)
+    return verdicts.Ended(0, tmp_path / "log", tmp_path, "r", **{"precision": "bf16", "on_gpu": True} | other)
 
 
 @pytest.mark.parametrize(
@@ -328,14 +331,16 @@ def ended(tmp_path, row: dict, **other) -> judges.Ended:
 )
 def test_what_a_row_says(tmp_path, change, status, words):
     """Protects against a check that passes on another device, in another precision, or unseen beside others."""
-    verdict = judges.ran(ended(tmp_path, ROW | change))
+    verdict = verdicts.run_ok(ended(tmp_path, ROW | change))
     assert verdict.status == status and words in verdict.words
 
 
 def test_other_processes_are_said_of_what_is_timed(tmp_path):
     """Protects the page: checks that run several at once share the GPU with each other, and slowness is theirs."""
     crowded = ended(tmp_path, ROW | {"other_gpu_processes": 2})
-    assert "2 processes of others" in judges.timed(crowded).words and "others" not in judges.ran(crowded).words
+    assert (
+        "2 processes of others" in verdicts.run_timed(crowded).words and "others" not in verdicts.run_ok(crowded).words
+    )
 
 
 @pytest.mark.parametrize("num_gpus, cores, lanes", [(0, 2, 2), (1, 16, 6), (8, 64, 4), (8, 16, 2)])
@@ -348,21 +353,22 @@ def test_each_rank_of_each_lane_has_two_cores(monkeypatch, num_gpus, cores, lane
 
 def test_a_fault_passes_only_as_itself(tmp_path):
     """Protects the faults: a run that survives, or fails of something else, is no proof."""
-    judge = judges.fails_as("failed", r"rank \d+: signal 9")
-    assert judge(ended(tmp_path, ROW)).status == "failed"
+    find_verdict = verdicts.fails_with("failed", r"rank \d+: signal 9")
+    assert find_verdict(ended(tmp_path, ROW)).status == "failed"
     other = ROW | {"status": "failed", "reason": "rank 1: out of memory"}
     (tmp_path / "2").mkdir()
     (tmp_path / "3").mkdir()
-    assert judge(ended(tmp_path / "2", other)).status == "failed"
+    assert find_verdict(ended(tmp_path / "2", other)).status == "failed"
     assert (
-        judge(ended(tmp_path / "3", other | {"reason": "rank 0: signal 9, possibly out of memory"})).status == "passed"
+        find_verdict(ended(tmp_path / "3", other | {"reason": "rank 0: signal 9, possibly out of memory"})).status
+        == "passed"
     )
 
 
 def test_a_fault_that_leaves_a_process_fails(tmp_path):
     """Protects "nothing of the run is left": the row says nothing of it."""
     row = ROW | {"status": "failed", "reason": "rank 0: signal 9"}
-    verdict = judges.fails_as("failed", "signal 9")(ended(tmp_path, row, num_left=1))
+    verdict = verdicts.fails_with("failed", "signal 9")(ended(tmp_path, row, num_left=1))
     assert verdict.status == "failed" and "1 of its processes outlived its launcher" in verdict.words
 
 
@@ -370,12 +376,14 @@ def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
     """Protects the same, by a real process that outlives a run's launcher."""
     folder = RunFolder.create(tmp_path, "x", 1)
     text = f"RUN_DIR={folder.path} setsid sleep 60 >/dev/null & sleep 0.3; echo done"
-    check = shell("leaves", text, tmp_path, judge=lambda ended: judges.Verdict("passed", f"{ended.num_left} left"))
+    check = shell(
+        "leaves", text, tmp_path, find_verdict=lambda ended: verdicts.Verdict("passed", f"{ended.num_left} left")
+    )
     check = dataclasses.replace(check, argv=(*check.argv, "launchers/x.sh"))  # so it is one run
     monkeypatch.setattr("scripts.gpu_check.check_process.begin", lambda check: (None, folder, {}))
     state, _ = do([check], tmp_path)
     assert state.ended["leaves"]["words"] == "1 left"
-    assert processes.of_run(folder.path) == []
+    assert processes.processes_of_run(folder.path) == []
 
 
 @pytest.mark.parametrize(
@@ -392,7 +400,7 @@ def test_a_proof_without_an_exchange_is_left_for_several_gpus(tmp_path, strategy
     append_rows(tmp_path, "equivalence", [proof])
     (tmp_path / "verify").mkdir()
     append_rows(tmp_path / "verify", "runs", [{"run_id": "p", "parallel": parallel}])
-    verdict = judges.proved(judges.Ended(0, tmp_path / "log", tmp_path))
+    verdict = verdicts.equivalence_proved(verdicts.Ended(0, tmp_path / "log", tmp_path))
     assert verdict.status == status and words in verdict.words
 
 
@@ -400,39 +408,41 @@ def test_what_is_not_proved_is_not_called_wrong(tmp_path):
     """Protects the strategies: rounding in which a mistake could hide says nothing against them."""
     for verdict, status in (("not proved", "skipped"), ("skipped", "skipped"), ("failed", "failed")):
         append_rows(tmp_path, "equivalence", [{"strategy": "ddp", "run_id": "p", "verdict": verdict, "reason": "why"}])
-        assert judges.proved(judges.Ended(1, tmp_path / "log", tmp_path)).status == status
+        assert verdicts.equivalence_proved(verdicts.Ended(1, tmp_path / "log", tmp_path)).status == status
 
 
 @pytest.mark.parametrize(
-    "judge, text, status",
+    "find_verdict, text, status",
     [
-        (judges.loads, "loading costs 3 % of training", "passed"),
-        (judges.loads, "no verdict: the windows differ by too much", "skipped"),
-        (judges.made, "make_dataset: scikit-image is not installed", "skipped"),
-        (judges.nobody_else, "4 MiB\n", "passed"),
-        (judges.nobody_else, "17, python, 900 MiB\n910 MiB\n", "failed"),
-        (judges.nobody_else, "4 MiB\n70000 MiB\n", "failed"),  # of the second GPU, by a process outside the container
-        (judges.nobody_else, "Field is not supported\n", "skipped"),
+        (verdicts.loader_timed, "loading costs 3 % of training", "passed"),
+        (verdicts.loader_timed, "no verdict: the windows differ by too much", "skipped"),
+        (verdicts.dataset_made, "make_dataset: scikit-image is not installed", "skipped"),
+        (verdicts.gpu_unused, "4 MiB\n", "passed"),
+        (verdicts.gpu_unused, "17, python, 900 MiB\n910 MiB\n", "failed"),
+        (verdicts.gpu_unused, "4 MiB\n70000 MiB\n", "failed"),  # of the second GPU, by a process outside the container
+        (verdicts.gpu_unused, "Field is not supported\n", "skipped"),
     ],
 )
-def test_what_was_not_seen_does_not_pass(tmp_path, judge, text, status):
+def test_what_was_not_seen_does_not_pass(tmp_path, find_verdict, text, status):
     """Protects against green where nothing was found out."""
     (tmp_path / "log").write_text(text)
-    assert judge(judges.Ended(int("not installed" in text), tmp_path / "log", tmp_path)).status == status
+    assert find_verdict(verdicts.Ended(int("not installed" in text), tmp_path / "log", tmp_path)).status == status
 
 
 @pytest.mark.parametrize("skips, status", [(0, "passed"), (2, "failed"), (None, "failed")])
 def test_cuda_graphs_pass_where_they_were_replayed(tmp_path, skips, status):
     """Protects the option: a run that quietly goes without them is no check of them."""
-    assert judges.replayed(ended(tmp_path, ROW | {"cudagraph_skips": skips})).status == status
+    assert verdicts.graphs_replayed(ended(tmp_path, ROW | {"cudagraph_skips": skips})).status == status
 
 
 def test_energy_is_skipped_without_a_counter_and_failed_on_a_gpu(tmp_path):
-    assert judges.energy(ended(tmp_path, ROW)).status == "failed"
+    assert verdicts.energy_measured(ended(tmp_path, ROW)).status == "failed"
     (tmp_path / "2").mkdir()
-    assert judges.energy(ended(tmp_path / "2", ROW | {"device": "cpu"}, on_gpu=False)).status == "skipped"
+    assert verdicts.energy_measured(ended(tmp_path / "2", ROW | {"device": "cpu"}, on_gpu=False)).status == "skipped"
     (tmp_path / "3").mkdir()
-    assert "0.25 J an image" in judges.energy(ended(tmp_path / "3", ROW | {"energy_j_per_image": 0.25})).words
+    assert (
+        "0.25 J an image" in verdicts.energy_measured(ended(tmp_path / "3", ROW | {"energy_j_per_image": 0.25})).words
+    )
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

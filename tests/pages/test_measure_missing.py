@@ -21,16 +21,17 @@ import os, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from scripts.pages import measure_missing
+from scripts.pages.study_sections import Measurement
 
 def parts(results):
     say = [sys.executable, "-c", "import os; open(os.environ['SAID'], 'a').write(os.environ['WORD'])"]
     wait = [sys.executable, "-c", "import time; open({started!r}, 'w'); time.sleep(60)"]
     words = os.environ["PARTS"].split()
     command = {{"say": say, "fail": ["false"], "wait": wait}}
-    return [(command[word], {{"WORD": word, "SAID": {said!r}}}) for word in words]
+    return [Measurement(command[word], {{"WORD": word, "SAID": {said!r}}}) for word in words]
 
-measure.missing_parts = parts
-sys.exit(measure.measure(Path({results!r})))
+measure_missing.missing_parts = parts
+sys.exit(measure_missing.measure(Path({results!r})))
 """
 
 
@@ -55,13 +56,13 @@ def test_only_what_is_missing_is_measured(a_set, monkeypatch):
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setenv("NPROC", "4")
     monkeypatch.setenv("STRATEGY", "ddp")
-    loader, proof, scaling = measure_missing.missing_parts(a_set)
-    assert "scripts.studies.loaders.verdict_measure" in loader[0] and "scripts.proof.verify" in proof[0]
-    assert scaling[0] == ["launchers/all.sh", "scaling"] and scaling[1]["RANKS"] == "1 2 4"
-    assert scaling[1]["RESULTS"] == str(a_set / "scaling") and proof[1]["RESULTS"] == str(a_set)
+    proof, loader, scaling = measure_missing.missing_parts(a_set)
+    assert "scripts.studies.loaders.verdict_measure" in loader.command and "scripts.proof.verify" in proof.command
+    assert scaling.command == ["launchers/all.sh", "scaling"] and scaling.variables["RANKS"] == "1 2 4"
+    assert scaling.variables["RESULTS"] == str(a_set / "scaling") and proof.variables["RESULTS"] == str(a_set)
     append_rows(a_set, "loader", [{"run_id": "x"}])
     assert measure_missing.missing_parts(a_set) == [proof, scaling]
-    assert "--missing" in proof[0]  # which runs are not proved yet, verify knows
+    assert "--missing" in proof.command  # which runs are not proved yet, verify knows
     monkeypatch.setenv("NPROC", "1")
     assert measure_missing.missing_parts(a_set) == [proof]
 
@@ -76,7 +77,7 @@ def test_no_loader_is_measured_of_runs_that_read_nothing(a_set, monkeypatch):
     (a_set / "runs.csv").unlink()
     append_rows(a_set, "runs", [row | {"run_id": "single-1"}])
     (proof,) = measure_missing.missing_parts(a_set)
-    assert "scripts.proof.verify" in proof[0]
+    assert "scripts.proof.verify" in proof.command
 
 
 def test_nothing_is_measured_beside_a_published_set(tmp_path, monkeypatch):

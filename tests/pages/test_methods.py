@@ -11,7 +11,7 @@ from result_sets import change, write_set
 
 from benchmarks.common.store.results import append_rows
 from scripts.pages.methods import checklist, compute, energy, methods
-from scripts.pages.paper import paper
+from scripts.pages.paper import paper_tex
 from scripts.sets.result_set import load_set
 
 
@@ -59,7 +59,7 @@ def cells(column, cell, **where):
         cells("started_at", "2026-11-21T00:30:00+00:00", strategy="ddp", repeat="2"),
         cells("started_at", "2026-11-21T09:00:00+00:00", strategy="ddp", repeat="3"),
     ],
-    ids=["one configuration", "a round less", "one place", "no place", "another order", "another sitting"],
+    ids=["one configuration", "a round less", "one place", "no place", "another order", "another session"],
 )
 def test_runs_that_took_no_turns_are_not_called_interleaved(folder, tmp_path, changed):
     """Protects a claim of which each half alone is met by `make bench-single`, then `make bench-ddp RESULTS=` the same.
@@ -80,7 +80,7 @@ def test_one_run_has_no_interval_in_words_either(tmp_path):
     one = load_set(own)
     words, answers = " ".join(methods(one)), dict(checklist(one))
     assert "95 %" not in words + answers["Intervals"] and "; one run has no interval." in words
-    assert r"95\,\%" not in (tex := paper(one, {})) and "One run has no interval." in tex
+    assert r"95\,\%" not in (tex := paper_tex(one, {})) and "One run has no interval." in tex
 
 
 def test_data_loading_is_in_the_windows_of_images_only(folder, tmp_path):
@@ -126,7 +126,7 @@ def test_what_was_not_recorded_is_said_as_that(folder, tmp_path):
     (own / "telemetry.csv").unlink()
     change(own, "settings", lambda frame: frame[:0])
     results = load_set(own)
-    answers, tex = dict(checklist(results)), paper(results, {})
+    answers, tex = dict(checklist(results)), paper_tex(results, {})
     assert answers["Seeds"] == "not recorded" and answers["Energy"] == "not measured: no power was recorded"
     assert answers["Data"] == "unrecorded images; fingerprint none"
     assert "Attempts without a time: ddp failed" in tex and "Not timed" not in tex

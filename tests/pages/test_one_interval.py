@@ -10,13 +10,13 @@ import pytest
 from scripts.charts.plot import summary_table
 from scripts.charts.throughput import speedup_chart
 from scripts.pages.report_content import headline, table_rows
-from scripts.publish.readme import PUBLISHED, of_runs, shown
+from scripts.publish.readme import PUBLISHED, run_figures, shown_sets
 from scripts.sets import compare
 from scripts.sets.result_set import BASELINE, load_set
-from scripts.stats.families import over_own
-from scripts.stats.intervals import ratio
+from scripts.stats.families import ratios_to_own_baselines
+from scripts.stats.intervals import throughput_ratio
 
-PUBLISHED_SET = load_set(PUBLISHED / shown(PUBLISHED)["cpu"])
+PUBLISHED_SET = load_set(PUBLISHED / shown_sets(PUBLISHED)["cpu"])
 TIMED = [group for group in PUBLISHED_SET.groups if group.samples]
 FASTEST = max(PUBLISHED_SET.ranked, key=lambda group: group.sample.logs.mean()).label
 BASES = PUBLISHED_SET.baselines
@@ -33,7 +33,7 @@ def published():
 @pytest.fixture(scope="module")
 def over():
     """Dunnett's interval of one strategy over `single`, all strategies together."""
-    return over_own(SAMPLES, BASES)[STRATEGY]
+    return ratios_to_own_baselines(SAMPLES, BASES)[STRATEGY]
 
 
 def bounds(estimate, digits):
@@ -41,7 +41,7 @@ def bounds(estimate, digits):
 
 
 def test_the_set_tells_the_methods_apart(published, over):
-    alone = ratio(*(published.timed(name)[0].samples for name in (STRATEGY, BASELINE)))
+    alone = throughput_ratio(*(published.timed(name)[0].samples for name in (STRATEGY, BASELINE)))
     assert bounds(alone, 2) != bounds(over, 2)
 
 
@@ -66,11 +66,13 @@ def test_the_speedup_chart_shows_it(published, over):
 
 
 def test_the_readme_shows_it(published, over):
-    (line,) = [text for text in of_runs(published)["strategies"].splitlines() if text.startswith(f"| `{STRATEGY}` ")]
+    (line,) = [
+        text for text in run_figures(published)["strategies"].splitlines() if text.startswith(f"| `{STRATEGY}` ")
+    ]
     assert f"| {over.value:.2f} {bounds(over, 2)} |" in line
 
 
 def test_compare_shows_it_once(published, over):
-    lines = compare.table(compare.within_set(published, "", False)).splitlines()
+    lines = compare.comparison_table(compare.within_set(published, "", False)).splitlines()
     pair = [text for text in lines if re.match(rf"({STRATEGY} / {BASELINE}|{BASELINE} / {STRATEGY}) ", text)]
     assert len(pair) == 1 and f" {bounds(over, 3)} " in pair[0]

@@ -14,9 +14,9 @@ from result_sets import write_set
 from support import ROOT
 
 from benchmarks.common.system.errors import UserError
-from scripts.charts.figures import COLUMN
+from scripts.charts.figures import COLUMN_INCHES
 from scripts.pages import latex, page
-from scripts.pages.paper import paper
+from scripts.pages.paper import paper_tex
 from scripts.sets.result_set import load_set
 
 EVIL = r"\input{/etc/passwd} 100% & $x_1^2$ #{ }~ [a] *b <c> |d| 'e' `f` --g"
@@ -37,7 +37,7 @@ def results(folder):
 
 @pytest.fixture(scope="module")
 def tex(results):
-    return paper(results, page.figures_of(results))
+    return paper_tex(results, page.report_figures(results))
 
 
 def test_numbers_reach_siunitx_whole(results, tex):
@@ -65,18 +65,18 @@ def test_names_mean_themselves(tex):
     [("a\nb\x1b[31m", "a?b?{[}31m"), ("Müller", "Müller"), ("新しい", "???"), ("10±2 ²", r"10$\pm$2 $^2$")],
 )
 def test_letters_that_latex_has_not(text, wanted):
-    assert latex.escape(text) == wanted
+    assert latex.escape_tex(text) == wanted
 
 
 def test_a_column_of_numbers_has_the_places_that_it_needs():
-    assert latex.column_of(["199", "1234", "7.25", ""]) == "4.2" and latex.column_of([""]) == "1.0"
+    assert latex.tex_column_format(["199", "1234", "7.25", ""]) == "4.2" and latex.tex_column_format([""]) == "1.0"
 
 
 @pytest.fixture(scope="module")
 def charts(results, tmp_path_factory):
     """Every chart of a column, saved: name, path."""
     target = tmp_path_factory.mktemp("charts")
-    return {name: page.save_chart(figure, target, name)[0] for name, figure in page.column_figures(results).items()}
+    return {name: page.save_chart(figure, target, name)[0] for name, figure in page.paper_figures(results).items()}
 
 
 def test_charts_for_a_column_are_as_wide_as_it_with_their_fonts(charts):
@@ -85,14 +85,14 @@ def test_charts_for_a_column_are_as_wide_as_it_with_their_fonts(charts):
     for path in charts.values():
         content = path.read_bytes()
         width = float(re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ", content)[1])
-        assert width == pytest.approx(72 * COLUMN, abs=0.5) and path.suffix == ".pdf"
+        assert width == pytest.approx(72 * COLUMN_INCHES, abs=0.5) and path.suffix == ".pdf"
         assert b"/FontFile2" in content and b"/Type3" not in content, path
 
 
 def test_charts_of_a_page_are_as_they_were(results):
     """Drawing for a column leaves nothing behind: titles and widths of a page's charts."""
-    page.column_figures(results)
-    figure = page.figures_of(results)["throughput"]
+    page.paper_figures(results)
+    figure = page.report_figures(results)["throughput"]
     assert figure.get_figwidth() == 7 and figure.get_suptitle() and figure.texts
 
 

@@ -20,13 +20,13 @@ from support import ROOT, environment, recorded
 
 from benchmarks.common.store.results import append_rows, read_table
 from scripts.charts import detail_charts as report_charts
-from scripts.charts.figures import column
+from scripts.charts.figures import paper_column
 from scripts.pages import page as report
 from scripts.pages import provenance as report_origin
 from scripts.pages import report_content
 from scripts.sets import device_use as roofline
 from scripts.sets.result_set import load_set
-from scripts.sets.set_warnings import warnings_of
+from scripts.sets.set_warnings import find_warnings
 from scripts.sets.step_breakdown import step_parts
 from scripts.stats.families import find_spread
 
@@ -92,8 +92,8 @@ def written(tmp_path_factory):
     identities = {group.strategy: group.identity for group in load_set(folder).groups}
 
     def of(strategy):  # the proof ran with the settings of the set, but for its length
-        asked = identities[strategy].asked | {"steps": 10, "epochs": 2}
-        return {"strategy": strategy, "asked": json.dumps(asked), "met": json.dumps(identities[strategy].met)}
+        asked = identities[strategy].requested | {"steps": 10, "epochs": 2}
+        return {"strategy": strategy, "asked": json.dumps(asked), "met": json.dumps(identities[strategy].resolved)}
 
     append_rows(
         folder,
@@ -300,7 +300,7 @@ WARNED = {
     "unsteady": {"noise": 0.3},
     "other programs took 5 % of its cores' time or more in 3 of 3 runs": {"other_cpu_pct": 20},
     "5 % of its cores' time to other guests": {"noise": 0.3, "other_cpu_pct": 0, "steal_pct": 5},
-    "neighbours on shared cores": {"noise": 0.3, "other_cpu_pct": 0.5, "steal_pct": 0},
+    "co-tenants on shared cores": {"noise": 0.3, "other_cpu_pct": 0.5, "steal_pct": 0},
     "other processes were on its GPUs in 3 of 3 runs": {"other_gpu_processes": 1},
     "oversubscribed": {"oversubscribed": True},
     "busy before the first run": {"load_average": 1.9},
@@ -317,14 +317,14 @@ def test_each_warning_has_its_cause(tmp_path, words):
     facts = {"num_cores": 2, "measured_peak": {"device_name": "Test CPU", "threads": 1, "tflops": {"fp32": 0.2}}}
     (tmp_path / "environment.json").write_text(json.dumps(facts))
     results = load_set(add_runs(tmp_path, "ddp", 100, **WARNED[words]))
-    found = warnings_of(results)
+    found = find_warnings(results)
     assert len(found) == 1 and words in found[0] and (";" in found[0] or ":" in found[0])
 
 
 def test_a_clean_set_has_no_warnings(tmp_path):
     # A warning that is always there is read by nobody.
     (tmp_path / "environment.json").write_text('{"num_cores": 2}')
-    assert warnings_of(load_set(add_runs(tmp_path, "ddp", 100))) == []
+    assert find_warnings(load_set(add_runs(tmp_path, "ddp", 100))) == []
 
 
 def test_a_busy_machine_is_told_by_what_others_took(tmp_path):
@@ -337,7 +337,7 @@ def test_a_busy_machine_is_told_by_what_others_took(tmp_path):
     def busy(loads, others):
         table = read_table(tmp_path, "runs").assign(load_average=loads, other_cpu_pct=others)
         table.to_csv(tmp_path / "runs.csv", index=False)
-        return [text for text in warnings_of(load_set(tmp_path)) if "busy" in text]
+        return [text for text in find_warnings(load_set(tmp_path)) if "busy" in text]
 
     assert len(results.ok) == 10
     loads, one, two = [0.2, *[3.1] * 9], [12.0, *[1.0] * 9], [12.0, 5.0, *[1.0] * 8]
@@ -352,8 +352,8 @@ def test_strategies_of_another_day_are_named(tmp_path):
     # `make bench-ddp RESULTS=old` a week later pairs its rounds 1 to 3 with last week's, by their numbers.
     for strategy, day in (("single", 1), ("slurm", 1), ("ddp", 8)):
         add_runs(tmp_path, strategy, 100, started_at=f"2026-01-0{day}T03:04:05+00:00")
-    (found,) = warnings_of(load_set(tmp_path))
-    assert found.startswith("ddp: runs of another sitting") and "the day's effect is unknown" in found
+    (found,) = find_warnings(load_set(tmp_path))
+    assert found.startswith("ddp: runs of another session") and "the day's effect is unknown" in found
     assert not find_spread([group.sample for group in load_set(tmp_path).groups]).blocked
 
 
@@ -369,7 +369,7 @@ def test_windows_that_stand_out_are_named_by_place(tmp_path):
     for number, words in ((1, "first window is slow in 1 of 3 runs"), (4, "1 of 15 windows far from the median")):
         changed = [slowed(n) if n == number else line for n, line in enumerate(lines)]
         (tmp_path / "windows.csv").write_text("\n".join(changed) + "\n")
-        found = [text for text in warnings_of(load_set(tmp_path)) if "unsteady" not in text]
+        found = [text for text in find_warnings(load_set(tmp_path)) if "unsteady" not in text]
         assert len(found) == 1 and words in found[0], found
 
 
@@ -378,13 +378,13 @@ def test_throttling_is_read_from_the_telemetry(tmp_path):
     results = load_set(add_runs(tmp_path, "ddp", 100, num_repeats=2))
     telemetry = results.table("telemetry")
     telemetry.loc[(telemetry.device == "gpu0") & (telemetry.t_s == 0.5), "throttle"] = "thermal"
-    found = [text for text in warnings_of(results) if "held down" in text]
+    found = [text for text in find_warnings(results) if "held down" in text]
     assert len(found) == 1 and "(thermal) in 25 %" in found[0]
 
 
 def test_unsteady_windows_beside_other_programs_name_them(tmp_path):
     results = load_set(add_runs(tmp_path, "ddp", 100, noise=0.3, other_cpu_pct=20, steal_pct=0))
-    (found,) = [text for text in warnings_of(results) if "unsteady" in text]
+    (found,) = [text for text in find_warnings(results) if "unsteady" in text]
     assert "other programs took up to 20 % of its cores' time: close them" in found and "steal" not in found
 
 
@@ -395,9 +395,9 @@ def test_a_clock_that_was_lower_is_named(tmp_path):
     results = load_set(tmp_path)
     telemetry = results.table("telemetry")
     telemetry["clock_mhz"] = 3000.0
-    assert not [text for text in warnings_of(results) if "MHz" in text]
+    assert not [text for text in find_warnings(results) if "MHz" in text]
     telemetry.loc[telemetry.run_id == "ddp-1", "clock_mhz"] = 2400.0
-    (found,) = [text for text in warnings_of(results) if "MHz" in text]
+    (found,) = [text for text in find_warnings(results) if "MHz" in text]
     assert found.startswith("ddp: unsteady") and "2400 MHz, another's 3000" in found
 
 
@@ -419,7 +419,7 @@ def test_the_step_chart_of_a_column_wraps_its_labels(tmp_path):
     results = load_set(add_runs(tmp_path, "dataparallel", 100, parallel="no"))
     label = dataclasses.replace(results.groups[0], label="dataparallel, precision bf16, memory_format channels_last")
     results = dataclasses.replace(results, groups=[label])
-    with column():
+    with paper_column():
         (text,) = report_charts.step_chart([results]).axes[0].get_yticklabels()
     *lines, last = text.get_text().splitlines()
     assert last == "(not parallel)" and len(lines) > 1 and max(map(len, lines)) <= 20 and "?" not in text.get_text()
@@ -490,10 +490,10 @@ def test_mfu_counts_devices_and_threads(tmp_path):
     # 100 images/s x 1 GFLOP over 2 ranks of 1 thread; with 4 ranks on 2 cores the peak is that of 2.
     facts = {"num_cores": 2, "measured_peak": {"device_name": "Test CPU", "threads": 2, "tflops": {"fp32": 0.4}}}
     for name, row, mfu in (("two", {}, 0.25), ("four", {"world_size": 4}, 0.25), ("one", {"world_size": 1}, 0.5)):
-        use = roofline.use_of(load_set(add_runs(tmp_path / name, "ddp", 100, noise=0, **row)).groups[0], facts)
+        use = roofline.device_use(load_set(add_runs(tmp_path / name, "ddp", 100, noise=0, **row)).groups[0], facts)
         assert use.tflops == pytest.approx(0.1) and use.mfu == pytest.approx(mfu)
     gpu = {"device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16", "world_size": 8}
-    use = roofline.use_of(load_set(add_runs(tmp_path / "gpu", "ddp", 1e4, noise=0, **gpu)).groups[0], {})
+    use = roofline.device_use(load_set(add_runs(tmp_path / "gpu", "ddp", 1e4, noise=0, **gpu)).groups[0], {})
     assert use.mfu == pytest.approx(1e4 * 1e9 / (8 * 989.4e12))
 
 
@@ -504,7 +504,7 @@ def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys):
     add_runs(tmp_path / "other", "ddp", 100)
     with pytest.raises(UserError, match="measure there"):
         roofline.main(roofline.Options(tmp_path / "other", measure=True))
-    peak = roofline.measured_peak()
+    peak = roofline.measure_peak()
     add_runs(tmp_path / "own", "ddp", 100, device_name=peak["device_name"])
     assert roofline.main(roofline.Options(tmp_path / "own", measure=True)) == 0
     written = json.loads((tmp_path / "own" / "environment.json").read_text())["measured_peak"]
@@ -535,13 +535,13 @@ def test_the_report_draws_sweeps_and_scaling_that_the_set_has(tmp_path):
         add_runs(tmp_path / f"r{ranks}", "ddp", speed, world_size=ranks)
     (tmp_path / "scaling.csv").write_text("strategy,mode,ranks\nddp,strong,1\n")
     results = load_set(joined(tmp_path, "r1", "r2"))
-    assert "scaling_ddp" in report.figures_of(results)
-    assert "make scaling STRATEGY=ddp RANKS='1 2' REPEATS=3" in report_origin.commands(results)
+    assert "scaling_ddp" in report.report_figures(results)
+    assert "make scaling STRATEGY=ddp RANKS='1 2' REPEATS=3" in report_origin.reproduction_commands(results)
 
 
 def test_chart_names_from_the_data_cannot_leave_the_folder(tmp_path):
     # A strategy named ../../x in a CSV from elsewhere must not choose where a file is written.
     for ranks in (1, 2):
         add_runs(tmp_path / f"r{ranks}", "../../x", 100 * ranks, world_size=ranks)
-    names = report.figures_of(load_set(joined(tmp_path, "r1", "r2")))
+    names = report.report_figures(load_set(joined(tmp_path, "r1", "r2")))
     assert all(re.fullmatch(r"[\w-]+", name) for name in names) and any(name.startswith("scaling") for name in names)

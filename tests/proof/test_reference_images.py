@@ -11,12 +11,15 @@ from hard_images import HARD, write_hard
 from support import loaders
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.decode import DECODERS, loads
+from benchmarks.common.data.decode import AUTO_DECODERS, import_problem
 from scripts.proof.reference_images import decode, labelled_images, training_batch
 from scripts.setup import pack
 
 CPU, STEPS = torch.device("cpu"), 2
-HERE = [pytest.param(name, marks=pytest.mark.skipif(bool(loads(name)), reason=str(loads(name)))) for name in DECODERS]
+HERE = [
+    pytest.param(name, marks=pytest.mark.skipif(bool(import_problem(name)), reason=str(import_problem(name))))
+    for name in AUTO_DECODERS
+]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def test_the_reference_reads_every_image_as_the_loader_does(source, augment, har
     if source == "packed":
         pack.main(pack.Options(str(hard_data)))
     train, val = loaders(**vars(config))
-    met = dataclasses.replace(config, decoder=train.met["decoder"])
+    met = dataclasses.replace(config, decoder=train.resolved["decoder"])
     for step, (images, target) in enumerate(train):
         expected, expected_target = training_batch(met, 0, step, CPU)
         differing = (images != expected).flatten(1).any(1).nonzero().flatten().tolist()

@@ -1,4 +1,4 @@
-"""The judge tells small mistakes from rounding, on three shards and on three shards whose gradients travel in fp16.
+"""The comparison tells small mistakes from rounding, on three shards, also where gradients travel in fp16.
 
 The short form of what tests/proof/test_verify.py plants in real runs: here a step of the reference with a mistake in it
 stands for the run, and adds the shards in another order.
@@ -12,26 +12,26 @@ import pytest
 import torch
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import Shape
-from scripts.proof.differences import SPREAD, TYPICAL, Finding, compare
-from scripts.proof.judge import gone_on, is_blurred, step_by_step, verdict
-from scripts.proof.reference import MOMENTUM, one_by_one
-from scripts.proof.trained_states import Kept, Training, initial
+from benchmarks.common.dist.layout import Layout
+from scripts.proof.comparison import continue_reference, is_blurred, step_by_step, verdict
+from scripts.proof.differences import GROSS_DIFFERENCE, MEDIAN_FACTOR, Finding, Interval, compare
+from scripts.proof.reference import MOMENTUM, average_in_order
+from scripts.proof.trained_states import SavedState, Training, initial_state
 
 LAYER = "layer2.0.conv1.weight"
 
 
 @pytest.fixture(scope="module", params=["none", "fp16"])
-def before(request, tiny_data) -> tuple[Training, Kept]:
-    """A training, and the state of its run after a step, from which the next is judged."""
+def before(request, tiny_data) -> tuple[Training, SavedState]:
+    """A training, and the state of its run after a step, from which the next is compared."""
     config = Config(data=str(tiny_data), arch="resnet18", image_size=48, global_batch=24, steps=3, epochs=2)
     config = dataclasses.replace(config, decoder="pillow")
-    training = Training(config, Shape(3, compression=request.param), "fp32", "cpu")
-    return training, Kept(1, gone_on(training, initial(training), 1, backwards))
+    training = Training(config, Layout(3, compression=request.param), "fp32", "cpu")
+    return training, SavedState(1, continue_reference(training, initial_state(training), 1, backwards))
 
 
 def backwards(gradients: list[torch.Tensor]) -> torch.Tensor:
-    return one_by_one(gradients[::-1])
+    return average_in_order(gradients[::-1])
 
 
 def smallest_zero(gradient: torch.Tensor) -> torch.Tensor:
@@ -42,12 +42,12 @@ def smallest_zero(gradient: torch.Tensor) -> torch.Tensor:
     )
 
 
-def step(training: Training, kept: Kept, exchange=backwards, **config) -> dict:
+def step(training: Training, kept: SavedState, average=backwards, **config) -> dict:
     changed = dataclasses.replace(training, config=dataclasses.replace(training.config, **config))
-    return gone_on(changed, kept, kept.step + 1, exchange)
+    return continue_reference(changed, kept, kept.step + 1, average)
 
 
-def without_layer(training: Training, kept: Kept) -> dict:
+def without_layer(training: Training, kept: SavedState) -> dict:
     return step(training, kept) | {LAYER: kept.state[LAYER], MOMENTUM + LAYER: kept.state[MOMENTUM + LAYER]}
 
 
@@ -55,12 +55,12 @@ MISTAKES = {
     "no weight decay": lambda *start: step(*start, weight_decay=0.0),
     "no last step": lambda training, kept: kept.state,
     "one layer out of the optimizer": without_layer,
-    "gradients x 1.03": lambda *start: step(*start, exchange=lambda shards: 1.03 * backwards(shards)),
+    "gradients x 1.03": lambda *start: step(*start, average=lambda shards: 1.03 * backwards(shards)),
     "the smallest 1 % of each gradient zero": lambda *start: step(
-        *start, exchange=lambda shards: backwards([*map(smallest_zero, shards)])
+        *start, average=lambda shards: backwards([*map(smallest_zero, shards)])
     ),
     "convolutions' gradients of rank 0 only": lambda *start: step(
-        *start, exchange=lambda shards: shards[0] if shards[0].dim() == 4 else backwards(shards)
+        *start, average=lambda shards: shards[0] if shards[0].dim() == 4 else backwards(shards)
     ),
 }
 
@@ -70,17 +70,17 @@ def test_an_optimizer_of_other_tensors_is_no_traceback(before):
     training, kept = before
     state = {name: tensor for name, tensor in kept.state.items() if not name.startswith(MOMENTUM)}
     state[f"{MOMENTUM}an optimizer of 61 tensors, number 0"] = torch.zeros(1)
-    found = judged(training, kept, state)
+    found = compared(training, kept, state)
     assert found["verdict"] == "failed" and "an optimizer of 61 tensors" in found["reason"]
 
 
-def judged(training: Training, kept: Kept, state: dict) -> dict:
-    return verdict(training, step_by_step(training, [kept, Kept(kept.step + 1, state)]), "")
+def compared(training: Training, kept: SavedState, state: dict) -> dict:
+    return verdict(training, step_by_step(training, [kept, SavedState(kept.step + 1, state)]), "")
 
 
 def test_another_order_of_the_sums_is_no_mistake(before):
     """Protects the tolerance from being too tight: without this, the mistakes could be found by anything."""
-    found = judged(*before, step(*before))
+    found = compared(*before, step(*before))
     assert found["verdict"] == "ok" and not found["bit_identical"]
     assert 0 < found["max_relative_difference"] < found["tolerance"]
 
@@ -92,22 +92,22 @@ SMALLEST = "the smallest 1 % of each gradient zero"
     "mistake", [name if name == SMALLEST else pytest.param(name, marks=pytest.mark.slow) for name in MISTAKES]
 )
 def test_a_mistake_is_told_from_rounding(before, mistake):
-    found = judged(*before, MISTAKES[mistake](*before))
+    found = compared(*before, MISTAKES[mistake](*before))
     assert found["verdict"] == "failed" and found["max_relative_difference"] > found["tolerance"]
-    assert found["rounding"] * TYPICAL < SPREAD
+    assert found["rounding"] * MEDIAN_FACTOR < GROSS_DIFFERENCE
 
 
 def median_of_two_steps(run_is_off: float, rounding: float) -> Finding:
-    """What the judge makes of momentum after two steps in which nothing was shared."""
+    """What the comparison makes of momentum after two steps in which nothing was shared."""
     names = [f"{MOMENTUM}{number}" for number in range(3)]
     start, exact, run, plain = (dict.fromkeys(names, torch.ones(8) * (1 + off)) for off in (0, 0, run_is_off, rounding))
-    return compare(Kept(1, start), 2, "step 3", run, exact, plain)[0]
+    return compare(Interval(SavedState(1, start), 3), run, exact, plain)[0]
 
 
 def test_a_window_in_which_rounding_spreads_proves_nothing():
     """Protects strategies whose kernels round bf16 otherwise, such as compiled ones: two steps make 50 % of it. Mutant:
-    the window held to SPREAD whatever rounding makes there, and a good run is called wrong."""
+    the window held to GROSS_DIFFERENCE whatever rounding makes there, and a good run is called wrong."""
     fine, gross, hidden = (median_of_two_steps(*off) for off in ((0.05, 0.01), (0.5, 0.01), (0.5, 0.4)))
     assert fine.excess < 1 and not is_blurred(fine)
-    assert gross.excess > 1 and gross.tolerance == SPREAD
+    assert gross.excess > 1 and gross.tolerance == GROSS_DIFFERENCE
     assert hidden.excess < 1 and is_blurred(hidden)

@@ -23,21 +23,22 @@ from hard_images import write_hard
 from support import ROOT, environment, run_strategy
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import NOT_COUNTED, Shape, counted
-from benchmarks.common.data.decode import DECODERS, loads
+from benchmarks.common.config.settings import NOT_COMPARED, compared_fields
+from benchmarks.common.data.decode import AUTO_DECODERS, import_problem
 from benchmarks.common.dist.devices import set_kernels
+from benchmarks.common.dist.layout import Layout, stored_fields
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.proof import cases
-from scripts.proof.differences import Finding, compare_nearest, largest_difference
-from scripts.proof.judge import gone_on, step_by_step, verdict, without_flips, wrong_evaluation
-from scripts.proof.reference import MOMENTUM, one_by_one, train_reference, without_rounding
+from scripts.proof.comparison import continue_reference, step_by_step, tolerate_flips, verdict, wrong_evaluation
+from scripts.proof.differences import Finding, Interval, compare_with_nearest, largest_difference
+from scripts.proof.reference import MOMENTUM, average_in_float64, average_in_order, train_reference
 from scripts.proof.reference_images import global_batches
-from scripts.proof.trained_states import NOT_READ, Kept, Training, disturbed, initial
+from scripts.proof.trained_states import NOT_READ, SavedState, Training, initial_state, perturb
 from scripts.proof.verify import Options, main, prove
-from scripts.runner import plan
-from scripts.runner.measured_figures import MEASURED, add_rows
+from scripts.runner import run_plan
+from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
 from scripts.setup import pack
 
 CPU = torch.device("cpu")
@@ -60,7 +61,7 @@ EARLY_HOOK = """
     model.register_comm_hook(None, early)
 """
 STAGES, REFERENCE = "benchmarks/common/model/stages.py", "scripts/proof/reference.py"
-CROPS, CHECKPOINT = "benchmarks/common/data/crops.py", "benchmarks/common/train/checkpoint.py"
+CROPS, STRATEGY = "benchmarks/common/data/crops.py", "benchmarks/common/train/strategy.py"
 LOCAL = "benchmarks/local_sgd.py"
 ENGINE, MODEL = "benchmarks/common/train/engine.py", "benchmarks/common/model/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
@@ -70,28 +71,28 @@ FAULTS = {
     "all ranks on one shard": (
         "ddp",
         "benchmarks/common/data/loaders.py",
-        "shard = worker.rank if shard is None else shard",
-        "shard = 0",
+        "of_rank = Shard(context.rank, context.world_size)",
+        "of_rank = Shard(0, context.world_size)",
     ),
     "no set_epoch": ("ddp", "benchmarks/common/train/engine.py", "self.train.set_epoch(epoch, first_step)", "pass"),
     "step before the reduction": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + EARLY_HOOK),
     "hidden step of broadcast_optimizer_state": (
         "horovod_ddp",
         "benchmarks/horovod_ddp.py",
-        "    def step(images, target):",
-        "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n    def step(images, target):",
+        "    def step(images: torch.Tensor",
+        "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n    def step(images: torch.Tensor",
     ),
     "no splits": ("model_parallel", STAGES, "images.split(self.split_size or len(images))", "[images]"),
     "a reference without splits": (
         "model_parallel",
         REFERENCE,
-        "part_pixels.split(shape.split_size or len(part_pixels))",
+        "part_pixels.split(layout.split_size or len(part_pixels))",
         "[part_pixels]",
     ),
     "no compression": (
         "horovod_ddp",
         "benchmarks/horovod_ddp.py",
-        'hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none',
+        "getattr(hvd.Compression, config.compression)",
         "hvd.Compression.none",
     ),
     "momentum averaged too": (
@@ -99,7 +100,7 @@ FAULTS = {
         LOCAL,
         "            average_into(net)\n",
         "            average_into(net)\n            for each in optimizer.state.values():\n"
-        "                all_reduce_sum(each['momentum_buffer']).div_(worker.world_size)\n",
+        "                all_reduce_sum(each['momentum_buffer']).div_(context.world_size)\n",
     ),
     "the average one step late": (
         "local_sgd",
@@ -107,15 +108,15 @@ FAULTS = {
         'if done["steps"] % config.local_period == 0:',
         'if done["steps"] > 1 and done["steps"] % config.local_period == 1:',
     ),
-    "a reference without a period": ("local_sgd", REFERENCE, "(at + 1) % shape.period == 0", "True"),
+    "a reference without a period": ("local_sgd", REFERENCE, "(at + 1) % layout.period == 0", "True"),
 }
 # What two ranks would show to the last bit, and three, or fp16, must show beside rounding: text in a file, and another.
-OPTIMIZER = "    return torch.optim.SGD(model.parameters(), "
+OPTIMIZER = "    return torch.optim.SGD(\n        model.parameters(),\n"
 HOOKED = "    for parameter in model.parameters():\n        parameter.register_hook(lambda g: {})\n" + OPTIMIZER
 OF_RANK_0 = "g * 3.0 * (__import__('os').environ.get('HOROVOD_RANK', __import__('os').environ.get('RANK')) == '0')"
 ADVANCE = "self.advance(batches, learning_rate(config, epoch + n / num_steps))"
 MISTAKES = {
-    "no weight decay": (MODEL, "weight_decay=config.weight_decay)", "weight_decay=0.0)"),
+    "no weight decay": (MODEL, "weight_decay=config.weight_decay,", "weight_decay=0.0,"),
     "no last step": (ENGINE, ADVANCE, f"(epoch, n) == (config.epochs - 1, num_steps - 1) or {ADVANCE}"),
     "one layer out of the optimizer": (
         MODEL,
@@ -136,12 +137,12 @@ MISTAKES = {
 ELSEWHERE = {
     "flips where there should be none": (
         CROPS,
-        "flip=numbers[2 * TRIES + 2] < 0.5",
-        "flip=numbers[2 * TRIES + 2] > 0.5",
+        "flip=numbers[2 * CROP_TRIES + 2] < 0.5",
+        "flip=numbers[2 * CROP_TRIES + 2] > 0.5",
     ),
     "evaluation as in training": (ENGINE, "        self.model.eval()\n", ""),
     "evaluation of flipped images": (ENGINE, "output = self.predict(images)", "output = self.predict(images.flip(3))"),
-    "resumed without momentum": (CHECKPOINT, '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
+    "resumed without momentum": (STRATEGY, '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
 }
 SAID = {
     "flips where there should be none": "not the reference's update",
@@ -185,11 +186,11 @@ def test_the_suite_as_it_is_agrees_to_the_last_bit(checkout, tiny_data, tiny_con
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", [*DECODERS, "packed"])
+@pytest.mark.parametrize("source", [*AUTO_DECODERS, "packed"])
 def test_every_decoder_is_proved_over_images_of_every_kind(source, checkout, tiny_config, tmp_path, monkeypatch):
     """Protects bit-identity beyond plain photographs: what a decoder leaves to Pillow, the reference leaves, too."""
-    if source in DECODERS and loads(source):
-        pytest.skip(loads(source))
+    if source in AUTO_DECODERS and import_problem(source):
+        pytest.skip(import_problem(source))
     data, cache, flags = write_hard(tmp_path / "hard data"), tmp_path / "a cache", f"--decoder {source}"
     if source == "packed":
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
@@ -215,7 +216,7 @@ def test_a_set_is_proved_at_its_own_settings_and_once(checkout, tiny_data, tiny_
     assert [(met["num_microbatches"], met["split_size"]) for _, met in halves] == [(3, 8), (1, 0)]
     assert (table.verdict == "ok").all() and (table.bit_identical == "yes").all()
     ran = RunFolder(results / "logs" / read_table(results, "runs").run_id[0]).settings()["asked"]
-    differing = {name for name in counted(ran) if ran[name] != halves[0][0][name]}
+    differing = {name for name in compared_fields(ran) if ran[name] != halves[0][0][name]}
     assert differing and differing <= MAY_DIFFER
     code, output, _ = verify(checkout, tiny_data, results, "--steps", "6", "--missing")
     assert (code, output) == (0, "") and len(read_table(results, "equivalence")) == 2
@@ -258,7 +259,7 @@ def test_a_small_mistake_is_found_beside_rounding(mistake, strategy, checkout, t
     assert row["max_relative_difference"] > row["tolerance"]
     size = {"ranks": 3, "steps": int(row["steps"]), "max_relative_difference": row["max_relative_difference"]}
     name = mistake + (", fp16" if "fp16" in told["ARGS"] else "")
-    add_rows(MEASURED / "planted.csv", [{"fault": name, "strategy": strategy, **size}])
+    add_rows(MEASURED_FOLDER / "planted.csv", [{"fault": name, "strategy": strategy, **size}])
 
 
 @pytest.mark.slow
@@ -306,7 +307,7 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
     assert rows[strategy]["max_relative_difference"] > (1e-5 if fault == "no compression" else 1e-4)
     size = {"ranks": int(rows[strategy]["world_size"]), "steps": int(rows[strategy]["steps"])}
     size["max_relative_difference"] = rows[strategy]["max_relative_difference"]
-    add_rows(MEASURED / "planted.csv", [{"fault": fault, "strategy": strategy, **size}])
+    add_rows(MEASURED_FOLDER / "planted.csv", [{"fault": fault, "strategy": strategy, **size}])
 
 
 @pytest.mark.parametrize(
@@ -342,17 +343,19 @@ def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config,
 def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_config, tmp_path, monkeypatch):
     """Protects the proofs after it. The reference has on one GPU what model_parallel has on two."""
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", NUM_GPUS=0, CONFIG=tiny_config, DATA=tiny_data, NPROC=1)
-    (run,) = cases.of_variables(dataclasses.replace(plan.read_variables(), strategies="model_parallel"), 4)
-    shape = dataclasses.asdict(Shape(num_stages=2))
+    (run,) = cases.cases_of_variables(dataclasses.replace(run_plan.read_variables(), strategies="model_parallel"), 4)
+    shape = stored_fields(Layout(num_stages=2))
     met = {"world_size": 1, "backend": "none", "precision": "fp32", "device": "cpu", "decoder": "pillow"} | shape
-    made = SimpleNamespace(run_id="x", results=tmp_path, settings=lambda: {"met": met | {"threads_per_rank": 1}})
-    monkeypatch.setattr("scripts.proof.verify.start", lambda *_: (made, {}))
-    monkeypatch.setattr("scripts.proof.trained_states.kept_states", lambda *_: [])
+    finished_run = SimpleNamespace(
+        run_id="x", results=tmp_path, settings=lambda: {"met": met | {"threads_per_rank": 1}}
+    )
+    monkeypatch.setattr("scripts.proof.verify.start", lambda *_: (finished_run, {}))
+    monkeypatch.setattr("scripts.proof.trained_states.saved_states", lambda *_: [])
 
-    def judge(*_):
+    def run_out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("scripts.proof.judge.judge", judge)
+    monkeypatch.setattr("scripts.proof.comparison.compare_with_reference", run_out_of_memory)
     row = prove(run, tmp_path / "a set", tmp_path, "1/1")
     assert row["verdict"] == "not proved" and row["reason"].startswith("would not fit: the reference")
 
@@ -368,11 +371,11 @@ def set_variables(monkeypatch, **variables) -> None:
 def recorded_set(results: Path, data: Path, monkeypatch, device: str = "cpu") -> None:
     """A set with one ok run of ddp on two ranks, of which nothing but its settings is there."""
     set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS="--global-batch 8 --image-size 32", STRATEGIES="ddp")
-    run = plan.bench(plan.read_variables())[0]
-    folder, _ = plan.begin(run, results)
-    folder.add_met({"device": device})
+    run = run_plan.plan_strategies(run_plan.read_variables())[0]
+    folder, _ = run_plan.create_run_folder(run, results)
+    folder.add_resolved({"device": device})
     row = {"schema": 2, "run_id": folder.run_id, "strategy": "ddp", "status": "ok"}
-    append_rows(results, "runs", [row | {"settings": add_settings(results, run.asked, {"device": device})}])
+    append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, {"device": device})}])
 
 
 def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_data, tmp_path, monkeypatch):
@@ -386,29 +389,29 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
         ({"NNODES": 2}, "with the same NNODES, NODES or HOSTS"),
     ):
         set_variables(monkeypatch, **{"DATA": own_data, "NUM_GPUS": 0, "NNODES": 1} | variables)
-        given = plan.read_variables()
+        given = run_plan.read_variables()
         if message is None:
-            (run,) = cases.of_set(given, results, 20)
-            assert (run.strategy, run.asked["ranks"], run.config.image_size) == ("ddp", 2, 32)
+            (run,) = cases.cases_of_set(given, results, 20)
+            assert (run.strategy, run.requested["ranks"], run.config.image_size) == ("ddp", 2, 32)
         else:
             with pytest.raises(UserError, match=message):
-                cases.of_set(given, results, 20)
+                cases.cases_of_set(given, results, 20)
     set_variables(monkeypatch, DATA=own_data, NUM_GPUS=0, NNODES=1)
-    plan._fingerprint.cache_clear()
+    run_plan._fingerprint.cache_clear()
     next(own_data.glob("train/*/*.JPEG")).unlink()
     with pytest.raises(UserError, match="proves other images than"):
-        cases.of_set(plan.read_variables(), results, 20)
-    plan._fingerprint.cache_clear()
+        cases.cases_of_set(run_plan.read_variables(), results, 20)
+    run_plan._fingerprint.cache_clear()
     shutil.rmtree(own_data)
     with pytest.raises(UserError, match="does not exist; set DATA"):
-        cases.of_set(plan.read_variables(), results, 20)
+        cases.cases_of_set(run_plan.read_variables(), results, 20)
 
 
 def test_a_run_whose_settings_are_lost_is_named(tiny_data, tmp_path, monkeypatch, capsys):
     recorded_set(tmp_path / "a set", tiny_data, monkeypatch)
     next(tmp_path.glob("a set/logs/*/settings.json")).unlink()
-    assert cases.of_set(plan.read_variables(), tmp_path / "a set", 20) == []
-    assert "settings.json is missing or spoilt" in capsys.readouterr().err
+    assert cases.cases_of_set(run_plan.read_variables(), tmp_path / "a set", 20) == []
+    assert "settings.json is missing or damaged" in capsys.readouterr().err
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(checkout, tiny_data, tmp_path):
@@ -424,9 +427,9 @@ def other_than(value):
 def test_a_proof_differs_from_its_run_in_nothing_but_what_may(exact):
     """Protects every "yes": a field that is added to the configuration later is proved as it ran, or named here."""
     config = Config(**{name: other_than(value) for name, value in vars(Config()).items()})
-    proof = cases.at_proof(config, 20, exact=exact)
+    proof = cases.proof_config(config, 20, exact=exact)
     differing = {name for name in vars(config) if getattr(config, name) != getattr(proof, name)}
-    assert differing <= MAY_DIFFER | NOT_COUNTED.keys()
+    assert differing <= MAY_DIFFER | NOT_COMPARED.keys()
 
 
 def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, monkeypatch):
@@ -437,13 +440,13 @@ def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, mo
         monkeypatch.setattr(cudnn, name, getattr(cudnn, name))  # put back afterwards
     config = Config(data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8)
     monkeypatch.setenv("NUM_GPUS", "0")
-    plain = cases.at_proof(config, 4, exact=False)
+    plain = cases.proof_config(config, 4, exact=False)
     assert (plain.cudnn_benchmark, plain.cudnn_deterministic) == (config.cudnn_benchmark, config.cudnn_deterministic)
     monkeypatch.setenv("NUM_GPUS", "1")
     seen = []
-    for use in (set_kernels, lambda proof: train_reference(proof, Shape(), "bf16", CPU, steps=range(0))):
+    for use in (set_kernels, lambda proof: train_reference(proof, Layout(), "bf16", CPU, steps=range(0))):
         cudnn.benchmark, cudnn.deterministic = True, False
-        use(cases.at_proof(config, 4, exact=False))
+        use(cases.proof_config(config, 4, exact=False))
         seen.append((cudnn.benchmark, cudnn.deterministic))
     assert seen == [(False, True)] * 2
 
@@ -490,7 +493,7 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     )
 
     def train(*shape, **options):
-        return train_reference(config, Shape(*shape, **options), "fp32", CPU)
+        return train_reference(config, Layout(*shape, **options), "fp32", CPU)
 
     one, two, parts = train(), train(2), train(1, 2, 2)
     assert largest_difference(one, two)[0] > 0.01 and largest_difference(one, parts)[0] > 0.01
@@ -501,13 +504,13 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     assert largest_difference(train(split_size=4), parts)[0] < 1e-4
     assert train(split_size=3)["bn1.num_batches_tracked"] == 6
     assert largest_difference(train(2, compression="fp16"), two)[0] > 0
-    frozen = train_reference(dataclasses.replace(config, lr=0.0), Shape(), "fp32", CPU)
+    frozen = train_reference(dataclasses.replace(config, lr=0.0), Layout(), "fp32", CPU)
     assert largest_difference({"w": frozen["fc.weight"]}, {"w": one["fc.weight"]})[0] > 0
 
 
 def test_what_rounding_can_hide_is_not_proved():
     """Protects the third verdict: neither a proof, nor a false alarm, and both sizes are said."""
-    training = Training(Config(), Shape(), "bf16", "cuda")
+    training = Training(Config(), Layout(), "bf16", "cuda")
     clear, wrong = Finding(1e-6, 2e-6, 1e-6, "fc.bias"), Finding(5e-2, 2e-6, 1e-6, "fc.bias")
     blurred, both = Finding(6e-4, 1e-3, 5e-4, "fc.bias"), Finding(5e-2, 1e-3, 5e-4, "fc.bias")
     found = [verdict(training, [clear, other], "") for other in (clear, wrong, blurred, both)]
@@ -518,27 +521,27 @@ def test_what_rounding_can_hide_is_not_proved():
 
 def test_other_kernels_rounding_is_measured_where_it_may_differ(tiny_data):
     """Protects GPUs from false alarms, and CPUs from excuses: a state that other rounding made is told from a wrong
-    one. The device is the CPU, called by another name: no GPU is here, and the judge asks for nothing else."""
+    one. The device is the CPU, called by another name: no GPU is here, and the comparison looks at nothing else."""
     config = Config(
         data=str(tiny_data), arch="resnet18", image_size=32, global_batch=8, steps=2, epochs=2, decoder="pillow"
     )
-    here = Training(config, Shape(), "fp32", "cpu")
-    start = initial(here)
-    rounded = Kept(0, disturbed(start.state, 2.0**-21))
-    moved = gone_on(here, rounded, 1, one_by_one)
+    here = Training(config, Layout(), "fp32", "cpu")
+    start = initial_state(here)
+    rounded = SavedState(0, perturb(start.state, 2.0**-21))
+    moved = continue_reference(here, rounded, 1, average_in_order)
     run = {
         name: tensor if name.startswith(MOMENTUM) else start.state[name] + (tensor - rounded.state[name])
         for name, tensor in moved.items()
     }
     found = {}
     for device in ("cpu", "cpu:0"):
-        findings = step_by_step(dataclasses.replace(here, device=device), [start, Kept(1, run)])
+        findings = step_by_step(dataclasses.replace(here, device=device), [start, SavedState(1, run)])
         found[device] = verdict(here, findings, "")["verdict"]
     assert found == {"cpu": "failed", "cpu:0": "ok"}
-    compiled = dataclasses.replace(here, shape=Shape(exact=False))  # on a CPU, too
-    assert verdict(here, step_by_step(compiled, [start, Kept(1, run)]), "")["verdict"] == "ok"
+    compiled = dataclasses.replace(here, layout=Layout(exact=False))  # on a CPU, too
+    assert verdict(here, step_by_step(compiled, [start, SavedState(1, run)]), "")["verdict"] == "ok"
     scaled = {name: tensor * 1.03 if name.startswith(MOMENTUM) else tensor for name, tensor in run.items()}
-    findings = step_by_step(dataclasses.replace(here, device="cpu:0"), [start, Kept(1, scaled)])
+    findings = step_by_step(dataclasses.replace(here, device="cpu:0"), [start, SavedState(1, scaled)])
     assert verdict(here, findings, "")["verdict"] == "failed"
 
 
@@ -561,8 +564,8 @@ def test_a_run_agrees_with_one_of_the_outcomes_that_rounding_makes():
         return found
 
     def verdict_of(run: dict[str, torch.Tensor], *flipped: bool) -> str:
-        findings = compare_nearest(Kept(0, {}), 1, "step 1", run, [exact, *map(state, flipped)])
-        return verdict(Training(Config(), Shape(), "fp32", "cuda"), findings, "")["verdict"]
+        findings = compare_with_nearest(Interval(SavedState(0, {}), 1), run, [exact, *map(state, flipped)])
+        return verdict(Training(Config(), Layout(), "fp32", "cuda"), findings, "")["verdict"]
 
     assert verdict_of(state(False), False) == verdict_of(state(True), True, False) == "ok"
     assert verdict_of(state(True), True, True) == verdict_of(state(False), True, True, False) == "ok"
@@ -581,8 +584,8 @@ def test_a_value_that_flips_in_one_step_is_no_mistake_and_what_is_in_every_step_
     def steps(*differences, last=1e-6):
         each = [[Finding(size, 1e-5, 1e-6, f"step {number}")] for number, size in enumerate(differences)]
         each[-1][0] = dataclasses.replace(each[-1][0], rounding=last, tolerance=max(1e-5, 1.5 * last))
-        findings = [finding for of_step in without_flips(each) for finding in of_step]
-        return verdict(Training(Config(), Shape(), "fp32", "cuda"), findings, "")
+        findings = [finding for of_step in tolerate_flips(each) for finding in of_step]
+        return verdict(Training(Config(), Layout(), "fp32", "cuda"), findings, "")
 
     assert steps(5e-6, 5e-6, 5e-6, 1.4e-2)["verdict"] == "ok"
     assert "but step 3 is off by 1.4e-02" in steps(5e-6, 5e-6, 5e-6, 1.4e-2)["reason"]
@@ -616,8 +619,8 @@ def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
         workers=0,
         decoder="pillow",
     )
-    whole, first = (train_reference(config, Shape(3), "fp32", CPU, steps=range(last)) for last in (3, 2))
-    third = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3))
+    whole, first = (train_reference(config, Layout(3), "fp32", CPU, steps=range(last)) for last in (3, 2))
+    third = train_reference(config, Layout(3), "fp32", CPU, start=first, steps=range(2, 3))
     assert largest_difference(third, whole)[0] == 0
-    again = train_reference(config, Shape(3), "fp32", CPU, start=first, steps=range(2, 3), exchange=without_rounding)
+    again = train_reference(config, Layout(3), "fp32", CPU, start=first, steps=range(2, 3), average=average_in_float64)
     assert 0 < largest_difference(again, whole)[0] < 1e-4

@@ -21,7 +21,7 @@ from scripts.sets.publishable import RULE
 from scripts.sets.result_set import load_set
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"
-FIGURES = gallery.COLUMNS[gallery.COLUMNS.index("J/image") + 1 :]
+FIGURES = gallery.GALLERY_COLUMNS[gallery.GALLERY_COLUMNS.index("J/image") + 1 :]
 NAMES = ("cpu2_a", "cpu2 b & <i>'c'", "cpu2_c")
 
 

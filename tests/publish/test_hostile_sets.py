@@ -16,11 +16,11 @@ from support import environment
 
 from scripts.pages import page
 from scripts.pages.mlperf_log import Options, log_text, settings_of
-from scripts.pages.provenance import commands, launch_lines
+from scripts.pages.provenance import launch_lines, reproduction_commands
 from scripts.publish import gallery
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
-from scripts.stats.formatting import assigned
+from scripts.stats.formatting import make_assignment
 
 SMALL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"
 EVIL = """x' "y" $(shell touch ran) $$(touch ran) `touch ran` ; touch ran # \\ ${HOME} $(touch ran) %s é !!"""
@@ -59,12 +59,12 @@ def paste(line, folder):
 def test_a_pasted_variable_arrives_whole_and_runs_nothing(tmp_path, value):
     """Protects who pastes a command from a report: bash and make are real. Mutants: shlex alone; $ doubled but not
     quoted."""
-    assert paste(f"make bench-all {assigned('ARGS', value)}", tmp_path) == {"bench-all": value}
+    assert paste(f"make bench-all {make_assignment('ARGS', value)}", tmp_path) == {"bench-all": value}
 
 
 @pytest.mark.parametrize("value", ["a\nb", " a", "a ", "a\tb", "\x1b[31m", "a\u2028b"])
 def test_what_make_cannot_carry_has_no_word(value):
-    assert assigned("ARGS", value) == ""
+    assert make_assignment("ARGS", value) == ""
 
 
 def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
@@ -76,7 +76,7 @@ def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
     (hostile / "logs/x").mkdir(parents=True)
     (hostile / "logs/x/run.log").write_text("$ true; touch ran; $(touch ran)\n")
     results = load_set(hostile)
-    lines = commands(results)
+    lines = reproduction_commands(results)
     assert lines[0].startswith("# its commit is left out") and "\n" not in "".join(lines)
     assert "# without CONFIG, which make cannot carry" in "".join(lines)
     folder = tmp_path / "pasted"
@@ -113,7 +113,7 @@ def test_texts_of_a_hostile_set_are_text_in_every_format(hostile, tmp_path):
     told = {"platform": MARKUP, "python": MARKUP, "packages": {MARKUP: MARKUP}, "collect_env": MARKUP}
     (hostile / "environment.json").write_text(json.dumps(told | {"variables": {"ARGS": MARKUP, "CONFIG": "```"}}))
     results = load_set(hostile)
-    made, _ = page.texts_of(results)
+    made, _ = page.report_files(results)
     assert Tags(made["report.html"]).found <= plain | {"details", "summary", "pre", "dt", "dd", "dl"}
     fenced = re.split(r"(?m)^```$", made["report.md"])
     assert len(fenced) == 3, "the commands are in one fence, which nothing of the set closes"
@@ -132,5 +132,5 @@ def test_texts_of_a_hostile_set_are_text_in_every_format(hostile, tmp_path):
     )
     assert all(json.loads(line.removeprefix(":::MLLOG ")) for line in log.splitlines())
     (tmp_path / "published" / "x").mkdir(parents=True)
-    told = gallery.tell(results, {}, tmp_path)
-    assert "<script>alert" not in gallery.render([told], {"x": [MARKUP]}, MARKUP)
+    told = gallery.describe_set(results, {}, tmp_path)
+    assert "<script>alert" not in gallery.render_gallery([told], {"x": [MARKUP]}, MARKUP)

@@ -19,13 +19,12 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.charts import plot
 from scripts.pages import measure_missing, page
-from scripts.pages.markdown import code, escape_markdown, read_cells
-from scripts.pages.provenance import read_any_csv
+from scripts.pages.markdown import code_span, escape_markdown, read_cells
 from scripts.publish import publish, readme
 from scripts.runner import preflight
-from scripts.runner.allowed_settings import why_not
+from scripts.runner.allowed_settings import why_not_allowed
 from scripts.sets.result_set import load_set
-from scripts.sets.safe_names import refuse_links
+from scripts.sets.safe_names import read_whole_rows, refuse_links
 from scripts.studies.ablation import chart as ablation_chart
 from scripts.studies.allreduce.links import read_links
 from scripts.studies.loaders import chart as loaders_chart
@@ -44,7 +43,7 @@ COMMANDS = {
     "ablate": lambda path: ablation_chart.main(ablation_chart.Options(strategy="ddp", results=path)),
     "loaders": lambda path: loaders_chart.main(loaders_chart.Options(results=path)),
     "publish": lambda path: publish.main(publish.Options(name="x", results=path)),
-    "suite": preflight.open_set,
+    "suite": preflight.open_result_set,
 }
 
 
@@ -83,7 +82,9 @@ def test_links_above_a_set_and_those_of_a_stopped_run_stay_fine(tmp_path):
     folder.decide_stop(-1)
     (tmp_path / "results").symlink_to(tmp_path / "disk")
     (tmp_path / "disk/latest").symlink_to("set")
-    assert preflight.open_set(tmp_path / "results/latest") and preflight.open_set(tmp_path / "results/set")
+    assert preflight.open_result_set(tmp_path / "results/latest") and preflight.open_result_set(
+        tmp_path / "results/set"
+    )
     refuse_links(tmp_path / "missing")
 
 
@@ -98,7 +99,7 @@ def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
 @pytest.mark.parametrize(
     ("name", "read"),
     [
-        ("sweep.csv", lambda path: read_any_csv(path / "sweep.csv")),
+        ("sweep.csv", lambda path: read_whole_rows(path / "sweep.csv")),
         ("sweep.csv", lambda path: read_cells(path / "sweep.csv", ["a"])),
         ("peers.csv", read_peers),
         ("links.csv", lambda path: read_links(path / "links.csv")),
@@ -137,8 +138,8 @@ def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):
 def test_a_set_may_not_make_slurm_listen():
     """Protects the network: by `address` the first rank's store listens on every one. Mutant: any word let through."""
     asked = {"strategy": "slurm", "ranks": 2, "nodes": 1, "threads_per_rank": 1, "fingerprint": "1", "seed": 0}
-    assert why_not(asked | {"rendezvous": "file"}, {}) == "" == why_not(asked, {})
-    assert why_not(asked | {"rendezvous": "address"}, {}).startswith(
+    assert why_not_allowed(asked | {"rendezvous": "file"}, {}) == "" == why_not_allowed(asked, {})
+    assert why_not_allowed(asked | {"rendezvous": "address"}, {}).startswith(
         "rendezvous is 'address', by which it would listen"
     )
 
@@ -150,17 +151,17 @@ def test_texts_of_a_set_are_text_in_the_readme(tmp_path):
     """Protects README's readers and its marks from markup in a set. Mutants: fill without escaping; a figure as it
     stands."""
     theirs = shutil.copytree(SET, tmp_path / "theirs")
-    plain = readme.of_runs(load_set(theirs))
+    plain = readme.run_figures(load_set(theirs))
     edit(theirs / "runs.csv", device_name=MARKUP, backend=MARKUP, torch=MARKUP)
     (theirs / "ablation").mkdir()
     columns = "option,num_runs,images_per_s,ratio,ratio_low,ratio_high,why_not,about\n"
     text = MARKUP.replace(",", "")
     (theirs / "ablation/ablate.csv").write_text(f"{columns}{text},{text},,,,,{text},{text}\n")
-    made = readme.of_runs(load_set(theirs)) | readme.of_ablation(theirs / "ablation/ablate.csv")
+    made = readme.run_figures(load_set(theirs)) | readme.ablation_figures(theirs / "ablation/ablate.csv")
     assert "evil.example" in made["hardware"] and "evil.example" in made["ablation"]
     before = "".join(f"<!--{name}-->x<!--/-->\n" for name in made if " " not in name)
-    after = readme.fill(before, made)
-    assert readme.fill(after, made) == after, "no mark is closed or opened by a text"
+    after = readme.fill_marks(before, made)
+    assert readme.fill_marks(after, made) == after, "no mark is closed or opened by a text"
     inside = readme.FIGURE.sub(lambda found: found[0].split("-->", 1)[1].removesuffix("<!--/-->"), after)
     assert "<" not in inside and "](" not in inside.replace("\\](", "")
     assert made["strategies"] == plain["strategies"]
@@ -170,4 +171,4 @@ def test_a_text_in_markdown_is_itself():
     """Mutants: a link's bracket, a definition's, or the end of a span of code left as it is."""
     assert escape_markdown("[a](b) [a, b]: c") == "[a\\](b) [a, b]: c"
     assert escape_markdown(" [a]: //evil") == "\\[a]: //evil"
-    assert code("a`b") == "`a'b`"
+    assert code_span("a`b") == "`a'b`"

@@ -17,10 +17,10 @@ from support import ROOT, environment
 
 from scripts.publish import allowlist
 from scripts.publish import publish as publish_module
-from scripts.publish.publish import Options, _place, _private, put, without_paths
-from scripts.publish.readme import PUBLISHED, shown
+from scripts.publish.publish import Options, _private, _target_folder, replace_set, without_paths
+from scripts.publish.readme import PUBLISHED, shown_sets
 from scripts.sets import manifest
-from scripts.sets.publishable import RULE, missing_files, problems
+from scripts.sets.publishable import RULE, find_problems, missing_files
 from scripts.sets.result_set import load_set
 
 
@@ -35,7 +35,7 @@ def own(good, tmp_path):
 
 
 def test_a_set_that_follows_the_protocol_has_no_problem(good):
-    assert missing_files(good) == [] and problems(load_set(good)) == []
+    assert missing_files(good) == [] and find_problems(load_set(good)) == []
 
 
 def setting(column, cell, strategy="ddp", repeat="3"):
@@ -56,7 +56,7 @@ def setting(column, cell, strategy="ddp", repeat="3"):
         ("runs", setting("device_name", "Other CPU"), ["device_name: Other CPU, Test CPU"]),
         ("runs", setting("load_average", "7", "single", "0"), ["busy before the first run"]),
         ("runs", setting("oversubscribed", "yes"), ["ddp: oversubscribed"]),
-        ("runs", setting("started_at", "2026-11-28T03:00:00+00:00"), ["ddp: runs of another sitting"]),
+        ("runs", setting("started_at", "2026-11-28T03:00:00+00:00"), ["ddp: runs of another session"]),
         ("runs", lambda frame: frame[frame.repeat != "3"], ["ddp has 2 of at least 3 rounds", "REPEATS=3"]),
         ("runs", lambda frame: frame[frame.strategy != "single"], ["no timed runs of single"]),
         ("runs", lambda frame: frame[frame.repeat != "0"], ["no run of round 0 warmed the machine", "new set"]),
@@ -71,7 +71,7 @@ def setting(column, cell, strategy="ddp", repeat="3"):
 def test_what_speaks_against_a_set_is_said_with_what_to_do(own, table, changed, words):
     """Protects whoever reads a published figure: each of these sets looks well, and must not be published."""
     change(own, table, changed)
-    lines = "\n".join(problems(load_set(own)))
+    lines = "\n".join(find_problems(load_set(own)))
     assert all(word in lines for word in words), lines
 
 
@@ -80,7 +80,7 @@ def test_local_changes_in_the_settings_are_found(tmp_path):
     folder = write_set(tmp_path / "set")
     added = lambda frame: frame.assign(met=frame.met.str.replace("{", '{"local_changes":"1234",', n=1))  # noqa: E731
     change(folder, "settings", added)
-    assert any("local changes" in line for line in problems(load_set(folder)))
+    assert any("local changes" in line for line in find_problems(load_set(folder)))
 
 
 @pytest.mark.parametrize("name", ["runs.csv", "settings.csv", "equivalence.csv", "environment.json"])
@@ -102,7 +102,7 @@ def test_a_missing_file_is_named_with_its_command(own, name):
 )
 def test_a_name_that_cannot_be_is_refused(name, words, good):
     with pytest.raises(Exception, match=re.escape(words)):
-        _place(Options(shown(PUBLISHED)["cpu"] if name is None else name, good))
+        _target_folder(Options(shown_sets(PUBLISHED)["cpu"] if name is None else name, good))
 
 
 def test_paths_of_the_machine_are_left_out():
@@ -144,8 +144,8 @@ def test_of_the_environment_what_is_listed_goes_along(own, tmp_path):
     change(own, "settings", lambda frame: frame.assign(asked=_with(frame.asked, container=TOLD["CONTAINER"])))
     change(own, "runs", setting("reason", "horovodrun -H node17:4,node18:4 -m benchmarks.horovod_ddp"))
     results = load_set(own)
-    names = allowlist.names_of_here() | publish_module._hosts(results)
-    publish_module.copy(own, tmp_path / "new", publish_module._private(results, "new"), names)
+    names = allowlist.local_names() | publish_module._hosts(results)
+    publish_module.copy_set(own, tmp_path / "new", publish_module._private(results, "new"), names)
     assert allowlist.not_allowed(tmp_path / "new", names) == []
     text = "".join(path.read_text() for path in (tmp_path / "new").iterdir())
     assert not re.search(r"tok3n|node1[78]|index\.example|AWS|ann\b|29400|/mnt|file:", text)
@@ -215,7 +215,7 @@ def test_a_failed_move_leaves_the_old_set(tmp_path):
     (tmp_path / "place").mkdir()
     (tmp_path / "place/runs.csv").write_text("old")
     with pytest.raises(OSError):
-        put(tmp_path / "is not there", tmp_path / "place", tmp_path / "aside")
+        replace_set(tmp_path / "is not there", tmp_path / "place", tmp_path / "aside")
     assert (tmp_path / "place/runs.csv").read_text() == "old"
 
 
@@ -242,7 +242,7 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     speed = load_set(good).timed("ddp")[0].throughput.value
     wanted = f"ddp <!--images_per_s.ddp-->{speed:,.0f}<!--/-->\n\n[a]: results/published/cpu2_new/runs.csv\n"
     assert readme.read_text() == wanted
-    assert shown(new.parent) == {"cpu": "cpu2_new"}
+    assert shown_sets(new.parent) == {"cpu": "cpu2_new"}
     names = {path.name for path in new.iterdir()}
     assert names >= {"runs.csv", "report.md", "report.html", "report.tex", "charts", "published.json", manifest.NAME}
     told = manifest.read_manifest(new)
@@ -251,7 +251,7 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
         ("ddp", 3),
     ]
     assert {"runs.csv", "report.tex", "charts/throughput.pdf"} <= told["files"].keys()
-    assert manifest.faults(new, told) == []
+    assert manifest.find_faults(new, told) == []
     assert not (new / "logs").exists() and [*new.parent.glob(".publishing*")] == []
     for path in new.rglob("*"):
         if path.is_file() and path.suffix not in (".png", ".pdf"):
@@ -259,7 +259,7 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
                 word in path.read_text() for word in ("/mnt", "secret", str(ROOT), str(tmp_path), ".publishing")
             ), path
     assert "python -m benchmarks.ddp --data photos" in (new / "report.html").read_text()  # of the log's first line
-    assert problems(load_set(new)) == []
+    assert find_problems(load_set(new)) == []
     again = publish()
     assert again.returncode == 2 and "REPLACE=yes" in again.stderr and len(again.stderr.splitlines()) == 1
     (new / "stale").write_text("")
@@ -285,13 +285,13 @@ SETS = [path for path in sorted(PUBLISHED.iterdir()) if path.is_dir() and path.n
 def test_a_published_set_passes_its_checks_or_says_by_which_older_rule_it_came(path):
     told = json.loads((path / "published.json").read_text())
     if told["rule"] == RULE:
-        assert problems(load_set(path)) == []
+        assert find_problems(load_set(path)) == []
     else:
         assert told["rule"] < RULE and len(told["reason"]) > 20
 
 
 def test_what_the_readmes_show_is_published():
-    names = shown(PUBLISHED)
+    names = shown_sets(PUBLISHED)
     assert {*names} <= {"cpu", "gpu"} and {*names.values()} <= {path.name for path in SETS}
 
 

@@ -20,7 +20,7 @@ from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.publish import reproduce
 from scripts.runner import source_version, worktrees
-from scripts.sets.manifest import NAME, checksums, faults, write_manifest
+from scripts.sets.manifest import NAME, checksums, find_faults, write_manifest
 from scripts.sets.result_set import load_set
 
 OTHER = "a folder of other images"
@@ -147,7 +147,7 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
         ({"asked__workers": "--x"}, {}, "workers is '--x', which is no value of this setting"),
         ({"asked__rendezvous": "address"}, {}, "rendezvous is 'address', by which it would listen"),
         ({"asked__config": "a\nb"}, {}, "config is 'a\\nb', which is no line of text"),
-        ({"asked__loader": "folder", "asked__data": "/"}, {}, "its fingerprint, which says which images, is empty"),
+        ({"asked__loader": "folder", "asked__data": "/"}, {}, "the fingerprint of the images is empty"),
         ({"asked__threads_per_rank": 10**9}, {}, "which is no number from 1 to 1000000"),
         (
             {"run__strategy": "../x", "asked__strategy": "../x"},
@@ -207,12 +207,14 @@ def test_what_runs_is_the_users_and_not_the_sets(kept, monkeypatch):
     for name in ("CONTAINER", "PARTITION", "DATA"):
         monkeypatch.setenv(name, "")
     made = reproduce._run(run["asked"] | told, 1, "mine")
-    assert not {"container", "partition"} & made.asked.keys() and made.asked["data"] == made.config.data == "mine"
+    assert (
+        not {"container", "partition"} & made.requested.keys() and made.requested["data"] == made.config.data == "mine"
+    )
     assert "evil" not in str(made.variables) and made.variables["CPUS_PER_TASK"] == "3"
     assert reproduce._data(run["asked"] | told, kept.set) == os.path.abspath("data/imagenet-mini")
     monkeypatch.setenv("CONTAINER", "mine.sif")
     made = reproduce._run(run["asked"] | told, 1, "mine")
-    assert made.asked["container"] == made.variables["CONTAINER"] == "mine.sif"
+    assert made.requested["container"] == made.variables["CONTAINER"] == "mine.sif"
 
 
 @pytest.mark.parametrize("harm", ["link", "link of a folder", "fifo"])
@@ -225,7 +227,7 @@ def test_a_set_with_links_or_pipes_is_refused(kept, harm, tmp_path):
         path.symlink_to(tmp_path if "folder" in harm else "/etc/passwd")
     try:
         told = json.loads((kept.set / NAME).read_text())
-        assert any("evil is a link or no regular file" in line for line in faults(kept.set, told))
+        assert any("evil is a link or no regular file" in line for line in find_faults(kept.set, told))
     finally:
         path.unlink()
 
@@ -252,10 +254,10 @@ def test_runs_of_two_machines_are_not_taken_for_one(tmp_path):
     (tmp_path / "before").mkdir()
     (tmp_path / "again").mkdir()
     before = timed(tmp_path / "before", "one CPU")
-    once = reproduce.as_labelled(timed(tmp_path / "again", "one CPU"), before)
+    once = reproduce.with_labels_of(timed(tmp_path / "again", "one CPU"), before)
     assert [group.label for group in once.groups] == ["single"]
     with pytest.raises(UserError, match="has single of several versions or machines"):
-        reproduce.as_labelled(timed(tmp_path / "again", "another CPU"), before)
+        reproduce.with_labels_of(timed(tmp_path / "again", "another CPU"), before)
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ def checkout(tmp_path):
     for name in (
         "benchmarks/common/system/errors.py",
         "benchmarks/common/system/files.py",
+        "benchmarks/common/system/repository.py",
         "scripts/runner/clean.py",
         "Makefile",
     ):
@@ -93,9 +94,9 @@ def test_a_set_is_neither_the_folder_of_all_sets_nor_the_name_of_the_newest(tmp_
     monkeypatch.chdir(tmp_path)
     for name, words in (("results", "the folder of all sets"), ("results/latest", "there is no newest set")):
         with pytest.raises(UserError, match=words):
-            preflight.open_set(preflight.Path(name))
+            preflight.open_result_set(preflight.Path(name))
     assert [*tmp_path.iterdir()] == []
-    preflight.open_set(preflight.Path("results/one"))
+    preflight.open_result_set(preflight.Path("results/one"))
 
 
 def test_a_folder_in_the_place_of_latest_costs_no_suite(tmp_path, monkeypatch, capsys):
@@ -128,9 +129,9 @@ def test_nothing_is_measured_into_a_published_set(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="is published, and nothing is measured into it; leave RESULTS out"):
-        preflight.open_set(preflight.Path(name.format("results/published/made")))
+        preflight.open_result_set(preflight.Path(name.format("results/published/made")))
     assert sorted(tmp_path.rglob("*")) == before
-    preflight.open_set(tmp_path / "results/other")
+    preflight.open_result_set(tmp_path / "results/other")
 
 
 @pytest.mark.slow
@@ -142,7 +143,7 @@ def test_every_command_that_measures_refuses_a_published_set():
     commands = [
         ["scripts.runner.bench", "all"],
         ["scripts.studies.ab.ab"],
-        ["scripts.runner.plan", "single"],
+        ["scripts.runner.run_plan", "single"],
         ["scripts.studies.loaders.verdict_measure", "--results", results],
         ["scripts.studies.predict.gradient_times", "--results", results],
         ["scripts.pages.page", "--measure", "--results", results],

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from scripts.runner import co_tenants, telemetry
-from scripts.runner.co_tenants import Cores, Guests
+from scripts.runner.co_tenants import CoreCounters, CoTenants
 from scripts.runner.telemetry import Sampler
 
 pytestmark = pytest.mark.real_interpreter  # the CPU time of children
@@ -23,8 +23,8 @@ GPU = {"device": "cuda", "nodes": 1, "world_size": 1}
 def test_shares_of_the_cores_time_by_hand(monkeypatch):
     """Protects the cautions: what a child used is the run's own, steal is no program's, the rest is others'."""
     counters = iter([(10.0, 1.0, 100.0), (40.0, 6.0, 200.0)])  # busy, stolen and all: 30, 5 and 100 s
-    monkeypatch.setattr(co_tenants, "_counters", lambda: next(counters))
-    cores = Cores()
+    monkeypatch.setattr(co_tenants, "_core_seconds", lambda: next(counters))
+    cores = CoreCounters()
     burnt_s = float(subprocess.run([sys.executable, "-c", BURN], capture_output=True, check=True).stdout)
     shares = cores.shares(rank_cpu_s=1.0)
     assert shares["steal_pct"] == 5
@@ -33,19 +33,19 @@ def test_shares_of_the_cores_time_by_hand(monkeypatch):
 
 def test_a_program_that_is_no_child_of_the_run_is_seen():
     """Protects the reading itself, from the kernel: a child that has not ended is nobody's yet, as a stranger's is."""
-    before = co_tenants._counters()
-    cores = Cores()
+    before = co_tenants._core_seconds()
+    cores = CoreCounters()
     with subprocess.Popen([sys.executable, "-c", BURN + "input()"], stdin=-1, stdout=-1, text=True) as stranger:
         stranger.stdout.readline()
         time.sleep(0.05)  # the kernel counts in ticks of 10 ms
-        shares, after = cores.shares(rank_cpu_s=0.0), co_tenants._counters()
+        shares, after = cores.shares(rank_cpu_s=0.0), co_tenants._core_seconds()
         stranger.communicate("\n")
     assert shares["other_cpu_pct"] / 100 * (after[2] - before[2]) > 0.7
 
 
 def test_where_the_ranks_are_no_children_nobody_can_tell():
     """Protects Slurm's rows from calling the run's own ranks others'."""
-    cores = Cores()
+    cores = CoreCounters()
     assert cores.shares(rank_cpu_s=1e6)["other_cpu_pct"] is None
     assert cores.shares(rank_cpu_s=None)["other_cpu_pct"] is None
 
@@ -78,7 +78,9 @@ def test_two_suites_on_one_gpu_see_each_other(sleeper, tmp_path, monkeypatch):
     monkeypatch.setattr(telemetry, "_nvml_gpus", lambda: [(0, "a GPU"), (1, "another")])
     monkeypatch.setattr(telemetry, "_gpu_row", lambda gpu: {})
     monkeypatch.setattr(
-        telemetry, "_pids", lambda gpu: (on_gpu.pop(0) if len(on_gpu) > 1 else on_gpu[0]) if gpu == "a GPU" else None
+        telemetry,
+        "_process_ids",
+        lambda gpu: (on_gpu.pop(0) if len(on_gpu) > 1 else on_gpu[0]) if gpu == "a GPU" else None,
     )
     sampler = Sampler(tmp_path / "mine")
     sampler.start()
@@ -93,6 +95,6 @@ def test_two_suites_on_one_gpu_see_each_other(sleeper, tmp_path, monkeypatch):
 
 def test_a_stranger_stays_one_and_a_rank_of_ours_does_not_become_one(sleeper, tmp_path):
     mine, theirs = sleeper(RUN_DIR=str(tmp_path)), sleeper(RUN_DIR="")
-    guests = Guests(tmp_path)
+    guests = CoTenants(tmp_path)
     assert [guests.count([mine]), guests.count([mine, theirs]), guests.count([theirs])] == [0, 1, 1]
-    assert Guests(tmp_path, there_before=[theirs]).count([theirs]) == 1
+    assert CoTenants(tmp_path, there_before=[theirs]).count([theirs]) == 1

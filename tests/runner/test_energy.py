@@ -7,7 +7,7 @@ import pytest
 from support import ROOT
 
 from benchmarks.common.store.results import read_table
-from scripts.runner.telemetry import Sampler, mean_w
+from scripts.runner.telemetry import Sampler, mean_power_w
 
 BEGAN = 1000.0  # on the clock of the windows' ends
 GPU = {"device": "cuda", "nodes": 1, "world_size": 1}
@@ -56,7 +56,7 @@ def test_a_hole_does_not_move_the_mean_to_where_readings_are_dense():
     # 100 W until 2.25 s, then 300 W: readings every 0.25 s, and of the second half only two. Readings alone: 133 W.
     read = [(0.25 * n, "gpu0", 100.0) for n in range(10)] + [(2.5, "gpu0", 300.0), (4.25, "gpu0", 300.0)]
     # by hand: readings stand until 2.375 s for 100 W, and from there on for 300
-    assert mean_w(sampler(*read).rows, "gpu0", [(0.0, 4.75)]) == pytest.approx((100 * 2.375 + 300 * 2.375) / 4.75)
+    assert mean_power_w(sampler(*read).rows, "gpu0", [(0.0, 4.75)]) == pytest.approx((100 * 2.375 + 300 * 2.375) / 4.75)
 
 
 def test_power_that_changes_is_summed_over_recorded_times():

@@ -11,7 +11,7 @@ from support import ROOT, environment, put
 
 pytestmark = pytest.mark.real_interpreter  # where modules are imported from
 
-SCRIPTS = sorted([*ROOT.glob("launchers/*.sh"), *ROOT.glob("scripts/*/*.sh"), ROOT / ".ci/run"])
+SCRIPTS = sorted([*ROOT.glob("launchers/*.sh"), *ROOT.glob("scripts/**/*.sh"), ROOT / ".ci/run"])
 LINE = "unset CDPATH PYTHONSAFEPATH"
 LIBRARIES = ("lib.sh", "install_lib.sh")  # which have the line, and are sourced first
 
@@ -20,7 +20,8 @@ def folder_of_others(folder):
     """A folder that looks like the checkout, and notes where its code is run."""
     ran = folder / "ran"
     code = f"open({str(ran)!r}, 'w')\nraise SystemExit(1)\n"
-    for name in ("scripts/runner/bench.py", "scripts/runner/plan.py", "scripts/runner/attempt.py", "sitecustomize.py"):
+    programs = [f"scripts/runner/{name}.py" for name in ("bench", "run_plan", "attempt")]
+    for name in (*programs, "sitecustomize.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(code)
     put(
@@ -89,7 +90,7 @@ def test_make_drops_it_too():
 
 
 TARGETS = """plot compare power report publish gallery mlperf pack bench-loaders bench-allreduce predict predict-check
-listing loader peers roof forecast profile gpu-check ab ablate reproduce fuzz kill-fuzz test test-all""".split()
+loader peers roof forecast profile gpu-check ab ablate reproduce fuzz kill-fuzz test test-all""".split()
 VARIABLES = """RESULTS DATA NAME A B FAIL_OVER STRATEGY ARGS PRICE_PER_HOUR MINUTES PEERS PACK MACHINE LINK CONFIG SEED
 KILLS TESTS""".split()
 

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from fault_runs import processes_of, until
 from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import ask
+from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import attempt as attempts
@@ -29,7 +30,7 @@ from scripts.runner import schedule
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
 
 WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
-OURS = "scripts.runner.attempt scripts.runner.plan scripts.runner.bench"
+OURS = "scripts.runner.attempt scripts.runner.run_plan scripts.runner.bench"
 SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})
 FINISHES = ["bash", "-c", 'echo "$0" >"$RUN_DIR/summary.json"', SUMMARY]
 WAITS = [
@@ -42,7 +43,7 @@ WAITS = [
 
 def folder_of(results: Path) -> RunFolder:
     folder = RunFolder.create(results, "single", 1)
-    folder.write_asked(Config(), ask(Config(), "single", 1, 1, 1, ""))
+    folder.write_requested(Config(), requested_settings(Config(), "single", 1, 1, 1, ""))
     return folder
 
 
@@ -117,11 +118,24 @@ def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_sui
     done = subprocess.run(attempt(folder, finishes), cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode and "move it away" in done.stderr
     (tmp_path / "runs.csv").unlink()
-    schedule.record_lost(tmp_path)
+    schedule.record_lost_runs(tmp_path)
     row = row_of(tmp_path)
     assert (row["run_id"], row["status"], row["images_per_s"]) == (folder.run_id, "ok", 1.0)
     (settings,) = read_table(tmp_path, "settings").to_dict("records")
     assert (settings["settings"], bool(settings["met"])) == (row["settings"], True)
+
+
+def test_the_next_suite_removes_the_rendezvous_folder_of_a_lost_run(tmp_path, monkeypatch):
+    """Protects /tmp from a folder for each killed suite. Mutant: record_lost without remove_rendezvous."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    folder = folder_of(tmp_path)
+    folder.unrecorded.touch()
+    own, other = (tmp_path / "temporary" / f"ranks.{name}.abcd1234" for name in (folder.run_id, "ddp-9-000000"))
+    for path in (own, other):
+        path.mkdir(parents=True)
+        (path / "torchrun").touch()
+    schedule.record_lost_runs(tmp_path)
+    assert not own.exists() and other.exists()
 
 
 def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
@@ -131,7 +145,7 @@ def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
     monkeypatch.setattr(attempts.source_version, "local_changes", lambda: "")
     (folder.path / "summary.json").write_text(SUMMARY.replace('"met": {}', '"met": {"torch": "2"}'))
     descriptor = os.open(folder.unrecorded, os.O_RDWR | os.O_CREAT)
-    monkeypatch.setattr(attempts, "watch", lambda *words: words[3].start() or attempts.Ended(0, 1.0, 0.0))
+    monkeypatch.setattr(attempts, "run_command", lambda *words: words[3].start() or attempts.RunEnd(0, 1.0, 0.0))
     options = attempts.Options("single", tmp_path, folder.run_id)
     assert attempts.run(options, ["true"], folder, descriptor) == 0
     os.close(descriptor)
@@ -239,7 +253,7 @@ def test_a_run_that_is_alive_is_not_taken_for_a_lost_one(suite):
     folder = folder_of(suite.results)
     by_hand = subprocess.Popen(attempt(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
     until((folder.path / "began").exists, "the run begins", 60)
-    schedule.record_lost(suite.results)
+    schedule.record_lost_runs(suite.results)
     assert read_table(suite.results, "runs").empty
     (folder.path / "go").touch()
     assert by_hand.wait(60) == 0

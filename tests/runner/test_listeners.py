@@ -20,7 +20,7 @@ import pytest
 from fault_runs import finish, start, until_planted
 from support import ONE_PROCESS, ROOT, RUNNABLE, environment, hear_sigint
 
-from scripts.runner.launch_ranks import torchrun
+from scripts.runner.launch_ranks import torchrun_command
 
 pytestmark = pytest.mark.real_interpreter  # which process listens, by its command line
 
@@ -97,7 +97,7 @@ COMMANDS = {  # name: (words, variables); the configuration is the tests' own, 5
         {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1", "REPEATS": 1},
     ),
     "scaling": ([*STUDY, "scaling"], {"STRATEGY": "ddp", "RANKS": "1 2", "REPEATS": 1}),
-    "ablate": ([*STUDY, "ablate"], {"STRATEGY": "ddp", "REPEATS": 1}),
+    "ablate": ([*STUDY, "ablation"], {"STRATEGY": "ddp", "REPEATS": 1}),
     "ab": (
         [*MODULE, "scripts.studies.ab.ab"],
         {"STRATEGY": "ddp", "A": "flags:", "B": "flags:--bucket-cap-mb 1", "REPEATS": 2},
@@ -106,29 +106,28 @@ COMMANDS = {  # name: (words, variables); the configuration is the tests' own, 5
 STOPPED = {"gpu_check", "ablate"}  # once their first ranks listen: they start many more runs of the same kind
 # Every module of scripts/ that starts processes, and the commands above that have it do so.
 STARTED_BY = {
+    "gpu_check.check_process": ["gpu_check"],
     "gpu_check.kill_rank": ["gpu_check"],
     "gpu_check.run": ["gpu_check"],
-    "gpu_check.running": ["gpu_check"],
-    "probe.allreduce": ["allreduce"],
-    "probe.crew": ["allreduce", "predict_check"],
-    "probe.overhead": ["overhead"],
-    "probe.peers": ["peers"],
-    "probe.predict_check": ["predict_check"],
     "proof.verify": ["verify"],
-    "suite.ab": ["ab"],
-    "suite.attempt": ["bench"],
-    "suite.bench": ["bench", "sweep", "scaling", "ablate"],
-    "suite.schedule": ["bench"],
+    "runner.attempt": ["bench"],
+    "runner.bench": ["bench", "sweep", "scaling", "ablate"],
+    "runner.schedule": ["bench"],
+    "studies.ab.ab": ["ab"],
+    "studies.allreduce.measure": ["allreduce"],
+    "studies.allreduce.worker_pool": ["allreduce", "predict_check"],
+    "studies.peers.measure": ["peers"],
+    "studies.peers.overhead": ["overhead"],
+    "studies.predict.measure": ["predict_check"],
     # start no ranks: git, nvidia-smi and pip; TeX; loaders alone; network namespaces; or other commands of this table
-    "probe.listing": [],
-    "probe.loaders": [],
-    "probe.namespaces": [],
-    "report.latex": [],
-    "report.measure": [],
+    "pages.latex": [],
+    "pages.measure_missing": [],
+    "publish.reproduce": [],
+    "runner.processes": [],
+    "runner.source_version": [],
     "setup.install": [],
-    "suite.processes": [],
-    "suite.reproduce": [],
-    "suite.source": [],
+    "studies.loaders.measure": [],
+    "studies.predict.network_namespaces": [],
 }
 STARTERS = {
     "subprocess",
@@ -153,7 +152,10 @@ def imported_modules(path: Path) -> set[str]:
 
 def test_every_module_that_starts_processes_is_looked_at():
     """Protects the next command: one that starts ranks and is not in COMMANDS is seen here, and not by an attacker."""
-    paths = {f"{path.parent.name}.{path.stem}": path for path in (ROOT / "scripts").glob("*/*.py")}
+    paths = {
+        ".".join(path.relative_to(ROOT / "scripts").with_suffix("").parts): path
+        for path in (ROOT / "scripts").rglob("*.py")
+    }
     starting = {name for name, path in paths.items() if imported_modules(path) & STARTERS}
     assert starting == STARTED_BY.keys()
     assert {name for names in STARTED_BY.values() for name in names} == COMMANDS.keys()
@@ -178,14 +180,14 @@ def test_the_words_that_start_ranks_are_in_one_place_each():
     # a command for people may have other stores, where it says so
     for name, text in texts.items():
         assert "--standalone" not in text or "on every address" in text, name
-    assert "--rdzv-conf store_type=file" in " ".join(torchrun(2, "folder")[0])
+    assert "--rdzv-conf store_type=file" in " ".join(torchrun_command(2, "folder")[0])
 
 
 @pytest.mark.parametrize("words", ["_object(", "object_list", "consolidate_state_dict(", "broadcast_optimizer_state"])
 def test_ranks_send_tensors_and_nothing_that_is_unpickled(words):
     """Protects users of a shared machine: the ranks' ports have no password, and who takes a rank's place in time would
     run commands in the others."""
-    paths = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/*/*.py")]
+    paths = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/**/*.py")]
     ours = [path for path in paths if path.stem != "peer_horovod"]  # Horovod's own example is as it is
     call = re.compile(rf"\b(dist|hvd|optimizer)\.\w*{re.escape(words)}")
     found = [path.name for path in ours if call.search(path.read_text())]

@@ -21,7 +21,7 @@ from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.agreement import identities
 from benchmarks.common.system.errors import UserError
-from scripts.runner import plan, preflight
+from scripts.runner import preflight, run_plan
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=16, loader="synthetic", **STEPS)
 FAKED = [name for name in STRATEGIES if name not in NO_STAND_IN]
@@ -51,7 +51,7 @@ def see(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     for name in ("THREADS_PER_RANK", "REPEATS", "REPEAT", "TIMEOUT", "RANKS", "STRATEGY", "KEY", "VALUES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(plan, "_fingerprint", lambda *_: "")
+    monkeypatch.setattr(run_plan, "_fingerprint", lambda *_: "")
     return lambda num_gpus, usable=True: see_gpus(monkeypatch, num_gpus, usable)
 
 
@@ -59,9 +59,9 @@ def num_ranks(name: str, num_gpus: int) -> int:
     return 1 if name in ONE_PROCESS else num_gpus // GPUS_OF_A_RANK.get(name, 1)
 
 
-def launched(recorder, run: plan.Run, results) -> dict:
+def launched(recorder, run: run_plan.Run, results) -> dict:
     """What the launcher of a run hands to the attempt: words and env."""
-    _, told = plan.begin(run, results)
+    _, told = run_plan.create_run_folder(run, results)
     (results.parent / "bin").mkdir(exist_ok=True)
     (results.parent / "bin" / "sinfo").write_text("#!/bin/sh\necho 1\n")  # a cluster of one node that answers
     (results.parent / "bin" / "sinfo").chmod(0o755)
@@ -82,9 +82,9 @@ def test_a_launcher_starts_a_rank_a_gpu(see, recorder, monkeypatch, tmp_path, nu
     """Protects `make bench-all` with no variable set: ranks, GPUs, and the configuration for GPUs."""
     see(num_gpus)
     monkeypatch.setenv("STRATEGIES", "all")
-    given = plan.read_variables()
+    given = run_plan.read_variables()
     assert given.flags[:2] == ["--config", "configs/imagenet-bench.yaml"] and given.ranks_here == num_gpus
-    runs = [run for run in plan.bench(given) if run.round == 1]
+    runs = [run for run in run_plan.plan_strategies(given) if run.round == 1]
     assert {run.strategy for run in runs} == set(STRATEGIES)
     for run in runs:
         call = launched(recorder, run, tmp_path / "a set")
@@ -109,16 +109,16 @@ def test_nproc_is_the_gpus_of_one_process(see, recorder, monkeypatch, tmp_path, 
     """Protects a row of NPROC=1 on two GPUs, and its forecast, which is of one: the run takes no second."""
     see(2)
     monkeypatch.setenv("NPROC", "1")
-    given = plan.read_variables()
+    given = run_plan.read_variables()
     config = dataclasses.replace(SMALL, data="")
-    call = launched(recorder, plan.make_run(given, name, 1, config), tmp_path / "a set")
+    call = launched(recorder, run_plan.make_run(given, name, 1, config), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "0"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     recorder.variables["CUDA_VISIBLE_DEVICES"] = "1,0"
-    call = launched(recorder, plan.make_run(given, name, 1, config), tmp_path / "a set")
+    call = launched(recorder, run_plan.make_run(given, name, 1, config), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "1"
-    split = importlib.import_module(f"benchmarks.{name}").split(config, 1)
-    assert split.num_shards == split.num_stages == 1
+    layout = importlib.import_module(f"benchmarks.{name}").layout(config, 1)
+    assert layout.num_devices == 1
 
 
 @pytest.mark.parametrize("num_gpus", SIZES)
@@ -130,12 +130,12 @@ def test_the_ranks_divide_the_gpus_and_the_row_says_whether_there_was_something_
     see(num_gpus)
     ranks, seen = num_ranks(name, num_gpus), []
 
-    def look(config, worker, *, devices=(), columns=None, **parts):
-        seen.append((worker, list(devices) or [worker.device], columns or {}))
+    def look(strategy):
+        seen.append((strategy.context, list(strategy.devices) or [strategy.context.device], strategy.columns))
 
     for rank in sorted({0, ranks - 1}):
         with pytest.MonkeyPatch.context() as patch:
-            train_on_nothing(patch, name, SMALL, rank, ranks, fit=look)
+            train_on_nothing(patch, name, SMALL, rank, ranks, drive=look)
     (worker, first, columns), (_, last, _) = seen[0], seen[-1]
     each = DRIVES.get(name, GPUS_OF_A_RANK.get(name, 1))
     expected = [torch.device("cuda", index) for index in range(num_gpus)]
@@ -153,7 +153,7 @@ def test_where_gpus_are_hidden_no_row_says_nccl(see, monkeypatch, name):
     """Protects `backend`: what ranks on CPUs talk through, whatever their libraries were built for."""
     see(0)
     backends = []
-    train_on_nothing(monkeypatch, name, SMALL, 1, fit=lambda config, worker, **parts: backends.append(worker.backend))
+    train_on_nothing(monkeypatch, name, SMALL, 1, drive=lambda strategy: backends.append(strategy.context.backend))
     assert backends == [OVER.get(name, "none" if name in ONE_PROCESS else "gloo")]
 
 
@@ -169,7 +169,7 @@ def test_what_is_refused_before_a_run(see, monkeypatch, capsys, num_gpus):
         with pytest.raises(UserError, match=f"does not divide by {num_gpus} ranks; try --global-batch {num_gpus}"):
             preflight.check_ranks([dataclasses.replace(SMALL, global_batch=num_gpus + 1)], [num_gpus])
     monkeypatch.setenv("NPROC", "1")  # a part of the machine
-    assert plan.read_variables().ranks_here == 1
+    assert run_plan.read_variables().ranks_here == 1
 
 
 # --- GPUs that cannot be used -------------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def test_nothing_is_planned_on_gpus_that_cannot_be_used(see, monkeypatch):
     """Protects against training on CPUs under a GPU's name. What the user says of the machine counts, though."""
     see(8, usable=False)
     with pytest.raises(UserError, match=NOT_USABLE):
-        plan.read_variables()
+        run_plan.read_variables()
     with pytest.raises(UserError, match=NOT_USABLE):
         preflight.check_ranks([SMALL], [2])
     monkeypatch.setenv("NUM_GPUS", "0")
-    assert plan.read_variables().ranks_here == 2
-    assert plan.read_variables().flags[1] == "configs/smoke.yaml"
+    assert run_plan.read_variables().ranks_here == 2
+    assert run_plan.read_variables().flags[1] == "configs/smoke.yaml"
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -192,18 +192,18 @@ def test_no_rank_starts_on_gpus_that_cannot_be_used(see, monkeypatch, name):
     """Protects the same where a script is started by hand: it gives the one reason, before it meets other ranks."""
     see(8, usable=False)
     with pytest.raises(UserError, match=NOT_USABLE):
-        train_on_nothing(monkeypatch, name, SMALL, fit=lambda *_, **__: pytest.fail("it trained"))
+        train_on_nothing(monkeypatch, name, SMALL, drive=lambda strategy: pytest.fail("it trained"))
 
 
 @pytest.mark.parametrize("launcher", ["ddp", "all"])
 def test_a_launcher_ends_with_the_reason(recorder, tmp_path, launcher):
     """Protects the first command on a machine with an old driver: one sentence, exit code 2, and nothing was run."""
     (tmp_path / "sitecustomize.py").write_text(
-        "from benchmarks.common import errors, gpus\n"
+        "from benchmarks.common.system import errors, gpus\n"
         f"def usable_gpus(): raise errors.UserError({NOT_USABLE!r})\n"
         "gpus.usable_gpus = usable_gpus\n"
     )
-    own = {"PASSED_ON": "scripts.runner.plan scripts.runner.bench", "RESULTS": tmp_path / "a set", "NUM_GPUS": None}
+    own = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.bench", "RESULTS": tmp_path / "a set", "NUM_GPUS": None}
     path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "CUDA_VISIBLE_DEVICES": None}
     env = environment(**recorder.variables | own | path)
     done = subprocess.run([ROOT / "launchers" / f"{launcher}.sh"], env=env, capture_output=True, text=True)

@@ -15,18 +15,19 @@ from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.dist.layout import Split
+from benchmarks.common.dist.layout import Layout
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner.memory_check import (
     RESERVED_BYTES,
+    MemoryCase,
+    best_cut,
     largest_batch,
+    layout_function,
     loader_bytes,
-    reasons,
-    refusal,
-    roomiest_cut,
-    tell_of,
+    why_not_fitting,
+    why_runs_do_not_fit,
 )
 from scripts.runner.memory_forecast import forecast, peak_bytes
 
@@ -36,7 +37,7 @@ V100_16GB, V100_32GB = 16.9e9, 34.1e9
 
 def refused(strategy: str, config: Config, memory_bytes: float, free_bytes: float = 1e12) -> str:
     """The sentence for a strategy on four GPUs."""
-    return refusal(config, tell_of(strategy), 4, memory_bytes, free_bytes)
+    return why_not_fitting(config, layout_function(strategy), 4, memory_bytes, free_bytes)
 
 
 def real_peak(config: Config) -> int:
@@ -73,48 +74,51 @@ def real_peak(config: Config) -> int:
 def test_the_forecast_is_what_a_real_step_allocates(arch, image_size, batch):
     """Protects every refusal: 5 % is less than what separates batches that people choose."""
     config = Config(arch=arch, image_size=image_size, global_batch=batch)
-    (need,), real = forecast(config, Split()), real_peak(config)
+    (need,), real = forecast(config, Layout()), real_peak(config)
     print(f"{arch} {image_size} px x {batch}: forecast {need.peak / 1e6:.1f} MB, allocated {real / 1e6:.1f} MB")
     assert need.peak == pytest.approx(real, rel=0.05)
 
 
 def test_activations_an_image_are_those_counted_by_hand():
     """Protects the unit: 22.3 MB an image for ResNet-18 at 224 px in fp32, linear in the batch."""
-    one, two = (forecast(Config(arch="resnet18", global_batch=batch), Split())[0].activations for batch in (64, 128))
+    one, two = (forecast(Config(arch="resnet18", global_batch=batch), Layout())[0].activations for batch in (64, 128))
     assert (two - one) / 64 == pytest.approx(22.3e6, rel=0.02)
 
 
 def test_each_way_of_dividing_saves_what_it_should():
-    (whole,) = forecast(SMALL, Split())
-    (shard,) = forecast(SMALL, Split(num_shards=4))
+    (whole,) = forecast(SMALL, Layout())
+    (shard,) = forecast(SMALL, Layout(num_shards=4))
     assert shard.activations == pytest.approx(whole.activations / 4, rel=0.01) and shard.parameters == whole.parameters
-    (buckets,) = forecast(SMALL, Split(num_shards=4, copies=1))
+    (buckets,) = forecast(SMALL, Layout(num_shards=4, num_gradient_copies=1))
     assert buckets.peak - shard.peak == shard.gradients
-    halves = forecast(SMALL, Split(num_stages=2))
+    halves = forecast(SMALL, Layout(num_stages=2))
     assert sum(half.parameters for half in halves) == whole.parameters
     assert sum(half.activations for half in halves) == pytest.approx(whole.activations, rel=0.05)
-    gpipe = forecast(SMALL, Split(num_stages=2, num_microbatches=8))
+    gpipe = forecast(SMALL, Layout(num_stages=2, num_microbatches=8))
     assert [need.activations for need in gpipe] == pytest.approx([half.activations for half in halves], rel=0.02)
-    first, last = forecast(SMALL, Split(num_stages=2, num_microbatches=8, one_f_one_b=True))
+    first, last = forecast(SMALL, Layout(num_stages=2, num_microbatches=8, one_f_one_b=True))
     assert (8 * first.activations, 8 * last.activations) == pytest.approx(
         (2 * gpipe[0].activations, gpipe[1].activations), rel=0.01
     )
     large = dataclasses.replace(SMALL, global_batch=1024)  # beside which the weights' bf16 copies are small
-    (full,), (amp,) = forecast(large, Split()), forecast(large, Split(autocast="bf16"))
+    (full,), (amp,) = forecast(large, Layout()), forecast(large, Layout(autocast="bf16"))
     assert 0.45 * full.activations < amp.activations < 0.65 * full.activations
-    (scattered,) = forecast(SMALL, Split(num_shards=4, whole_batch=True))
+    (scattered,) = forecast(SMALL, Layout(num_shards=4, one_process_loads=True))
     assert scattered.peak - shard.peak == 24 * 3 * 64 * 64 * 4
 
 
-@pytest.mark.parametrize("split", [Split(num_shards=4, copies=1), Split(num_stages=2, num_microbatches=4)], ids=str)
-def test_the_largest_batch_fits_and_the_next_does_not(split):
-    unit = split.num_shards * split.num_microbatches
+LAYOUTS = [Layout(num_shards=4, num_gradient_copies=1), Layout(num_stages=2, num_microbatches=4)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_the_largest_batch_fits_and_the_next_does_not(layout):
+    unit = layout.num_shards * layout.num_microbatches
 
     def tell(config, num_devices):
-        return split
+        return layout
 
     def peak(batch):
-        return peak_bytes(dataclasses.replace(SMALL, global_batch=batch), split)
+        return peak_bytes(dataclasses.replace(SMALL, global_batch=batch), layout)
 
     limit = peak(16 * unit)
     assert largest_batch(dataclasses.replace(SMALL, global_batch=64 * unit), tell, 4, limit) == 16 * unit
@@ -141,11 +145,11 @@ def test_another_cut_is_named_where_it_fits():
     """Protects model parallel training, which people choose for its memory: a cut by time fills the first GPU first."""
     config = Config(arch="resnet18", global_batch=2048)
     said = refused("model_parallel", config, V100_32GB)
-    cut = roomiest_cut(config, Split(num_stages=2))
+    cut = best_cut(config, Layout(num_stages=2))
     assert f"or --cut {cut}" in said and "--microbatches" not in said
     assert refused("model_parallel", dataclasses.replace(config, cut=cut), V100_32GB) == ""
     peaks = {
-        other: max(need.peak for need in forecast(dataclasses.replace(config, cut=other), Split(num_stages=2)))
+        other: max(need.peak for need in forecast(dataclasses.replace(config, cut=other), Layout(num_stages=2)))
         for other in range(1, 8)
     }
     assert min(peaks, key=peaks.get) == cut
@@ -155,9 +159,9 @@ def test_loaders_need_memory():
     """Each rank: 2 batches ready in each of 8 workers, and 2 more, for training and for validation; 2 page-locked ones;
     4 ranks x 38 x 800 images x 3 x 224 x 224 bytes. Mutant: training's alone, half of it."""
     config = load_config(["--config", "configs/v100x4.yaml"])
-    ddp = tell_of("ddp")(config, 4)
+    ddp = layout_function("ddp")(config, 4)
     assert loader_bytes(config, ddp) == 4 * (2 * (8 * 2 + 2) + 2) * 800 * 3 * 224 * 224
-    in_one_process = loader_bytes(config, tell_of("dataparallel")(config, 4))
+    in_one_process = loader_bytes(config, layout_function("dataparallel")(config, 4))
     assert in_one_process == (2 * (32 * 2 + 2) + 2) * 3200 * 3 * 224 * 224
     said = refused("ddp", config, V100_32GB, free_bytes := 64e6)
     assert f"{free_bytes / 1e9:.1f} are free" in said and "--workers 0" in said
@@ -166,15 +170,17 @@ def test_loaders_need_memory():
 
 def test_where_no_batch_fits_the_sentence_says_so():
     config = Config(arch="resnet50", global_batch=256)
-    assert "no batch fits" in refusal(config, lambda *_: Split(), 1, RESERVED_BYTES + 0.3e9, 8e9)
+    assert "no batch fits" in why_not_fitting(config, lambda *_: Layout(), 1, RESERVED_BYTES + 0.3e9, 8e9)
 
 
 def test_images_too_few_for_a_step_are_no_remedy_and_no_error():
     """Protects a plan of small images on a small GPU: BatchNorm refuses one image of 32 px, which the search for a
     batch that fits comes by."""
     config = Config(arch="resnet18", image_size=32, global_batch=8)
-    assert "no batch fits" in refusal(config, lambda *_: Split(), 1, RESERVED_BYTES + 1e6, 8e9)
-    assert refusal(config, lambda *_: Split(num_shards=8), 8, RESERVED_BYTES + 1e6, 8e9) == ""  # the run itself says it
+    assert "no batch fits" in why_not_fitting(config, lambda *_: Layout(), 1, RESERVED_BYTES + 1e6, 8e9)
+    assert (
+        why_not_fitting(config, lambda *_: Layout(num_shards=8), 8, RESERVED_BYTES + 1e6, 8e9) == ""
+    )  # the run itself says it
 
 
 # --- through the launchers ----------------------------------------------------------------------------------------
@@ -185,7 +191,7 @@ def started(recorder, checkout, data, results, **variables) -> tuple[str, dict[s
     results.mkdir()
     (results / "environment.json").write_text("{}")
     env = environment(
-        **recorder.variables | {"PASSED_ON": "scripts.runner.bench scripts.runner.plan scripts.runner.attempt"},
+        **recorder.variables | {"PASSED_ON": "scripts.runner.bench scripts.runner.run_plan scripts.runner.attempt"},
         **{"RESULTS": results, "DATA": data, "NUM_GPUS": 4, "REPEATS": 1} | variables,
     )
     done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=100)
@@ -217,7 +223,7 @@ def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout
     flags = "--workers 0 --arch resnet18"
     said, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **given, ARGS=flags)
     assert "of 2.0 less 1.5 for CUDA itself; the largest batch that fits is --global-batch" in said and scripts == []
-    passed_on = {"PASSED_ON": "scripts.runner.plan scripts.runner.attempt"}
+    passed_on = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.attempt"}
     by_hand = given | {"RESULTS": tmp_path / "another", "DATA": tiny_data, "ARGS": flags}
     env = environment(**recorder.variables | passed_on, **by_hand)
     done = subprocess.run([checkout / "launchers/single.sh"], env=env, capture_output=True, text=True, timeout=100)
@@ -228,10 +234,10 @@ def test_a_machine_without_gpus_pays_nothing(monkeypatch):
     """Protects start-up on a laptop: no torch for an answer that is known. A variable that is no number is refused."""
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setitem(sys.modules, "scripts.runner.memory_forecast", None)  # an import of it would fail
-    points = [("ddp", Config(arch="resnet152", global_batch=2**16), 2, 1)]
-    assert reasons(points, 2) == [""]
+    cases = [MemoryCase("ddp", Config(arch="resnet152", global_batch=2**16), 2, 1)]
+    assert why_runs_do_not_fit(cases, 2) == [""]
     monkeypatch.setenv("NUM_GPUS", "2")  # and nobody can ask them
-    assert reasons(points, 2) == [""]
+    assert why_runs_do_not_fit(cases, 2) == [""]
     monkeypatch.setenv("GPU_MEMORY_GB", "16 GB")
     with pytest.raises(UserError, match="for a V100 of 16 GB"):
-        reasons(points, 2)
+        why_runs_do_not_fit(cases, 2)

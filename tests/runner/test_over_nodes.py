@@ -14,7 +14,7 @@ from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, environment, put
 
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
-from scripts.runner import plan, preflight
+from scripts.runner import preflight, run_plan
 
 ON_ONE_NODE = {"single", "dataparallel", "model_parallel", "ddp_spawn"}
 OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchrun
@@ -29,7 +29,7 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
         job = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]", "ALLOCATION": 7, "NODES": 2, "NPROC": 2}
         job |= {"TASKS_PER_NODE": 2, "CPUS_PER_TASK": 3, "THREADS_PER_RANK": 3, "SLURM_CONF": "/dev/null"}
         ours = {"PATH": f"{bin_path}:{os.environ['PATH']}", "RESULTS": tmp_path / "a set", "CONFIG": tiny_config}
-        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.runner.plan"}
+        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.runner.run_plan"}
         env = environment(**recorder.variables | ours | job | variables)
         done = subprocess.run([ROOT / "launchers" / f"{name}.sh"], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -46,11 +46,11 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
 def test_a_launcher_spans_the_nodes_or_says_that_it_cannot(monkeypatch, name):
     """Protects the comparison: no strategy runs on fewer nodes than the plan, its settings and its forecast have."""
     text = (ROOT / "launchers" / f"{name}.sh").read_text().splitlines()
-    said = [word for word in ("on_one_node", "words_of_torchrun") if word in text]
-    assert said == ([] if name in OTHERWISE else ["on_one_node" if name in ON_ONE_NODE else "words_of_torchrun"])
+    said = [word for word in ("on_one_node", "set_torchrun_command") if word in text]
+    assert said == ([] if name in OTHERWISE else ["on_one_node" if name in ON_ONE_NODE else "set_torchrun_command"])
     for variable, value in (("HOSTS", ""), ("NODES", "2"), ("TASKS_PER_NODE", "4")):
         monkeypatch.setenv(variable, value)
-    assert preflight.all_ranks(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
+    assert preflight.ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
 
 
 def test_torchrun_is_started_on_every_node(launched):
@@ -113,11 +113,11 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
         monkeypatch.setenv(name, str(value))
     (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML.replace("global_batch: 4", "global_batch: 8"))
     monkeypatch.setenv("CONFIG", str(tmp_path / "a.yaml"))
-    monkeypatch.setattr("benchmarks.common.system.machine.capability", lambda: (7, 0))
+    monkeypatch.setattr("benchmarks.common.system.machine.min_compute_capability", lambda: (7, 0))
     monkeypatch.setattr("benchmarks.common.system.machine.usable_gpus", lambda: 4)
-    given = plan.read_variables()
-    runs = [run for run in plan.bench(given) if run.round == 1 and run.strategy == "ddp_amp"]
-    assert sorted((run.asked["ranks"], run.asked["nodes"], run.variables.get("NODES")) for run in runs) == [
+    given = run_plan.read_variables()
+    runs = [run for run in run_plan.plan_strategies(given) if run.round == 1 and run.strategy == "ddp_amp"]
+    assert sorted((run.requested["ranks"], run.requested["nodes"], run.variables.get("NODES")) for run in runs) == [
         (1, 1, "1"),
         (8, 2, None),
     ]
@@ -167,7 +167,7 @@ def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, 
     --bind images:/usr would run what lies in images. Mutants: no check; a check of DATA only, of colons only."""
     put(bin_path, apptainer="", srun="echo --container-image=IMAGE")
     given = {"CONTAINER": image, "PATH": f"{bin_path}:{os.environ['PATH']}", variable: tmp_path / name}
-    command = ["bash", "-c", "set -eu; source launchers/cluster.sh; words_of_container"]
+    command = ["bash", "-c", "set -eu; source launchers/cluster.sh; set_container_command"]
     done = subprocess.run(command, cwd=ROOT, env=environment(**given), capture_output=True, text=True)
     if name == "plain images":
         assert done.returncode == 0, done.stderr

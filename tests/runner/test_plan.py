@@ -19,26 +19,27 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from scripts.proof import cases
-from scripts.runner import bench, plan, preflight, source_version, worktrees
-from scripts.runner.preflight import CORE, all_strategies
+from scripts.runner import bench, preflight, run_plan, source_version, worktrees
+from scripts.runner.preflight import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.setup import pack
 from scripts.studies.scaling import plan as scaling_plan
+from scripts.studies.sweep import plan as sweep_plan
 
 # --- done already -------------------------------------------------------------------------------------------------
 
 
 def test_a_suite_is_done_where_every_run_has_its_row(given, tmp_path):
     """Protects hours of measured runs: given again, only what is missing, interrupted, or named by RETRY is run."""
-    runs, results = plan.bench(given()), tmp_path / "a set"
+    runs, results = run_plan.plan_strategies(given()), tmp_path / "a set"
     named = [(run.round, run.strategy) for run in runs]
     assert sorted(named) == [(1, "ddp"), (1, "single"), (2, "ddp"), (2, "single")] and named[0][1] != named[2][1]
-    assert plan.left_to_do(runs, results) == runs == plan.left_to_do(runs, None)
+    assert run_plan.remaining_runs(runs, results) == runs == run_plan.remaining_runs(runs, None)
     for run, status in zip(runs, ("ok", "failed", "interrupted"), strict=False):
         finish([run], results, status)
-    assert plan.left_to_do(runs, results) == runs[2:]
-    assert plan.left_to_do(runs, results, "failed") == runs[1:]
+    assert run_plan.remaining_runs(runs, results) == runs[2:]
+    assert run_plan.remaining_runs(runs, results, "failed") == runs[1:]
     finish(runs[2:], results)  # the last row of a run counts
-    assert plan.left_to_do(runs, results) == []
+    assert run_plan.remaining_runs(runs, results) == []
 
 
 @pytest.mark.parametrize(
@@ -58,10 +59,10 @@ def test_a_suite_is_done_where_every_run_has_its_row(given, tmp_path):
 def test_a_suite_runs_again_exactly_what_differs(given, tmp_path, flags, differs):
     """Protects a set from holding one row for two models: every field that counts makes another run."""
     results = tmp_path / "a set"
-    finish(plan.bench(given()), results)
-    other = plan.bench(given(ARGS=flags, STRATEGIES="single ddp ddp_spawn"))
+    finish(run_plan.plan_strategies(given()), results)
+    other = run_plan.plan_strategies(given(ARGS=flags, STRATEGIES="single ddp ddp_spawn"))
     new = [run for run in other if run.strategy == "ddp_spawn"]
-    assert plan.left_to_do(other, results) == (other if differs else new)
+    assert run_plan.remaining_runs(other, results) == (other if differs else new)
 
 
 def test_other_ranks_threads_and_images_are_other_runs(given, tmp_path):
@@ -73,10 +74,10 @@ def test_other_ranks_threads_and_images_are_other_runs(given, tmp_path):
     shutil.copytree(tmp_path / "images", tmp_path / "changed")
     next((tmp_path / "changed" / "train").rglob("*.JPEG")).rename(tmp_path / "changed" / "train" / "waves" / "x.JPEG")
     folder = {"ARGS": "--loader folder", "DATA": tmp_path / "images"}
-    finish(plan.bench(given(**folder)), results)
+    finish(run_plan.plan_strategies(given(**folder)), results)
 
     def left(**variables) -> int:
-        return len(plan.left_to_do(plan.bench(given(**folder | variables)), results))
+        return len(run_plan.remaining_runs(run_plan.plan_strategies(given(**folder | variables)), results))
 
     assert left() == left(DATA=tmp_path / "a copy") == 0
     assert left(DATA=tmp_path / "changed") == left(NPROC=4) == left(THREADS_PER_RANK=7) == 4
@@ -87,25 +88,27 @@ def test_a_sweep_does_not_count_a_run_of_another_config(given, tmp_path):
     """Protects a sweep's curve from points of another model: flags alike, but another file."""
     sweep = {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"}
     results = tmp_path / "a set"
-    finish(plan.sweep(given(**sweep)), results)
+    finish(sweep_plan.plan_runs(given(**sweep)), results)
     (tmp_path / "group.yaml").write_text(SYNTHETIC_YAML + "norm: group\n")
-    other = plan.sweep(given(**sweep, CONFIG=tmp_path / "group.yaml"))
-    assert plan.left_to_do(other, results) == other
+    other = sweep_plan.plan_runs(given(**sweep, CONFIG=tmp_path / "group.yaml"))
+    assert run_plan.remaining_runs(other, results) == other
     (tmp_path / "a copy.yaml").write_text(SYNTHETIC_YAML)
-    assert plan.left_to_do(plan.sweep(given(**sweep, CONFIG=tmp_path / "a copy.yaml")), results) == []
+    assert run_plan.remaining_runs(sweep_plan.plan_runs(given(**sweep, CONFIG=tmp_path / "a copy.yaml")), results) == []
 
 
 def test_a_bench_and_a_sweep_of_the_same_settings_share_their_runs(given, tmp_path):
     """Protects one answer to "is it done already?", whoever asks."""
     results = tmp_path / "a set"
-    finish(plan.bench(given(ARGS="--bucket-cap-mb 25", STRATEGIES="ddp")), results)
-    left = plan.left_to_do(plan.sweep(given(STRATEGY="ddp", KEY="bucket_cap_mb", VALUES="1 25")), results)
+    finish(run_plan.plan_strategies(given(ARGS="--bucket-cap-mb 25", STRATEGIES="ddp")), results)
+    left = run_plan.remaining_runs(
+        sweep_plan.plan_runs(given(STRATEGY="ddp", KEY="bucket_cap_mb", VALUES="1 25")), results
+    )
     assert [(run.round, run.config.bucket_cap_mb) for run in left if run.strategy == "ddp"] == [(1, 1), (2, 1)]
 
 
 def names_of(runs) -> list[tuple]:
     """(strategy, precision, threads a rank) of each run of a round."""
-    return sorted((run.strategy, run.config.precision, run.asked["threads_per_rank"]) for run in runs)
+    return sorted((run.strategy, run.config.precision, run.requested["threads_per_rank"]) for run in runs)
 
 
 @pytest.mark.parametrize(
@@ -122,28 +125,28 @@ def names_of(runs) -> list[tuple]:
 )
 def test_a_sweep_times_its_baseline_in_each_round(given, variables, wanted):
     """Protects x single of a sweep from another day: once for an option that single lacks, else with each value."""
-    runs = plan.sweep(given(REPEATS=1, **variables))
+    runs = sweep_plan.plan_runs(given(REPEATS=1, **variables))
     assert [each[:2] for each in names_of(runs)] == sorted(wanted)
 
 
 @pytest.mark.parametrize(("key", "values"), [("bucket_cap_mb", "5 1 5.0 05"), ("augment", "yes no true 1")])
 def test_a_value_that_is_written_in_two_ways_is_one_run(given, key, values):
     """Protects a sweep from a second run of the same settings in a round, which contradicts the first."""
-    runs = plan.sweep(given(STRATEGY="ddp", KEY=key, VALUES=values, REPEATS=1))
+    runs = sweep_plan.plan_runs(given(STRATEGY="ddp", KEY=key, VALUES=values, REPEATS=1))
     keys = [run.key for run in runs if run.strategy == "ddp"]
     assert len(keys) == len({*keys}) == 2
 
 
 def test_a_set_without_its_settings_is_not_measured_again(given, tmp_path):
     """Protects finished rounds: the files in their folders tell what the runs were asked, as they tell analyses."""
-    runs, results = plan.bench(given()), tmp_path / "a set"
+    runs, results = run_plan.plan_strategies(given()), tmp_path / "a set"
     finish(runs, results)
     for run in runs:
         folder = RunFolder(results / "logs" / f"{run.strategy}-{run.round}")
         folder.path.mkdir(parents=True)
-        folder.write_asked(run.config, run.asked, "")
+        folder.write_requested(run.config, run.requested, "")
     (results / "settings.csv").unlink()
-    assert plan.left_to_do(runs, results) == []
+    assert run_plan.remaining_runs(runs, results) == []
 
 
 @pytest.mark.parametrize(
@@ -164,15 +167,15 @@ def test_machines_that_a_launcher_would_not_use_are_refused(given, monkeypatch, 
     monkeypatch.delenv("ALLOCATION", raising=False)
     given(**variables)
     with pytest.raises(UserError, match=refused) if refused else contextlib.nullcontext():
-        preflight.check_reach(strategies.split())
+        preflight.check_nodes_variables(strategies.split())
 
 
 @pytest.mark.parametrize("variables", [{}, {"NPROC": 1}, {"NUM_GPUS": 2, "NPROC": 2}, {"STRATEGIES": "single ddp"}])
 def test_one_process_on_all_cores_is_a_reference_on_cpus(given, monkeypatch, variables):
     """Protects CPU results from looking faster than plain threads: a run more, where it differs from single's."""
     monkeypatch.setattr(machine, "num_cores", lambda: 4)
-    monkeypatch.setattr(plan, "_fingerprint", lambda *_: "")
-    runs = [each for each in names_of(plan.bench(given(**{"STRATEGIES": "", "REPEATS": 1} | variables)))]
+    monkeypatch.setattr(run_plan, "_fingerprint", lambda *_: "")
+    runs = [each for each in names_of(run_plan.plan_strategies(given(**{"STRATEGIES": "", "REPEATS": 1} | variables)))]
     plain = [each[2] for each in runs if each[:2] == ("single", "fp32")]
     assert plain == ([2, 4] if not variables else [4] if "NPROC" in variables and len(variables) == 1 else [2])
 
@@ -182,23 +185,23 @@ def test_packed_files_alone_are_enough_for_a_plan(given, own_data, monkeypatch, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     variables = {"STRATEGIES": "single", "REPEATS": 1, "ARGS": "--loader packed", "DATA": own_data}
     pack.main(pack.Options(str(own_data)))
-    (beside,) = plan.bench(given(**variables))
+    (beside,) = run_plan.plan_strategies(given(**variables))
     for part in ("train", "val"):
         shutil.rmtree(own_data / part)
-    plan._fingerprint.cache_clear()
-    (alone,) = plan.bench(given(**variables))
-    assert alone.asked == beside.asked and alone.asked["fingerprint"].startswith("4-40-23-")
-    plan._fingerprint.cache_clear()
+    run_plan._fingerprint.cache_clear()
+    (alone,) = run_plan.plan_strategies(given(**variables))
+    assert alone.requested == beside.requested and alone.requested["fingerprint"].startswith("4-40-23-")
+    run_plan._fingerprint.cache_clear()
     with pytest.raises(UserError, match="make pack PACK=256 DATA="):
-        plan.bench(given(**variables | {"ARGS": "--loader packed --pack 256"}))
+        run_plan.plan_strategies(given(**variables | {"ARGS": "--loader packed --pack 256"}))
     with pytest.raises(UserError, match="train/ is not there"):
-        cases.of_variables(given(**variables), 20)  # the proof's reference reads the files
+        cases.cases_of_variables(given(**variables), 20)  # the proof's reference reads the files
 
 
 @pytest.mark.parametrize("lost", ["settings.csv", "the hash"])
 def test_a_set_that_does_not_say_what_its_runs_were_asked(given, tmp_path, capsys, lost):
     """Protects the rows of older suites: they stay, a sentence says that they do not count, and none is lost."""
-    runs, results = plan.bench(given()), tmp_path / "a set"
+    runs, results = run_plan.plan_strategies(given()), tmp_path / "a set"
     finish(runs, results)
     if lost == "settings.csv":
         (results / "settings.csv").unlink()
@@ -207,7 +210,7 @@ def test_a_set_that_does_not_say_what_its_runs_were_asked(given, tmp_path, capsy
         (results / "runs.csv").unlink()
         append_rows(results, "runs", rows)
     num_rows = len(read_table(results, "runs"))
-    assert plan.left_to_do(runs, results) == runs
+    assert run_plan.remaining_runs(runs, results) == runs
     said = capsys.readouterr().err
     assert f"does not say what {num_rows} of its {num_rows} runs were asked, such as single-1" in said
     assert len(read_table(results, "runs")) == num_rows
@@ -218,8 +221,10 @@ def test_a_set_that_does_not_say_what_its_runs_were_asked(given, tmp_path, capsy
 
 def test_bench_all_runs_the_core_and_all_of_them_where_that_is_said(given):
     """Protects the time of a first run: what came later than the first eleven strategies is asked for."""
-    assert {run.strategy for run in plan.bench(given(STRATEGIES="", REPEATS=1))} == set(CORE) < set(all_strategies())
-    named = [run.strategy for run in plan.bench(given(STRATEGIES="all", REPEATS=1))]
+    assert parse_strategies("ddp single ddp") == ["ddp", "single"]  # named twice, it runs once
+    by_default = {run.strategy for run in run_plan.plan_strategies(given(STRATEGIES="", REPEATS=1))}
+    assert by_default == set(CORE_STRATEGIES) < set(all_strategies())
+    named = [run.strategy for run in run_plan.plan_strategies(given(STRATEGIES="all", REPEATS=1))]
     assert set(named) == set(all_strategies())
 
 
@@ -237,12 +242,12 @@ def test_bench_all_runs_the_core_and_all_of_them_where_that_is_said(given):
 )
 def test_the_baseline_is_timed_in_every_precision_that_is_used(given, monkeypatch, args, capability, more):
     """Protects x single: without a baseline in its own precision, a mixed one has none."""
-    monkeypatch.setattr(machine, "capability", lambda: capability)
+    monkeypatch.setattr(machine, "min_compute_capability", lambda: capability)
     chosen = given(STRATEGIES="single ddp ddp_amp", REPEATS=1, ARGS=args)
-    found = [(run.strategy, run.config.precision, run.asked["ranks"]) for run in plan.bench(chosen)]
+    found = [(run.strategy, run.config.precision, run.requested["ranks"]) for run in run_plan.plan_strategies(chosen)]
     asked = args.removeprefix("--precision ") or "fp32"
     assert sorted(found) == sorted([*((name, asked, 2) for name in ("single", "ddp", "ddp_amp")), *more])
-    assert len(plan.bench(given(STRATEGIES="ddp ddp_amp", REPEATS=1, ARGS=args))) == 2
+    assert len(run_plan.plan_strategies(given(STRATEGIES="ddp ddp_amp", REPEATS=1, ARGS=args))) == 2
 
 
 # --- the plan in words --------------------------------------------------------------------------------------------
@@ -284,7 +289,7 @@ def test_ranks_of_all_machines(monkeypatch, variables, ranks_and_nodes):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
-    assert machine.all_ranks(4) == ranks_and_nodes
+    assert machine.ranks_and_nodes(4) == ranks_and_nodes
 
 
 BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663", "a:4\n", "-oProxyCommand=x:4"]
@@ -297,6 +302,8 @@ BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663
         ({"NNODES": 2, "NODE_RANK": "abc"}, "NODE_RANK is 'abc'"),
         ({"NNODES": 2, "NODE_RANK": 2}, "NODE_RANK is 2, but must be less than NNODES, which is 2"),
         ({"NODE_RANK": 1}, "NODE_RANK is 1, but must be less than NNODES, which is 1"),
+        *(({"NPROC": value}, f"NPROC is '{value}', but must be a number of ranks") for value in ("abc", "0", "-1")),
+        ({"NPROC": "2.5"}, r"NPROC is '2\.5', but must be a number of ranks, 1 or more"),
         ({"NPROC": "9" * 5000}, "NPROC is '9999.*, but must be a number of ranks"),
         ({"CPUS_PER_TASK": "x"}, "CPUS_PER_TASK is 'x'"),
         ({"TIMEOUT": "1e400"}, "TIMEOUT is '1e400', but must be seconds"),
@@ -321,10 +328,10 @@ def test_more_runs_than_anybody_waits_for_are_refused_before_they_are_made(given
         bench.main("all")
     values = " ".join(map(str, range(100_000)))
     with pytest.raises(UserError, match="VALUES holds 100000 values, but must be at most 200"):
-        plan.sweep(given(STRATEGY="single", KEY="lr", VALUES=values))
+        sweep_plan.plan_runs(given(STRATEGY="single", KEY="lr", VALUES=values))
     for ranks in (values, f"1 {'9' * 5000}"):
         with pytest.raises(UserError, match=r"RANKS is .*, but must be some numbers of ranks"):
-            scaling_plan.scaling(given(STRATEGY="ddp", RANKS=ranks))
+            scaling_plan.plan_runs(given(STRATEGY="ddp", RANKS=ranks))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +341,7 @@ def test_a_number_that_is_none_is_named(monkeypatch, name, value):
     """Protects the reader from bash's arithmetic and Python's tracebacks, and ssh from a host that is an option."""
     monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=re.escape(f"{name} is {value!r}")):
-        machine.all_ranks(2)
+        machine.ranks_and_nodes(2)
 
 
 @pytest.mark.parametrize(
@@ -364,9 +371,9 @@ def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, s
 def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(given, checkout, tmp_path):
     """Protects comparisons of commits: the variables that a launcher is started with are all that it needs."""
     args = "--epochs 1 --steps 4 --windows 1 --window-steps 2 --warmup-steps 1 --workers 0"
-    (run,) = plan.bench(given(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
+    (run,) = run_plan.plan_strategies(given(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
     results = tmp_path / "a set"
-    folder, told = plan.begin(run, results, "1/1")
+    folder, told = run_plan.create_run_folder(run, results, "1/1")
     for name in ("PYTHON", "RESULTS", "CONFIG", "DATA"):
         assert os.path.isabs(told[name]), name
     env = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""} | told
@@ -389,7 +396,15 @@ def test_a_run_folder_without_settings_costs_no_row(tmp_path, text, word):
     run_dir.mkdir(parents=True)
     if text:
         (run_dir / "settings.json").write_text(text)
-    attempt = [plan.python(), "-m", "scripts.runner.attempt", "--strategy", "single", "--results", tmp_path]
+    attempt = [
+        run_plan.interpreter_path(),
+        "-m",
+        "scripts.runner.attempt",
+        "--strategy",
+        "single",
+        "--results",
+        tmp_path,
+    ]
     command = [*attempt, "--run-id", run_dir.name, "--", "false"]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr

@@ -16,9 +16,9 @@ from support import environment, finish
 from benchmarks.common.config.config import Config
 from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.system.errors import UserError
-from scripts.runner import plan, rounds
-from scripts.runner.round_order import places, timed_part
-from scripts.sets.accuracy import top1
+from scripts.runner import rounds, run_plan
+from scripts.runner.round_order import run_order, timed_part
+from scripts.sets.accuracy import top1_accuracy
 from scripts.sets.result_set import load_set
 
 # --- the order ----------------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ from scripts.sets.result_set import load_set
 @pytest.mark.parametrize("num_runs", [1, 2, 3, 5, 9, 10, 11, 13])
 def test_every_run_has_every_place_and_every_forerunner_equally_often(num_runs):
     """Protects a comparison from its order. Mutants: a rotation keeps neighbours, a fixed order keeps places."""
-    rows = [places(num_runs, number) for number in range(1, num_runs * (1 + num_runs % 2) + 1)]
+    rows = [run_order(num_runs, number) for number in range(1, num_runs * (1 + num_runs % 2) + 1)]
     assert all(sorted(row) == [*range(num_runs)] for row in rows)
     for place in range(num_runs):
         assert {*collections.Counter(row[place] for row in rows).values()} == {len(rows) // num_runs}
@@ -38,18 +38,18 @@ def test_every_run_has_every_place_and_every_forerunner_equally_often(num_runs):
 def test_three_rounds_are_enough_to_spread_a_run_over_the_places():
     """Protects the default of REPEATS: with a shuffle of each round the earliest and the latest of 10 strategies are
     5 places apart in the mean, on average."""
-    mean_place = [numpy.mean([places(10, number).index(run) for number in (1, 2, 3)]) for run in range(10)]
+    mean_place = [numpy.mean([run_order(10, number).index(run) for number in (1, 2, 3)]) for run in range(10)]
     assert max(mean_place) - min(mean_place) < 2
 
 
 def test_the_order_is_the_rounds_own_and_is_recorded(given, tmp_path):
     """Protects a set that is resumed: the same order, whatever is left; the place reaches the launcher."""
     names = {"STRATEGIES": "single dataparallel ddp ddp_spawn", "REPEATS": 4}
-    runs = plan.bench(given(**names))
+    runs = run_plan.plan_strategies(given(**names))
     orders = [[run.strategy for run in runs if run.round == number] for number in (1, 2, 3, 4)]
     assert len({*map(tuple, orders)}) == 4 and [run.position for run in runs] == [1, 2, 3, 4] * 4
-    assert plan.bench(given(**names | {"REPEATS": 2})) == runs[:8]
-    assert plan.begin(runs[5], tmp_path)[1]["POSITION"] == "2"
+    assert run_plan.plan_strategies(given(**names | {"REPEATS": 2})) == runs[:8]
+    assert run_plan.create_run_folder(runs[5], tmp_path)[1]["POSITION"] == "2"
 
 
 # --- the warm-up --------------------------------------------------------------------------------------------------
@@ -83,24 +83,24 @@ def test_the_timed_part_holds_all_windows_and_little_else(fields, num_train, exp
 
 def test_a_warm_up_counts_nowhere(given, tmp_path):
     """Protects every table and chart, and "done already". Mutant: load_set that keeps round 0 has a group more."""
-    runs, results = plan.bench(given()), tmp_path / "a set"
+    runs, results = run_plan.plan_strategies(given()), tmp_path / "a set"
     finish(runs, results)
     before = [(group.label, len(group.rows)) for group in load_set(results).groups]
     for status in (WARM_UP, "ok"):  # a launcher of an older commit says ok
-        (warm, *_) = rounds.warm_ups(runs)
+        (warm, *_) = rounds.warm_up_runs(runs)
         finish([dataclasses.replace(warm, strategy="single")], results, status)
     assert [(group.label, len(group.rows)) for group in load_set(results).groups] == before
-    assert plan.left_to_do(runs, results) == [] and len(read_table(results, "runs")) == 6
+    assert run_plan.remaining_runs(runs, results) == [] and len(read_table(results, "runs")) == 6
 
 
 def test_one_run_alone_has_no_warm_up_and_one_beside_others_has(given, tmp_path):
     """Protects a minute of every `make bench-ddp REPEATS=1`, and a retried run from being the only cold one."""
     told, results = given(STRATEGIES="single", REPEATS=1), tmp_path / "a set"
-    alone = plan.bench(told)
-    assert rounds.stands_alone(alone, told) and not rounds.stands_alone(plan.bench(given(REPEATS=1)), told)
-    assert not rounds.stands_alone(alone, given(STRATEGIES="single", REPEATS=1, BUDGET="9h"))
-    finish(plan.bench(given(STRATEGIES="ddp", REPEATS=1)), results)
-    assert not rounds.stands_alone(alone, given(STRATEGIES="single", REPEATS=1, RESULTS=results))
+    alone = run_plan.plan_strategies(told)
+    assert rounds.is_only_run(alone, told) and not rounds.is_only_run(run_plan.plan_strategies(given(REPEATS=1)), told)
+    assert not rounds.is_only_run(alone, given(STRATEGIES="single", REPEATS=1, BUDGET="9h"))
+    finish(run_plan.plan_strategies(given(STRATEGIES="ddp", REPEATS=1)), results)
+    assert not rounds.is_only_run(alone, given(STRATEGIES="single", REPEATS=1, RESULTS=results))
 
 
 def test_a_real_warm_up_leaves_its_row_and_the_order_is_recorded(checkout, tmp_path, tiny_config, tiny_data):
@@ -154,20 +154,22 @@ def test_a_value_that_is_none_is_named(given, name, value, words):
 def test_what_no_rounds_can_do_is_refused(given, variables, words):
     told = given(**variables)
     with pytest.raises(UserError, match=words):
-        rounds.check(plan.bench(told), told)
+        rounds.check_rounds(run_plan.plan_strategies(told), told)
 
 
-def play(told: plan.Given, results, sd: float, most: int = 60, status: str = "ok") -> list[int]:
+def play(told: run_plan.MakeVariables, results, sd: float, most: int = 60, status: str = "ok") -> list[int]:
     """The rounds that are run where throughput has such an sd, in no time."""
 
-    def of_round(number: int) -> list[plan.Run]:
-        return [run for run in plan.bench(dataclasses.replace(told, repeats=number)) if run.round == number]
+    def of_round(number: int) -> list[run_plan.Run]:
+        return [
+            run for run in run_plan.plan_strategies(dataclasses.replace(told, repeats=number)) if run.round == number
+        ]
 
     told = dataclasses.replace(told, results=results)
-    least = plan.bench(dataclasses.replace(told, repeats=rounds.least(told, of_round)))
-    left, ran = plan.left_to_do(least, results), []
+    least = run_plan.plan_strategies(dataclasses.replace(told, repeats=rounds.num_planned_rounds(told, of_round)))
+    left, ran = run_plan.remaining_runs(least, results), []
     results.mkdir(exist_ok=True)
-    for runs in rounds.rounds(left, of_round, told, results):
+    for runs in rounds.generate_rounds(left, of_round, told, results):
         for run in runs:
             rate = 100 * float(numpy.exp(sd * numpy.random.default_rng([run.round, *run.strategy.encode()]).normal()))
             finish([run], results, WARM_UP if run.round == 0 else status, images_per_s=rate, wall_s=10.0)
@@ -199,7 +201,7 @@ def test_an_until_that_nothing_reaches_ends_with_what_was_reached(given, tmp_pat
     assert "% after 40 rounds" in last and "40 rounds are the most without BUDGET" in last
     told = given(STRATEGIES="single ddp", UNTIL="0.1%", BUDGET="1s")  # rounds of 20 s, by the set's rows
     (tmp_path / "other").mkdir()
-    finish(plan.bench(told), tmp_path / "other", images_per_s=1.0, wall_s=10.0)
+    finish(run_plan.plan_strategies(told), tmp_path / "other", images_per_s=1.0, wall_s=10.0)
     assert play(told, tmp_path / "other", 0.1) == []
     last = capsys.readouterr().out.splitlines()[-1]
     assert "no half-width is known after 2 rounds; BUDGET=1s: another round, of about 20 s, does not fit" in last
@@ -243,19 +245,19 @@ def test_plan_says_all_of_it(given, tmp_path, tiny_data, checkout):
 def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(given, tmp_path):
     """Protects accuracy: n = 3 of one group; single seeds are groups of their own. Mutant: a seed that counts."""
     results = tmp_path / "a set"
-    runs = plan.bench(given(STRATEGIES="ddp", REPEATS=4, SEEDS=3, ARGS="--seed 5"))
-    assert [run.config.seed for run in runs] == [5, 6, 7, 5] == [run.asked["seed"] for run in runs]
+    runs = run_plan.plan_strategies(given(STRATEGIES="ddp", REPEATS=4, SEEDS=3, ARGS="--seed 5"))
+    assert [run.config.seed for run in runs] == [5, 6, 7, 5] == [run.requested["seed"] for run in runs]
     assert len({run.key[0] for run in runs}) == 1
     for run in runs:
         finish(
             [run], results, acc1=50.0 + run.config.seed, val_samples=100, images_per_s=1.0, train_loss=run.config.seed
         )
     (group,) = load_set(results).groups
-    assert (len(group.samples), top1(group).num_seeds) == (4, 3)
+    assert (len(group.samples), top1_accuracy(group).num_seeds) == (4, 3)
     for seed in (5, 6):
-        one = plan.bench(given(STRATEGIES="ddp", REPEATS=1, ARGS=f"--seed {seed}"))
-        assert plan.left_to_do(one, results) == one
+        one = run_plan.plan_strategies(given(STRATEGIES="ddp", REPEATS=1, ARGS=f"--seed {seed}"))
+        assert run_plan.remaining_runs(one, results) == one
         finish(one, results, images_per_s=1.0)
     assert len(load_set(results).groups) == 3
     assert "seeds [5, 6, 7]" in load_set(results).groups[0].label
-    assert plan.left_to_do(runs, results) == []
+    assert run_plan.remaining_runs(runs, results) == []

@@ -130,7 +130,7 @@ def test_steps_that_a_killed_srun_left_are_ended(monkeypatch, tmp_path):
     )
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    processes.end_steps("ddp-1-1200")
+    processes.cancel_slurm_steps("ddp-1-1200")
     assert (tmp_path / "ended").read_text() == "7.3\n"
 
 

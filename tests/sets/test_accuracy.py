@@ -7,9 +7,9 @@ import pytest
 from support import recorded
 
 from benchmarks.common.store.results import append_rows
-from scripts.sets.accuracy import about_top1, top1
+from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.result_set import load_set
-from scripts.stats.proportions import differ, wilson
+from scripts.stats.proportions import fisher_p_value, wilson_interval
 
 
 def add_runs(folder, strategy, outcomes, asked=None, **columns):
@@ -24,14 +24,14 @@ def add_runs(folder, strategy, outcomes, asked=None, **columns):
 def test_repeats_of_one_seed_are_one_seed_bit_identical_or_not(tmp_path):
     """Protects n on GPUs, whose repeats of one seed differ in the last bits. Mutant: counts results."""
     add_runs(tmp_path, "single", 3 * [(60, 2.0)])
-    assert "n = 1 seed, 3 runs, repeats bit-identical; " in about_top1(load_set(tmp_path).groups)
+    assert "n = 1 seed, 3 runs, repeats bit-identical; " in describe_top1(load_set(tmp_path).groups)
     add_runs(tmp_path, "ddp", [(70, 2.0), (71, 2.1), (72, 2.1)])
-    single, ddp = (top1(group) for group in load_set(tmp_path).groups)
+    single, ddp = (top1_accuracy(group) for group in load_set(tmp_path).groups)
     assert (single.num_seeds, ddp.num_seeds) == (1, 1) and (single.identical, ddp.identical) == (True, False)
-    assert ddp.percent == pytest.approx(100 * 71 / 132) and ddp.low == pytest.approx(100 * wilson(71, 132)[0])
-    text = about_top1(load_set(tmp_path).groups)
+    assert ddp.percent == pytest.approx(100 * 71 / 132) and ddp.low == pytest.approx(100 * wilson_interval(71, 132)[0])
+    text = describe_top1(load_set(tmp_path).groups)
     assert "n = 1 seed, 3 runs, repeats differ; " in text and "Wilson" in text and "spread over seeds" not in text
-    low, high = (100 * bound for bound in wilson(60, 132))
+    low, high = (100 * bound for bound in wilson_interval(60, 132))
     assert single.text == f"45.5 [{low:.1f}, {high:.1f}]" and high - low == pytest.approx(16.8, abs=0.2)
 
 
@@ -41,15 +41,15 @@ def test_several_seeds_widen_the_interval_and_the_sentence_says_so(tmp_path):
     add_runs(tmp_path, "single", [(50, 2.0), (70, 2.1), (90, 2.2), (50, 2.0)], three)  # the fourth has the first's seed
     add_runs(tmp_path, "ddp", [(60, 2.0), (80, 2.1), (100, 2.2)], three)
     groups = load_set(tmp_path).groups
-    single = top1(groups[0])
+    single = top1_accuracy(groups[0])
     assert single.percent == pytest.approx(100 * 70 / 132) and single.num_seeds == 3
-    low, high = wilson(70, 132)
+    low, high = wilson_interval(70, 132)
     assert single.high - single.low > 1.5 * 100 * (high - low)
-    text = about_top1(groups)
+    text = describe_top1(groups)
     assert "for the images and the spread over seeds" in text and "(Welch, unpaired approximation)" in text
     assert "n = 3 seeds, 3/4 runs, repeats bit-identical; " in text
     add_runs(tmp_path, "slurm", [(60, 2.0)])
-    text = about_top1(load_set(tmp_path).groups)
+    text = describe_top1(load_set(tmp_path).groups)
     assert (
         "Wilson's 95 % interval for the images; of several seeds 95 % interval for" in text and "furthest" not in text
     )
@@ -58,31 +58,31 @@ def test_several_seeds_widen_the_interval_and_the_sentence_says_so(tmp_path):
 def test_the_sentence_says_n_and_whether_the_furthest_differ(tmp_path):
     add_runs(tmp_path, "single", 3 * [(60, 2.0)])
     add_runs(tmp_path, "ddp", 3 * [(71, 2.0)])
-    text = about_top1(load_set(tmp_path).groups)
+    text = describe_top1(load_set(tmp_path).groups)
     assert "n = 1 seed, 3 runs" in text and "ddp and single are furthest apart" in text
-    assert f"p = {differ((71, 132), (60, 132)):.2g} (Fisher, unpaired approximation)" in text
+    assert f"p = {fisher_p_value((71, 132), (60, 132)):.2g} (Fisher, unpaired approximation)" in text
     assert text.endswith(" as one of 1 pair: no difference seen."), "two results are one pair, and need no cause"
     add_runs(tmp_path, "slurm", 3 * [(64, 2.0)])
-    p = min(1, 3 * differ((71, 132), (60, 132)))
-    assert f", {p:.2g} as one of 3 pairs: no" in about_top1(load_set(tmp_path).groups), (
+    p = min(1, 3 * fisher_p_value((71, 132), (60, 132)))
+    assert f", {p:.2g} as one of 3 pairs: no" in describe_top1(load_set(tmp_path).groups), (
         "the furthest was picked: corrected"
     )
     add_runs(tmp_path, "pipeline_parallel", 3 * [(110, 2.0)])
-    assert "they differ; that cut batches give BatchNorm fewer images may be why." in about_top1(
+    assert "they differ; that cut batches give BatchNorm fewer images may be why." in describe_top1(
         load_set(tmp_path).groups
     )
     add_runs(tmp_path / "other", "single", [(60, 2.0)])
     add_runs(tmp_path / "other", "ddp", [(71, 2.0)], image_size=224)
-    assert "furthest" not in about_top1(load_set(tmp_path / "other").groups), "other images are not compared"
+    assert "furthest" not in describe_top1(load_set(tmp_path / "other").groups), "other images are not compared"
 
 
 @pytest.mark.parametrize("columns", [{"val_samples": ""}, {"val_samples": 0}])
 def test_an_unknown_number_of_images_has_no_interval(tmp_path, columns):
     add_runs(tmp_path, "single", [(60, 2.0)], **columns)
     (group,) = load_set(tmp_path).groups
-    assert top1(group).text == "45.5" and about_top1([group]) == ""
+    assert top1_accuracy(group).text == "45.5" and describe_top1([group]) == ""
 
 
 def test_runs_without_evaluation_have_no_accuracy(tmp_path):
     add_runs(tmp_path, "single", [(60, 2.0)], acc1="")
-    assert top1(load_set(tmp_path).groups[0]) is None
+    assert top1_accuracy(load_set(tmp_path).groups[0]) is None

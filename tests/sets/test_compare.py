@@ -3,17 +3,15 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
 import pytest
-from support import recorded, run_strategy
+from support import ROOT, recorded, run_strategy
 
 from benchmarks.common.store.results import append_rows
 from scripts.sets.compare import command
 
-ROOT = Path(__file__).parents[2]
 SAME_DAY = ("--day-sd", "0%")  # the generator has no weather
 
 
@@ -100,7 +98,7 @@ def test_two_sets_have_no_verdict_while_the_days_effect_is_unknown(compare, base
     assert "[" not in line(done, "ddp ") and 0.88 < float(line(done, "ddp ").split()[1]) < 0.92
     gate = compare("--a", base, "--b", slow, "--fail-over", "5%")
     last = gate.stderr.splitlines()[-1]
-    assert gate.returncode == 2 and "the day's effect is unknown" in last and "in one sitting" in last
+    assert gate.returncode == 2 and "the day's effect is unknown" in last and "in one session" in last
     equal = compare("--a", base, "--b", base, "--fail-over", "5%")
     assert equal.returncode == 2, "equal sets are no verdict either"
     wide = compare("--a", base, "--b", slow, "--fail-over", "5%", "--day-sd", "10%")

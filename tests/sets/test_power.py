@@ -12,7 +12,7 @@ from test_result_set import MET, add, asked
 from benchmarks.common.system.errors import UserError
 from scripts.sets import power
 from scripts.sets.result_set import load_set
-from scripts.stats.families import against
+from scripts.stats.families import ratios_to_baseline
 
 OVER_FIRST = {"1": "0", "2": "0", "3": "0"}
 
@@ -20,27 +20,27 @@ OVER_FIRST = {"1": "0", "2": "0", "3": "0"}
 def test_two_strategies_are_a_t_test():
     # R's power.t.test(n = 5, sd = 1, power = 0.8) says delta = 2.024
     assert power.needed_errors(2, 5) == pytest.approx(2.024, abs=0.002)
-    assert power.detectable(0.04, 2, 5) == pytest.approx(math.expm1(0.04 * 2.024), rel=1e-3)
+    assert power.smallest_difference(0.04, 2, 5) == pytest.approx(math.expm1(0.04 * 2.024), rel=1e-3)
 
 
 @pytest.mark.parametrize("strategies, rounds", [(6, 3), (3, 6)])
 def test_the_difference_is_found_by_80_in_100(strategies, rounds):
     # Mutant: the half-width in its place is found by about 50.
     rng, sd = numpy.random.default_rng(1), 0.04
-    slow = math.log1p(power.detectable(sd, strategies, rounds))
+    slow = math.log1p(power.smallest_difference(sd, strategies, rounds))
     found = []
     for _ in range(600):
         logs = sd * rng.normal(size=(strategies, rounds))
         logs[1] += slow
-        found.append(against("0", samples_of(logs))["1"].verdict == "faster")
+        found.append(ratios_to_baseline("0", samples_of(logs))["1"].verdict == "faster")
     assert 0.75 <= numpy.mean(found) <= 0.85
 
 
 def test_rounds_needed_are_the_fewest_that_find_it():
     for difference in (0.05, 0.2, 0.9):
         needed = power.rounds_needed(difference, 0.04, 4)
-        assert power.detectable(0.04, 4, needed) <= difference
-        assert needed == 2 or power.detectable(0.04, 4, needed - 1) > difference
+        assert power.smallest_difference(0.04, 4, needed) <= difference
+        assert needed == 2 or power.smallest_difference(0.04, 4, needed - 1) > difference
     assert power.rounds_needed(0.001, 0.2, 2) is None
 
 
@@ -63,7 +63,7 @@ def test_the_family_is_the_pages(tmp_path):
             add(tmp_path, half, met, repeat=repeat, wall_s=60.0, images_per_s=speed)
     results = load_set(tmp_path)
     assert (len(results.groups), len(results.compared)) == (4, 2)
-    first, *lines = power.report(results)
+    first, *lines = power.report_lines(results)
     assert ": 2 strategies, baseline included; " in first
     of_10, least = next((line, int(re.search("REPEATS=([0-9]+)", line)[1])) for line in lines if " 10 %" in line)
     assert f"about {4 * least} min" in of_10, "a round runs all four"
@@ -72,21 +72,23 @@ def test_the_family_is_the_pages(tmp_path):
 def test_a_set_without_a_spread_is_a_users_error(tmp_path):
     (tmp_path / "runs.csv").write_text("run_id,strategy,status\n")
     with pytest.raises(UserError, match="two strategies"):
-        power.report(load_set(tmp_path))
+        power.report_lines(load_set(tmp_path))
 
 
 def test_until_waits_for_a_second_look():
     logs = 0.001 * numpy.random.default_rng(2).normal(size=(4, 8))
-    looks = [power.enough(samples_of(logs[:, :rounds]), OVER_FIRST, 0.05) for rounds in range(1, 9)]
+    looks = [power.precise_enough(samples_of(logs[:, :rounds]), OVER_FIRST, 0.05) for rounds in range(1, 9)]
     # 4 strategies have 12 degrees of freedom from 4 rounds on: the second look that will do is the fifth
     assert looks == [False] * 4 + [True] * 4
-    assert not power.enough(samples_of(logs * 100), OVER_FIRST, 0.05)
+    assert not power.precise_enough(samples_of(logs * 100), OVER_FIRST, 0.05)
     wild = logs * numpy.where(numpy.arange(8) == 7, 1000, 1)  # all was narrow until the last round
-    assert power.enough(samples_of(wild[:, :7]), OVER_FIRST, 0.05)
-    assert not power.enough(samples_of(wild), OVER_FIRST, 0.05)
-    assert power.enough(samples_of(logs), {}, 0.05)
+    assert power.precise_enough(samples_of(wild[:, :7]), OVER_FIRST, 0.05)
+    assert not power.precise_enough(samples_of(wild), OVER_FIRST, 0.05)
+    assert power.precise_enough(samples_of(logs), {}, 0.05)
     constant = samples_of(numpy.zeros((4, 8)))
-    assert not power.enough(constant, OVER_FIRST, 0.05) and power.half_width(constant, OVER_FIRST) is None
+    assert (
+        not power.precise_enough(constant, OVER_FIRST, 0.05) and power.widest_half_width(constant, OVER_FIRST) is None
+    )
 
 
 def test_the_runs_spread_is_pooled_and_has_an_upper_end():

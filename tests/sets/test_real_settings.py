@@ -8,7 +8,7 @@ import shutil
 import pytest
 from support import run_strategy
 
-from scripts.sets.identity import differing
+from scripts.sets.identity import differing_fields
 from scripts.sets.result_set import load_set
 
 SHORT = "--epochs 1 --steps 4 --windows 1 --window-steps 2"
@@ -35,4 +35,4 @@ def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_pat
         run_strategy("single", results, f"{SHORT} {flags}", DATA=data, CONFIG=tiny_config)
     base, *others = load_set(results).groups
     assert base.counts == {"ok": 2} and all(group.counts == {"ok": 1} for group in others)
-    assert [differing([base.identity, group.identity]) for group in others] == [[name] for name in FLAGS]
+    assert [differing_fields([base.identity, group.identity]) for group in others] == [[name] for name in FLAGS]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.config.config import FIELDS, TYPES, Config
-from benchmarks.common.config.settings import NOT_COUNTED, SOURCE, ask, settings_hash
+from benchmarks.common.config.config import FIELD_TYPES, FIELDS, Config
+from benchmarks.common.config.settings import NOT_COMPARED, SOURCE_FIELDS, requested_settings, settings_hash
 from benchmarks.common.store.results import add_settings, append_rows
-from scripts.sets.recorded_settings import flags_in
-from scripts.sets.result_set import load_set, read_runs, same_hash_other_settings
+from scripts.sets.recorded_settings import parse_flags
+from scripts.sets.result_set import load_set, same_hash_other_settings
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
 MET = {
@@ -30,7 +30,7 @@ MET = {
 def asked(strategy="ddp", ranks=2, **fields):
     """The asked half of a run with the default configuration but for `fields`; those it does not know are added."""
     known = {name: value for name, value in fields.items() if name in FIELDS}
-    return ask(Config(**known), strategy, ranks, 1, 1, "2-40-23-abc") | fields
+    return requested_settings(Config(**known), strategy, ranks, 1, 1, "2-40-23-abc") | fields
 
 
 def add(folder, half, met=MET, status="ok", images_per_s=100.0, **row):
@@ -50,7 +50,7 @@ def labels(folder):
 
 def another(name):
     """A value of a configuration field that is not its default."""
-    wanted, default = TYPES[name], getattr(Config(), name)
+    wanted, default = FIELD_TYPES[name], getattr(Config(), name)
     if wanted is bool:
         return not default
     if type(default) in (int, float):
@@ -65,7 +65,7 @@ def test_runs_that_differ_in_a_field_are_two_groups_or_it_does_not_count(tmp_pat
     value = another(name) if name in FIELDS else [1, 2]
     for half in (asked(), asked(**{name: value}), asked()):
         add(tmp_path, half)
-    if name in NOT_COUNTED:
+    if name in NOT_COMPARED:
         assert labels(tmp_path) == {"ddp": 3}
     else:
         found = labels(tmp_path)
@@ -84,7 +84,7 @@ def test_where_and_on_what_count_too(tmp_path, name):
 def test_what_a_run_met_counts_but_for_its_source(tmp_path, name):
     add(tmp_path, asked())
     add(tmp_path, asked(), MET | {name: "other"})
-    assert len(labels(tmp_path)) == (1 if name in SOURCE else 2)
+    assert len(labels(tmp_path)) == (1 if name in SOURCE_FIELDS else 2)
 
 
 def test_what_follows_is_named_where_nothing_else_tells_groups_apart(tmp_path):
@@ -99,7 +99,7 @@ def test_what_follows_is_named_where_nothing_else_tells_groups_apart(tmp_path):
     assert set(labels(tmp_path / "b")) == {"ddp, num_shards 1", "ddp, num_shards 2"}
     for precision in ("bf16", "fp32"):
         add(tmp_path / "c", asked(), MET | {"precision": precision})
-    assert set(labels(tmp_path / "c")) == {"ddp, precision met bf16", "ddp, precision met fp32"}
+    assert set(labels(tmp_path / "c")) == {"ddp, precision resolved bf16", "ddp, precision resolved fp32"}
 
 
 def test_a_run_that_met_nothing_is_with_those_that_were_asked_the_same(tmp_path):
@@ -158,7 +158,7 @@ def test_of_several_baselines_it_is_the_one_that_was_asked_the_same(tmp_path, ra
     add(tmp_path, asked(ranks=ranks, nodes=nodes), alone | {"world_size": ranks, "num_shards": ranks})
     results = load_set(tmp_path)
     (group,) = results.timed("ddp")
-    base = results.baseline_of(group).identity.asked
+    base = results.baseline_of(group).identity.requested
     assert (base["ranks"], base["nodes"], base["threads_per_rank"]) == (2, 1, 1)
 
 
@@ -233,14 +233,6 @@ def test_a_run_id_cannot_choose_a_folder(tmp_path, capsys):
     assert "seed" not in group.settings and not group.identity.recorded
 
 
-def test_done_already_can_ask_for_the_asked_half(tmp_path):
-    """Protects resuming: a row knows what was asked, whatever it met; one that was not recorded matches nothing."""
-    add(tmp_path, asked(), None, status="failed")
-    add(tmp_path, asked(config="a name"))
-    append_rows(tmp_path, "runs", [{"run_id": "old", "strategy": "ddp", "status": "ok"}])
-    assert list(read_runs(tmp_path).asked_hash) == [settings_hash(asked())] * 2 + [""]
-
-
 # --- older schemas -------------------------------------------------------------------------------------------------
 
 
@@ -288,7 +280,7 @@ def test_an_old_set_that_is_continued_keeps_old_and_new_runs_apart(tmp_path):
 )
 def test_the_flags_of_old_rows_are_read_as_a_command_line_is(options, field, value):
     # The last one wins, - and _ are the same.
-    assert flags_in(options).get(field) == value
+    assert parse_flags(options).get(field) == value
 
 
 def test_the_set_owns_its_tables_and_reads_each_once(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Sittings: an hour without runs begins another, and who ran in another than most is named.
+"""Sessions: an hour without runs begins another, and who ran in another than most is named.
 
 .venv/bin/python -m pytest tests/sets/test_sessions.py
 """
@@ -6,7 +6,7 @@
 import pandas
 import pytest
 
-from scripts.sets.sessions import apart, sittings
+from scripts.sets.sessions import measured_in_other_sessions, session_numbers
 
 
 def rows(*runs):
@@ -30,12 +30,12 @@ def rows(*runs):
     ],
 )
 def test_an_hour_without_runs_ends_a_sitting(runs, numbers):
-    found = sittings(rows(*runs))
+    found = session_numbers(rows(*runs))
     assert found.tolist() == numbers and [*found.index] == [*range(10, 10 + len(runs))]
 
 
-def of(*sittings):
-    return [*enumerate(sittings, 1)]
+def of(*sessions):
+    return [*enumerate(sessions, 1)]
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def of(*sittings):
     ],
 )
 def test_who_ran_in_another_sitting_is_named(runs, names):
-    assert apart(runs) == names
+    assert measured_in_other_sessions(runs) == names

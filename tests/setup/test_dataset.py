@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support import hear_sigint
+from support import ROOT, hear_sigint
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import pack_path
@@ -25,7 +25,6 @@ from scripts.setup import check_data, make_dataset
 from scripts.setup.check_data import Counts, check_image_folder
 from scripts.setup.make_dataset import Options
 
-ROOT = Path(__file__).parents[2]
 NUM_TRAIN, NUM_VAL = 3, 2
 COMMAND = [
     sys.executable,

@@ -23,9 +23,9 @@ from support import ROOT, environment
 from benchmarks.common.dist.devices import device_name
 from benchmarks.common.system import gpus
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.gpus import BUILDS, fitting_build, has_kernels, look, usable_gpus
-from benchmarks.common.system.machine import capability, gpu_memory_bytes
-from scripts.setup.install import RECORD
+from benchmarks.common.system.gpus import BUILDS, choose_build, has_kernels, query_gpus, usable_gpus
+from benchmarks.common.system.machine import gpu_memory_bytes, min_compute_capability
+from scripts.setup.install import RECORD_NAME
 
 pytestmark = pytest.mark.real_interpreter  # interpreters of other environments
 
@@ -76,7 +76,7 @@ def installed(folder: Path, **variables) -> tuple[str, list[str]]:
     (venv / "bin/python").write_text(f'#!/bin/sh\necho "$*" >>"{record}"\n')
     (venv / "bin/python").chmod(0o755)
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
-    code = "import sys; from benchmarks.common import gpus; gpus.PATIENCE_S = 1; "
+    code = "import sys; from benchmarks.common.system import gpus; gpus.NVIDIA_SMI_TIMEOUT_S = 1; "
     code += "import runpy; sys.argv[:] = ['install', sys.argv[1]]; "
     code += "runpy.run_module('scripts.setup.install', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code, venv], cwd=ROOT, env=env, capture_output=True, text=True)
@@ -220,9 +220,9 @@ def differences(lock: str, came: dict[str, str]) -> dict[str, tuple[str, str]]:
 
 def test_this_environment_is_what_its_lock_says():
     """Protects "the same next month": nothing besides the lock's versions, and all of them. Markers are evaluated."""
-    record = Path(sys.prefix) / RECORD
+    record = Path(sys.prefix) / RECORD_NAME
     if not record.exists():
-        pytest.skip(f"{sys.prefix} was not made by this `make setup` (SETUP=no, or before it left {RECORD})")
+        pytest.skip(f"{sys.prefix} was not made by this `make setup` (SETUP=no, or before it left {RECORD_NAME})")
     kind, source, *rest = record.read_text().split()
     if not source.endswith(".lock"):
         pytest.skip(f"{sys.prefix} was set up without a lock: {kind} {source} {' '.join(rest)}")
@@ -445,21 +445,21 @@ def test_a_hidden_gpu_decides_nothing(gpu_machine, monkeypatch):
     monkeypatch.delenv("GPUS_PER_NODE", raising=False)
     asked = f"echo '{V100}, 580.1'"
     gpu_machine(asked, FakeCuda([(9, 0)]), visible="0")
-    monkeypatch.setattr(gpus, "look", lambda: pytest.fail("nvidia-smi was asked"))
-    assert capability() == (9, 0)
+    monkeypatch.setattr(gpus, "query_gpus", lambda: pytest.fail("nvidia-smi was asked"))
+    assert min_compute_capability() == (9, 0)
     gpu_machine(asked, FakeCuda([(9, 0), (8, 0)]))
-    assert capability() == (8, 0)
+    assert min_compute_capability() == (8, 0)
     monkeypatch.setenv("NUM_GPUS", "4")  # of another machine
     gpu_machine("true", FakeCuda([], starts=False), visible="")
-    assert capability() == (9, 0)
+    assert min_compute_capability() == (9, 0)
     monkeypatch.setenv("NUM_GPUS", "0")
-    assert capability() is None
+    assert min_compute_capability() is None
 
 
 def test_who_plans_takes_no_memory_of_a_gpu():
     """Protects the runs' memory, and GPUs in exclusive mode: where there are GPUs, counting them makes no context."""
-    code = "from benchmarks.common import machine\n"
-    code += "found = machine.num_gpus() and (machine.gpu_memory_bytes(8), machine.capability())\n"
+    code = "from benchmarks.common.system import machine\n"
+    code += "found = machine.num_gpus() and (machine.gpu_memory_bytes(8), machine.min_compute_capability())\n"
     code += "import sys; torch = sys.modules.get('torch')\n"
     code += "print(machine.num_gpus(), [torch._C._cuda_hasPrimaryContext(n) for n in range(machine.num_gpus())])"
     env = environment(CUDA_VISIBLE_DEVICES=None, NUM_GPUS=None)
@@ -486,9 +486,8 @@ def test_kernels_run_on_their_major_version_and_ptx_on_later_ones():
 
 def test_torch_is_not_imported_where_nothing_says_nvidia(tmp_path):
     """Protects start-up on a laptop: seconds of import for an answer that /dev has."""
-    code = (
-        "import sys; from benchmarks.common import gpus; from pathlib import Path; gpus.DEVICES = Path(sys.argv[1])\n"
-    )
+    code = "import sys; from benchmarks.common.system import gpus; from pathlib import Path\n"
+    code += "gpus.DEVICES = Path(sys.argv[1])\n"
     code += "print(gpus.usable_gpus(), 'torch' in sys.modules)"
     env = {"PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, env=env, capture_output=True, text=True)
@@ -497,8 +496,8 @@ def test_torch_is_not_imported_where_nothing_says_nvidia(tmp_path):
 
 def test_look_waits_no_longer_than_its_patience(machine, monkeypatch):
     machine("exec sleep 1000")
-    monkeypatch.setattr(gpus, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(gpus, "NVIDIA_SMI_TIMEOUT_S", 0.5)
     started_s = time.monotonic()
-    seen = look()
+    seen = query_gpus()
     assert time.monotonic() - started_s < 500  # however busy this machine is
-    assert "did not answer" in seen.problem and fitting_build(seen)[0] is BUILDS[0]
+    assert "did not answer" in seen.problem and choose_build(seen)[0] is BUILDS[0]

@@ -25,12 +25,12 @@ from support import NUM_TRAIN, NUM_VAL, ROOT, draw_images, environment, loaders,
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data import packed
-from benchmarks.common.data.mapped_arrays import Damaged, checksum, header
-from benchmarks.common.data.packed import Pack, open_pack
+from benchmarks.common.data.mapped_arrays import DamagedFile, checksum, file_header
+from benchmarks.common.data.packed import PackedSource, open_pack
 from benchmarks.common.system.errors import UserError
 from scripts.setup import chunks, pack
 
-KINDS = ["full", "256", "jpeg256"]
+PACK_KINDS = ["full", "256", "jpeg256"]
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def packed_loaders(data: Path, kind: str = "full", **changes):
     return loaders(data, loader="packed", pack=kind, **changes)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PACK_KINDS)
 def test_a_packed_set_has_the_folders_images_in_the_folders_order(own_data, kind):
     """Protects comparisons: the same batches, and from full files the same pixels within 1 of 255, as Pillow has them.
 
@@ -66,7 +66,7 @@ def test_a_packed_set_has_the_folders_images_in_the_folders_order(own_data, kind
             assert difference.max() < 2.01 and (difference > 1.01).sum() <= 2 and difference.mean() < 0.1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PACK_KINDS)
 def test_pixels_depend_on_neither_threads_nor_ranks_nor_where_a_run_resumed(own_data, kind):
     make(own_data, kind)
     images, targets = pixels(packed_loaders(own_data, kind)[0], epoch=1)
@@ -80,8 +80,8 @@ def test_pixels_depend_on_neither_threads_nor_ranks_nor_where_a_run_resumed(own_
 
 def test_large_images_are_shrunk_to_256_pixels_on_the_shorter_side(own_data):
     save(own_data / "train" / "left" / "a large one.JPEG", "L", (700, 400))
-    for kind in KINDS:
-        of_train = Pack(make(own_data, kind))
+    for kind in PACK_KINDS:
+        of_train = PackedSource(make(own_data, kind))
         shapes = {tuple(of_train._shapes[index].tolist()) for index in range(len(of_train))}
         assert shapes == {(60, 80), (400, 700) if kind == "full" else (256, 448)}
 
@@ -179,11 +179,11 @@ def hostile_pack(draw) -> bytes:
         for name, row in rows.items()
     }
     kind = draw(st.sampled_from(["full", "jpeg256"])) if changed != "kind" else "of no kind"
-    metadata = {"what": packed.WHAT, "version": packed.VERSION, "kind": kind, "part": "train", "fingerprint": "f"}
+    metadata = {"what": packed.FILE_KIND, "version": packed.VERSION, "kind": kind, "part": "train", "fingerprint": "f"}
     metadata["classes"] = draw(st.sampled_from(CLASSES)) if changed == "classes" else '["a", "b"]'
     metadata["checksum"] = checksum(metadata, arrays)
     layout = {"images": (numpy.dtype("u1"), (NUM_BYTES,))} | {name: (a.dtype, a.shape) for name, a in arrays.items()}
-    text = header(metadata, layout)
+    text = file_header(metadata, layout)
     if changed in ("header", "places"):
         entries = json.loads(text[8:])
         entry = entries[draw(st.sampled_from(sorted(entries)))]
@@ -211,8 +211,8 @@ def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, co
     path = tmp_path_factory.getbasetemp() / "hostile.safetensors"
     path.write_bytes(content)
     try:
-        hostile = Pack(path)
-    except Damaged as error:
+        hostile = PackedSource(path)
+    except DamagedFile as error:
         assert str(error) and "\n" not in str(error)
         return
     assert 1 <= len(hostile) <= 2 and 0 <= hostile._ends[0] <= hostile._ends[-1] <= NUM_BYTES
@@ -249,7 +249,7 @@ def test_each_bound_of_a_packs_tables_is_checked(changes, reason):
     right = {name: numpy.array(row, packed.TABLES[name][0]) for name, row in rows.items()}
     packed.check_tables(right, NUM_BYTES, 2, pixels=True)
     changed = {name: numpy.array(row, packed.TABLES[name][0]) for name, row in changes.items()}
-    with pytest.raises(Damaged, match=reason):
+    with pytest.raises(DamagedFile, match=reason):
         packed.check_tables(right | changed, NUM_BYTES, 2, pixels=True)
 
 
@@ -277,17 +277,17 @@ def test_a_packed_file_that_is_cut_short_while_workers_read_it_is_said(own_data)
     assert "bus error: a file that it had mapped was cut short" in message and "make pack" in message
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PACK_KINDS)
 def test_hostile_images_are_packed_as_not_readable(tmp_path, kind):
     """Protects packing from an image that stops it: the image is left out, as it is in the folder."""
     for hostile, (content, _) in HOSTILE.items():
         (tmp_path / "bad.JPEG").write_bytes(content())
-        assert chunks.encode(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0)), hostile
+        assert chunks.encode_image(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0)), hostile
     with (tmp_path / "bad.JPEG").open("wb") as file:
         file.truncate(3 << 40)
-    assert chunks.encode(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0))
+    assert chunks.encode_image(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0))
     with pytest.raises(FileNotFoundError):
-        chunks.encode(str(tmp_path / "gone.JPEG"), kind)
+        chunks.encode_image(str(tmp_path / "gone.JPEG"), kind)
 
 
 def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):
@@ -315,7 +315,7 @@ def test_two_data_sets_do_not_overwrite_each_others_packs(own_data, tmp_path, mo
     assert (shared / "full" / "train.safetensors").read_bytes() == written
     monkeypatch.delenv("PACKED")
     draw_images(other / "train", 12, seed=2)
-    assert len(Pack(make(other))) == 12
+    assert len(PackedSource(make(other))) == 12
 
 
 def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypatch):
@@ -356,7 +356,7 @@ def test_train_and_val_of_two_folders_are_refused_where_no_folder_tells(own_data
 def test_each_image_is_checked_once_and_not_at_every_start(own_data, monkeypatch):
     """Protects both: a copied file is checked, and 700 GB are not read again for every run."""
     path, checks = make(own_data), []
-    monkeypatch.setattr(Pack, "check", lambda self, text: checks.append(self.path.name))
+    monkeypatch.setattr(PackedSource, "check", lambda self, text: checks.append(self.path.name))
     packed_loaders(own_data)
     assert checks == []  # make pack noted it
     shutil.copy(path, path.with_name("copy"))
@@ -385,7 +385,7 @@ from benchmarks.common.config.config import Config
 def check(pack, text):
     print("checked", pack.path.stem, flush=True)
     time.sleep(0.5)
-packed.Pack.check = check
+packed.PackedSource.check = check
 packed.open_packs(Config(data=sys.argv[1], loader="packed"))
 """
 
@@ -410,7 +410,7 @@ def test_nodes_with_copies_of_their_own_do_not_undo_each_others_notes(own_data, 
     """Protects a cluster whose nodes share their home: the same path, another file."""
     node, checks = make(own_data).parent, []
     other = Path(shutil.copytree(node, tmp_path / "another node"))
-    monkeypatch.setattr(Pack, "check", lambda self, text: checks.append(self.path.name))
+    monkeypatch.setattr(PackedSource, "check", lambda self, text: checks.append(self.path.name))
     for _ in range(2):
         packed_loaders(own_data)
         node.rename(tmp_path / "away")
@@ -441,25 +441,25 @@ def test_packed_jpegs_are_checked_whenever_they_are_read(own_data):
 
 
 def test_a_folder_that_changes_while_it_is_packed_is_refused(own_data, monkeypatch):
-    encode = chunks.encode
+    encode = chunks.encode_image
 
     def meanwhile(path, kind):
         save(own_data / "train" / "left" / "late.JPEG", "L")
         return encode(path, kind)
 
-    monkeypatch.setattr(chunks, "encode", meanwhile)
+    monkeypatch.setattr(chunks, "encode_image", meanwhile)
     with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
         make(own_data)
     assert not (own_data / "packed" / "full" / "train.safetensors").exists()
-    monkeypatch.setattr(chunks, "encode", encode)
-    assert len(Pack(make(own_data))) == NUM_TRAIN + 1
+    monkeypatch.setattr(chunks, "encode_image", encode)
+    assert len(PackedSource(make(own_data))) == NUM_TRAIN + 1
 
 
 def test_a_folder_that_changes_is_not_packed_to_its_end(own_data, monkeypatch):
     """Protects hours: a change in the first is said in the next minute."""
-    monkeypatch.setattr(pack, "LOOK_AGAIN_S", 0)
-    monkeypatch.setattr(chunks, "CHUNK", 8)
-    monkeypatch.setattr(pack, "told_size", lambda *_: save(own_data / "train" / "left" / "late.JPEG", "L") or 0)
+    monkeypatch.setattr(pack, "CHECK_PERIOD_S", 0)
+    monkeypatch.setattr(chunks, "MAX_CHUNK_IMAGES", 8)
+    monkeypatch.setattr(pack, "estimate_bytes", lambda *_: save(own_data / "train" / "left" / "late.JPEG", "L") or 0)
     with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
         make(own_data)
     assert len((own_data / "packed" / "full" / "train.journal").read_text().splitlines()) <= 1 + 2
@@ -467,7 +467,7 @@ def test_a_folder_that_changes_is_not_packed_to_its_end(own_data, monkeypatch):
 
 def test_a_file_that_is_written_again_meanwhile_is_refused(own_data, monkeypatch):
     """Protects from half a photograph: its folder's time stays what it was, and the fingerprint too."""
-    encode = chunks.encode
+    encode = chunks.encode_image
 
     def meanwhile(path, kind):
         found = encode(path, kind)
@@ -476,16 +476,16 @@ def test_a_file_that_is_written_again_meanwhile_is_refused(own_data, monkeypatch
             Path(path).write_bytes(Path(path).read_bytes())
         return found
 
-    monkeypatch.setattr(chunks, "encode", meanwhile)
+    monkeypatch.setattr(chunks, "encode_image", meanwhile)
     with pytest.raises(UserError, match=r"left 17.JPEG' changed while it was packed; run make pack again"):
         make(own_data)
-    monkeypatch.setattr(chunks, "encode", encode)
-    assert len(Pack(make(own_data))) == NUM_TRAIN
+    monkeypatch.setattr(chunks, "encode_image", encode)
+    assert len(PackedSource(make(own_data))) == NUM_TRAIN
 
 
 def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
     """Protects memory: at 3 images of 14,400 bytes a chunk, no more than two chunks and what is begun."""
-    journal, encode, held = own_data / "packed" / "full" / "train.journal", chunks.encode, []
+    journal, encode, held = own_data / "packed" / "full" / "train.journal", chunks.encode_image, []
 
     def counted(path, kind):
         if journal.exists() and "train" in path:
@@ -495,16 +495,16 @@ def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
         return encode(path, kind)
 
     begun = []
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 30_000)
+    monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 30_000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr(chunks, "encode", counted)
+    monkeypatch.setattr(chunks, "encode_image", counted)
     make(own_data)
     assert len(begun) == NUM_TRAIN and max(held) <= 3 + 3 + 3
 
 
 def test_a_disk_without_room_is_said_before_anything_is_written(own_data, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 10))
-    with pytest.raises(UserError, match=r"packing needs about 0.0 GB in .*; make room, give another folder by PACKED"):
+    with pytest.raises(UserError, match=r"packing needs about 0.0 GB in .*; free space, give another folder by PACKED"):
         make(own_data)
     assert not any((own_data / "packed" / "full").iterdir())
 
@@ -512,8 +512,8 @@ def test_a_disk_without_room_is_said_before_anything_is_written(own_data, monkey
 SLOWLY = """
 import os, sys, time
 from scripts.setup import chunks, pack
-chunks.CHUNK, encode = 3, chunks.encode
-chunks.encode = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
+chunks.MAX_CHUNK_IMAGES, encode = 3, chunks.encode_image
+chunks.encode_image = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
 pack.main(pack.Options(sys.argv[1]))
 """
 
@@ -550,13 +550,13 @@ def test_packing_goes_on_after_kills(own_data):
         "val.safetensors",
     ]
     assert (folder / "train.safetensors").read_bytes() == expected
-    assert len(Pack(folder / "val.safetensors")) == NUM_VAL
+    assert len(PackedSource(folder / "val.safetensors")) == NUM_VAL
 
 
 @pytest.fixture
 def stopped(own_data, monkeypatch, capsys) -> tuple[Path, bytes]:
     """The train.part of packing in chunks of 8 images that was stopped at its end, and the file that it would be."""
-    monkeypatch.setattr(chunks, "CHUNK", 8)
+    monkeypatch.setattr(chunks, "MAX_CHUNK_IMAGES", 8)
     path = make(own_data)
     expected = path.read_bytes()
     path.unlink()
@@ -567,7 +567,7 @@ def stopped(own_data, monkeypatch, capsys) -> tuple[Path, bytes]:
 
 def stop_at_the_end(data: Path, monkeypatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(pack, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(pack, "write_tables", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         make(data)
 
 

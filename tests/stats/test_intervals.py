@@ -1,4 +1,4 @@
-"""The statistics must neither cry wolf nor sleep: error rates of the interval and the verdict, on seeded noise."""
+"""Error rates of the interval and the verdict, false alarms and misses, on seeded noise."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
 from scripts.sets.result_set import load_set
-from scripts.stats.intervals import ratio, run_interval, strategy_throughput
+from scripts.stats.intervals import run_interval, strategy_throughput, throughput_ratio
 
 # sd of log throughput of the first published set (simulate.measured_noise), a steady day. Not read from what is
 # published now: power is of a noise, and a noisier day's set must not fail the code.
@@ -29,7 +29,7 @@ def noisy_runs(rng, images_per_s, num_runs=3, num_windows=5):
 def test_equal_strategies_are_called_different_in_5_percent():
     # Guards the interval's width. Seen to fail with the spread of windows in place of that of runs.
     rng = numpy.random.default_rng(7)
-    verdicts = [ratio(noisy_runs(rng, 100), noisy_runs(rng, 100)).verdict for _ in range(1000)]
+    verdicts = [throughput_ratio(noisy_runs(rng, 100), noisy_runs(rng, 100)).verdict for _ in range(1000)]
     assert verdicts.count("no difference seen") >= 936  # 5 %, and two standard errors
 
 
@@ -40,13 +40,13 @@ def test_equal_strategies_in_paired_rounds_are_called_different_in_5_percent():
     for _ in range(1000):
         spells = numpy.exp(0.2 * rng.normal(size=5))
         pair = [[run * [1, spell] for run, spell in zip(noisy_runs(rng, 100, 5), spells, strict=True)] for _ in "ab"]
-        verdicts.append(ratio(*pair, paired=True).verdict)
+        verdicts.append(throughput_ratio(*pair, paired=True).verdict)
     assert verdicts.count("no difference seen") >= 936
 
 
 def test_a_slowdown_of_10_percent_is_found_with_5_repeats():
     rng = numpy.random.default_rng(9)
-    found = [ratio(noisy_runs(rng, 90, 5), noisy_runs(rng, 100, 5)).verdict for _ in range(40)]
+    found = [throughput_ratio(noisy_runs(rng, 90, 5), noisy_runs(rng, 100, 5)).verdict for _ in range(40)]
     assert found.count("slower") >= 32
     assert found.count("faster") == 0
 
@@ -64,8 +64,8 @@ def test_pairing_removes_what_a_round_does_to_both():
     slow, fast = (
         [run * [1, spell] for run, spell in zip(noisy_runs(rng, speed, 5), spells, strict=True)] for speed in (80, 100)
     )
-    assert ratio(slow, fast).verdict == "no difference seen"
-    paired = ratio(slow, fast, paired=True)
+    assert throughput_ratio(slow, fast).verdict == "no difference seen"
+    paired = throughput_ratio(slow, fast, paired=True)
     assert paired.paired and paired.verdict == "slower"
 
 
@@ -98,13 +98,13 @@ def test_the_interval_by_hand():
 def test_constant_throughput_has_no_interval_and_no_verdict():
     constant, other = [numpy.array([[100.0, 1.0]])] * 3, [numpy.array([[120.0, 1.0]])] * 3
     assert strategy_throughput(constant).low is None
-    found = ratio(other, constant)
+    found = throughput_ratio(other, constant)
     assert found.verdict == "no verdict" and "same throughput" in found.why and found.value == pytest.approx(1.2)
 
 
 def test_the_inverse_says_the_same_the_other_way_round():
     rng = numpy.random.default_rng(14)
-    over = ratio(noisy_runs(rng, 200), noisy_runs(rng, 100))
+    over = throughput_ratio(noisy_runs(rng, 200), noisy_runs(rng, 100))
     under = over.inverse()
     assert (over.verdict, under.verdict) == ("faster", "slower") and under.low < under.value < under.high < 1
     assert under.inverse().high == pytest.approx(over.high)
@@ -115,7 +115,7 @@ def test_a_single_sample_has_no_interval_and_no_verdict():
     assert strategy_throughput(one).low is None
     assert run_interval([(32, 1.0)]).low is None
     for pair in ((one, two), (two, one), (one, one)):
-        assert ratio(*pair).verdict == "no verdict"
+        assert throughput_ratio(*pair).verdict == "no verdict"
 
 
 def test_run_interval_is_over_the_windows_of_one_run():
@@ -131,8 +131,8 @@ def test_the_smallest_difference_is_found_by_80_in_100():
     def runs(speed):
         return [numpy.array([[speed * math.exp(0.05 * each), 1.0]]) for each in rng.normal(size=5)]
 
-    wide = numpy.median([ratio(runs(1.0), runs(1.0)).smallest_difference for _ in range(200)])
-    found = [ratio(runs(1 + wide), runs(1.0)).verdict == "faster" for _ in range(1000)]
+    wide = numpy.median([throughput_ratio(runs(1.0), runs(1.0)).smallest_difference for _ in range(200)])
+    found = [throughput_ratio(runs(1 + wide), runs(1.0)).verdict == "faster" for _ in range(1000)]
     assert 0.72 <= numpy.mean(found) <= 0.88
 
 

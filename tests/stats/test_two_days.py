@@ -7,7 +7,7 @@ import pytest
 from scipy.special import stdtrit
 
 from scripts.stats.families import Sample
-from scripts.stats.two_days import DaySpread, between, day_spread
+from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
 
 
 def a_set(day: float, names=("single", "ddp"), spread=0.01) -> dict[str, Sample]:
@@ -15,7 +15,7 @@ def a_set(day: float, names=("single", "ddp"), spread=0.01) -> dict[str, Sample]
 
 
 def test_without_a_days_spread_there_is_a_ratio_and_no_verdict():
-    found = between(a_set(0.0), a_set(-0.5), None)["ddp"]
+    found = ratios_between_days(a_set(0.0), a_set(-0.5), None)["ddp"]
     assert found.value == pytest.approx(math.exp(-0.5))
     assert (found.verdict, found.low, found.why) == ("no verdict", None, "the day's effect is unknown")
 
@@ -33,18 +33,18 @@ def test_the_spread_of_days_by_hand():
 
 def test_the_interval_by_hand():
     only = ["ddp"]
-    measured = between(a_set(0.0, only), a_set(0.1, only), DaySpread(0.02, 2))["ddp"]
+    measured = ratios_between_days(a_set(0.0, only), a_set(0.1, only), DaySpread(0.02, 2))["ddp"]
     half = stdtrit(2, 0.975) * math.sqrt(2 * 4e-4 + 2 * 1e-4 / 3)
     assert math.log(measured.high) == pytest.approx(0.1 + half)
-    given = between(a_set(0.0, only), a_set(0.1, only), DaySpread(0.02))["ddp"]
+    given = ratios_between_days(a_set(0.0, only), a_set(0.1, only), DaySpread(0.02))["ddp"]
     assert measured.verdict == "no difference seen" and given.verdict == "faster"
     assert math.log(given.low) == pytest.approx(0.1 - 1.96 * math.sqrt(2 * 4e-4 + 2 * 1e-4 / 3), abs=2e-3)
 
 
 def test_one_run_constant_runs_and_what_only_one_set_has():
     one = {"ddp": Sample(numpy.zeros(1), [1.0])}
-    assert between(one, a_set(0.1), DaySpread(0.02))["ddp"].verdict == "no verdict"
-    assert between(one, one, DaySpread(0.02))["ddp"].verdict == "no verdict"
-    assert [*between(a_set(0.0, ["ddp"]), a_set(0.0), DaySpread(0.02))] == ["ddp"]
-    constant = between(a_set(0.0, spread=0.0), a_set(0.1, spread=0.0), DaySpread(0.02))["ddp"]
+    assert ratios_between_days(one, a_set(0.1), DaySpread(0.02))["ddp"].verdict == "no verdict"
+    assert ratios_between_days(one, one, DaySpread(0.02))["ddp"].verdict == "no verdict"
+    assert [*ratios_between_days(a_set(0.0, ["ddp"]), a_set(0.0), DaySpread(0.02))] == ["ddp"]
+    constant = ratios_between_days(a_set(0.0, spread=0.0), a_set(0.1, spread=0.0), DaySpread(0.02))["ddp"]
     assert constant.low < constant.value < constant.high  # the day's spread is left

@@ -1,4 +1,4 @@
-"""`make ab`: what A and B can be, what is refused before anything starts, and real sittings that leave nothing behind.
+"""`make ab`: what A and B can be, what is refused before anything starts, and real sessions that leave nothing behind.
 
     .venv/bin/python -m pytest tests/studies/test_ab.py
     .venv/bin/python -m pytest tests/studies/test_ab.py -m slow -s      # A/A, and a planted delay: 20 minutes, alone
@@ -52,15 +52,15 @@ def kept_clone(tmp_path_factory):
 
 @pytest.fixture
 def read(kept_clone, monkeypatch, given):
-    """read(text, **variables): the side that text says, in the clone."""
+    """read(text, **variables): the variant that text says, in the clone."""
 
-    def side(text: str, **variables) -> variants.Side:
+    def variant(text: str, **variables) -> variants.Variant:
         monkeypatch.setattr(worktrees, "ROOT", kept_clone.folder)
         monkeypatch.setattr(source_version, "ROOT", kept_clone.folder)
         source_version.local_changes.cache_clear()
-        return variants.read_side("B", text, given(**variables), "single")
+        return variants.parse_variant("B", text, given(**variables), "single")
 
-    yield side
+    yield variant
     source_version.local_changes.cache_clear()
 
 
@@ -70,7 +70,7 @@ def read(kept_clone, monkeypatch, given):
         ("", "B is not set; for example: make ab A=HEAD~1 B=tree:"),
         ("nonsense", "B=nonsense is no commit of this repository"),
         ("commit:--help", "is no commit of this repository"),
-        ("tree:x", "tree: is this checkout, and takes nothing; leave 'x' out"),
+        ("tree:x", "tree: is this checkout, and has no value; leave 'x' out"),
         ("config:nowhere.yaml", "there is no file 'nowhere.yaml'"),
         ("python:/nowhere/python", "/nowhere/python is no program"),
         ("python:", "nothing is no program"),
@@ -87,7 +87,7 @@ def test_what_a_commit_lacks_is_said_before_it_is_measured(kept_clone, read):
     folder = kept_clone.folder
     for path, old, new, variables, words in (
         (folder / "launchers/single.sh", None, None, {}, "has no strategy single"),
-        (folder / "scripts/runner/plan.py", "def begin(", "def start(", {}, "older than the variables by which"),
+        (folder / "launchers/lib.sh", "${RUN_ID:-}", "${NAME:-}", {}, "older than the variables by which"),
         (
             folder / "benchmarks/common/config/config.py",
             " norm: Lit",
@@ -105,16 +105,26 @@ def test_what_a_commit_lacks_is_said_before_it_is_measured(kept_clone, read):
         assert path.read_text() == text and read("HEAD", **variables).commit
 
 
+def test_a_commit_from_before_the_folders_can_be_started(kept_clone, read):
+    """Protects comparisons with commits whose modules lie elsewhere, such as 03b5e43."""
+    common = kept_clone.folder / "benchmarks/common"
+    (common / "config/config.py").rename(common / "config.py")
+    (kept_clone.folder / "scripts/runner/run_plan.py").unlink()
+    variant = read(kept_clone.commit("as it was before"))
+    kept_clone.git("revert", "--no-edit", "HEAD")
+    assert variant.fields == FIELDS.keys()
+
+
 def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):
     """Protects the comparison of commits between which a default changed. Mutant: differences from this checkout's
     defaults leave 0.9 to the commit, whose own is 0.5."""
     path = kept_clone.folder / "benchmarks/common/config/config.py"
     path.write_text(path.read_text().replace("momentum: float = 0.9", "momentum: float = 0.5\n    gone: int = 1"))
-    side = read(kept_clone.commit("another default"))
+    variant = read(kept_clone.commit("another default"))
     kept_clone.git("revert", "--no-edit", "HEAD")
     folder = RunFolder(tmp_path / "logs" / "single-1-1")
     folder.path.mkdir(parents=True)
-    variants.write_config(side, folder, side.config)
+    variants.write_config(variant, folder, variant.config)
     told = read_yaml(str(folder.config))
     assert told["momentum"] == 0.9 and told.keys() == FIELDS.keys() - {"config"} and Path(told["data"]).is_absolute()
 
@@ -126,7 +136,7 @@ def test_plan_says_what_is_compared(clone):
     assert "A and B are the same: an A/A run" in aa and "at most 2 rounds, after a warm-up of each" in aa
     (clone.folder / "more.yaml").write_text(SHORT + "norm: group\n")
     commits = clone.run(A="HEAD", B="commit:HEAD").stdout
-    assert "local changes are not measured: both sides are commits" in commits and "an A/A run" in commits
+    assert "local changes are not measured: A and B are commits" in commits and "an A/A run" in commits
     flags = clone.run(A="flags:", B="flags:--lr 0.3 --norm group").stdout
     assert "they differ in norm (batch against group), lr (0.1 against 0.3)" in flags and "A/A" not in flags
     assert "local changes are not measured" not in flags
@@ -142,7 +152,7 @@ def test_plan_says_what_is_compared(clone):
     assert not (clone.folder / "results").exists() and clone.left_over() == []
 
 
-# --- the sitting, with runs that train nothing --------------------------------------------------------------------
+# --- the session, with runs that train nothing --------------------------------------------------------------------
 
 
 def test_rounds_in_random_order_leave_rows_and_a_last_line_that_says_which(untrained):
@@ -213,7 +223,7 @@ def test_a_signal_leaves_no_process_and_no_worktree(untrained, signum, code):
     if signum == signal.SIGKILL:
         assert untrained.run(A="HEAD", B="flags:", REPEATS=1).returncode == 0
     else:
-        # Mutant: a loop over both sides that the signal does not end waits for the other's run.
+        # Mutant: a loop over both variants that the signal does not end waits for the other's run.
         assert sorted(status for each in rows for status in each.status) == ["interrupted", WARM_UP, WARM_UP]
     assert untrained.left_over() == [] and of_folder(untrained.folder.parent) == []
 
@@ -253,19 +263,19 @@ def test_a_commit_that_does_not_run_is_named_with_its_log(clone):
 
 def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     """Protects the numbers below the verdict: ratios of two runs have twice the variance of one."""
-    sitting = ab.Sitting(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0, 92.0, 90.0, 92.0]}, list("ABBA"))
-    step = ab.next_step(sitting.log_ratios, 4)
-    assert sitting.sd == pytest.approx(0.0219790 / 2 / 3**0.5 * 2 / 2**0.5, rel=1e-4)
-    assert [ab.verdict(step, sitting, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
-    close = ab.Sitting(0, time.monotonic(), {"A": [100.0] * 4, "B": [94.0, 96.0, 94.0, 96.0]}, list("ABBA"))
-    assert ab.verdict(ab.next_step(close.log_ratios, 4, 0.05), close, tmp_path, 0.05) == 2
-    constant = ab.Sitting(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0] * 4}, list("ABBA"))
-    assert ab.verdict(ab.next_step(constant.log_ratios, 4), constant, tmp_path, 0.05) == 2
+    session = ab.Session(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0, 92.0, 90.0, 92.0]}, list("ABBA"))
+    step = ab.look_at_rounds(session.log_ratios, 4)
+    assert session.sd == pytest.approx(0.0219790 / 2 / 3**0.5 * 2 / 2**0.5, rel=1e-4)
+    assert [ab.report_verdict(step, session, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
+    close = ab.Session(0, time.monotonic(), {"A": [100.0] * 4, "B": [94.0, 96.0, 94.0, 96.0]}, list("ABBA"))
+    assert ab.report_verdict(ab.look_at_rounds(close.log_ratios, 4, 0.05), close, tmp_path, 0.05) == 2
+    constant = ab.Session(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0] * 4}, list("ABBA"))
+    assert ab.report_verdict(ab.look_at_rounds(constant.log_ratios, 4), constant, tmp_path, 0.05) == 2
     said = capsys.readouterr()
     assert "biased" not in said.out and "one look after 4 rounds, had that been set beforehand, finds" in said.out
     assert "B is slower; B/A 0.910 [" in said.out and "no verdict: every run has the same throughput" in said.out
     assert said.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
-    ab.verdict(ab.next_step(sitting.log_ratios, 20), sitting, tmp_path, None)
+    ab.report_verdict(ab.look_at_rounds(session.log_ratios, 20), session, tmp_path, None)
     assert "it stopped early, where the answer was clear: the interval holds, the ratio is" in capsys.readouterr().out
 
 

@@ -14,12 +14,20 @@ from support import finish, recorded
 from benchmarks.common.config.config import FIELDS
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
-from scripts.runner import plan
+from scripts.runner import run_plan
 from scripts.sets.result_set import load_set
-from scripts.stats.families import against
+from scripts.stats.families import ratios_to_baseline
 from scripts.studies.ablation import chart as report
 from scripts.studies.ablation import plan as ablation_plan
-from scripts.studies.ablation.analysis import BASELINE, OPTIONS, SHARE, TOGETHER, fields_of, name_of, points_of
+from scripts.studies.ablation.analysis import (
+    ALL_TOGETHER,
+    BASELINE,
+    CORES_OVER_RANKS,
+    OPTIONS,
+    option_name,
+    option_results,
+    requested_fields,
+)
 
 
 @pytest.fixture
@@ -27,38 +35,33 @@ def planned(given, tmp_path, monkeypatch):
     """planned(**variables): the runs of the first rounds, on four cores."""
     monkeypatch.setattr("benchmarks.common.system.machine.num_cores", lambda: 4)
 
-    def make(**variables) -> list[plan.Run]:
-        return ablation_plan.ablation(given(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))
+    def make(**variables) -> list[run_plan.Run]:
+        return ablation_plan.plan_runs(given(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))
 
     return make
-
-
-def test_the_table_is_of_fields_that_there_are():
-    """Protects the table: a renamed field would be an option that nothing turns on."""
-    for option in OPTIONS:
-        assert option.off.keys() <= option.on.keys() <= {*FIELDS, "threads_per_rank"}
-        assert all(option.on[name] != value for name, value in option.off.items())
 
 
 def test_each_run_is_the_baseline_and_one_option(planned):
     """Protects "one at a time": a run that differs in more, or in nothing, would be worth something else."""
     runs = planned()
-    named = [name_of(run.asked) for run in runs]
+    named = [option_name(run.requested) for run in runs]
     unread = ["packed images"]  # of synthetic images
-    assert sorted([*named, *unread]) == sorted([BASELINE, TOGETHER, *(option.name for option in OPTIONS)])
+    assert sorted([*named, *unread]) == sorted([BASELINE, ALL_TOGETHER, *(option.name for option in OPTIONS)])
     by_name = dict(zip(named, runs, strict=True))
-    base = by_name[BASELINE].asked
+    base = by_name[BASELINE].requested
     for option in (option for option in OPTIONS if option.name not in unread):
-        asked = by_name[option.name].asked
+        asked = by_name[option.name].requested
         assert {name for name in asked if asked[name] != base[name]} == option.on.keys()
-        assert by_name[option.name].asked == base | {n: 2 if v == SHARE else v for n, v in option.on.items()}
+        assert by_name[option.name].requested == base | {
+            n: 2 if v == CORES_OVER_RANKS else v for n, v in option.on.items()
+        }
     skipped = {name for name, run in by_name.items() if run.variables["SKIP"]}
     assert skipped == {
         "cudnn.benchmark", "CUDA graphs (and compile)", "fast decoder", "a loader process", "a batch copied ahead"
     }  # fmt: skip
-    fitted = plan.fitted(runs)  # the reasons survive the look for memory
+    fitted = run_plan.skip_what_does_not_fit(runs)  # the reasons survive the look for memory
     assert [run.variables["SKIP"] for run in fitted] == [run.variables["SKIP"] for run in runs]
-    together = by_name[TOGETHER].asked
+    together = by_name[ALL_TOGETHER].requested
     assert together["fused"] and together["memory_format"] == "channels_last" and together["loader"] == "synthetic"
     assert not together["cuda_graphs"] and not together["cudnn_benchmark"]
     assert len({run.key for run in runs}) == len(runs)
@@ -66,15 +69,15 @@ def test_each_run_is_the_baseline_and_one_option(planned):
 
 def test_what_cannot_make_a_difference_here_is_no_run(planned):
     """Protects sets from two runs under one key: with a core a rank, its share of the threads is the baseline."""
-    assert "a thread a core" not in [name_of(run.asked) for run in planned(NPROC="4")]
-    alone = {name_of(run.asked): run.variables["SKIP"] for run in planned(NPROC="1", STRATEGY="single")}
+    assert "a thread a core" not in [option_name(run.requested) for run in planned(NPROC="4")]
+    alone = {option_name(run.requested): run.variables["SKIP"] for run in planned(NPROC="1", STRATEGY="single")}
     assert "two ranks or more" in alone["static_graph"] and alone["cudnn.benchmark"] == "needs a GPU"
 
 
 def test_the_baseline_is_without_what_the_user_turned_on(planned):
     """Protects ratios of 1: with an option in the baseline as well, it would be worth nothing."""
     plain, told = (planned(ARGS=flags) for flags in ("", "--memory-format channels_last --fused --workers 3"))
-    assert [run.asked for run in told] == [run.asked for run in plain]
+    assert [run.requested for run in told] == [run.requested for run in plain]
 
 
 @pytest.mark.parametrize("gpus, flags, loader", [("1", "", "synthetic"), ("1", "--loader folder", "folder")])
@@ -82,14 +85,14 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
     """Protects ratios on GPUs from all reading 1: one process with Pillow takes longer than the step."""
     (tmp_path / "files.yaml").write_text("loader: folder\nglobal_batch: 4\n")
     runs = planned(CONFIG=tmp_path / "files.yaml", ARGS=flags, NUM_GPUS=gpus, NPROC="1")
-    assert {run.asked["loader"] for run in runs if name_of(run.asked) == BASELINE} == {loader}
-    skipped = {name_of(run.asked): run.variables["SKIP"] for run in runs}
+    assert {run.requested["loader"] for run in runs if option_name(run.requested) == BASELINE} == {loader}
+    skipped = {option_name(run.requested): run.variables["SKIP"] for run in runs}
     assert ("--loader folder" in skipped["fast decoder"]) == (loader == "synthetic")
 
 
 def test_without_a_strategy_there_is_a_sentence(given):
     with pytest.raises(UserError, match="STRATEGY is not set; for example: make ablate"):
-        ablation_plan.ablation(given())
+        ablation_plan.plan_runs(given())
 
 
 @pytest.fixture
@@ -98,13 +101,13 @@ def measured(planned, tmp_path):
     results, noise = tmp_path / "a set", numpy.random.default_rng(0)
     results.mkdir()
     for run in planned(REPEATS=3):
-        name = name_of(run.asked)
+        name = option_name(run.requested)
         row = {"run_id": f"{name}-{run.round}", "strategy": run.strategy, "repeat": run.round, "world_size": 2}
-        row |= {"nodes": 1, "threads_per_rank": run.asked["threads_per_rank"], "status": "ok"}
+        row |= {"nodes": 1, "threads_per_rank": run.requested["threads_per_rank"], "status": "ok"}
         row |= {"images_per_s": 100 * (1.5 if name == "bf16" else 1) * math.exp(0.01 * noise.standard_normal())}
         if run.variables["SKIP"] or name == "torch.compile":
             row |= {"status": "skipped", "reason": run.variables["SKIP"] or "no compiler", "images_per_s": None}
-        own = {key: value for key, value in run.asked.items() if key in FIELDS}
+        own = {key: value for key, value in run.requested.items() if key in FIELDS}
         append_rows(results, "runs", [recorded(results, row, **own)])
     return results
 
@@ -112,14 +115,14 @@ def measured(planned, tmp_path):
 def test_ratios_are_the_familys(measured):
     """Protects the claim "together": the intervals are Dunnett's over the baseline, and what was skipped has none."""
     results = load_set(measured)
-    points = {point.name: point for point in points_of(results, "ddp")}
-    samples = {name: point.group.sample for name, point in points.items() if point.group}
-    assert [*points] == [BASELINE, *(option.name for option in OPTIONS), TOGETHER]
-    assert points["bf16"].worth == against(BASELINE, samples)["bf16"]
-    assert points["bf16"].worth.verdict == "faster" and points["bf16"].worth.low > 1.4
-    assert points["fused optimizer"].worth.verdict == "no difference seen"
-    assert points["torch.compile"].why_not == "no compiler" and points["torch.compile"].worth is None
-    assert points["cudnn.benchmark"].why_not == "needs a GPU"
+    options = {option.name: option for option in option_results(results, "ddp")}
+    samples = {name: option.group.sample for name, option in options.items() if option.group}
+    assert [*options] == [BASELINE, *(option.name for option in OPTIONS), ALL_TOGETHER]
+    assert options["bf16"].ratio == ratios_to_baseline(BASELINE, samples)["bf16"]
+    assert options["bf16"].ratio.verdict == "faster" and options["bf16"].ratio.low > 1.4
+    assert options["fused optimizer"].ratio.verdict == "no difference seen"
+    assert options["torch.compile"].why_not == "no compiler" and options["torch.compile"].ratio is None
+    assert options["cudnn.benchmark"].why_not == "needs a GPU"
 
 
 def test_the_study_is_a_table_a_file_and_a_chart(measured, capsys):
@@ -139,25 +142,27 @@ def test_two_studies_in_one_set_are_refused(measured, planned):
     """Protects a ratio from a baseline of another model."""
     for run in planned(ARGS="--norm group"):
         row = {"run_id": f"other-{run.key[0]}", "strategy": "ddp", "repeat": 1, "world_size": 2, "nodes": 1}
-        row |= {"threads_per_rank": run.asked["threads_per_rank"], "status": "ok", "images_per_s": 1.0}
-        own = {key: value for key, value in run.asked.items() if key in FIELDS}
+        row |= {"threads_per_rank": run.requested["threads_per_rank"], "status": "ok", "images_per_s": 1.0}
+        own = {key: value for key, value in run.requested.items() if key in FIELDS}
         append_rows(measured, "runs", [recorded(measured, row, **own)])
     with pytest.raises(UserError, match=r"in several settings: ddp.*norm batch.*norm group"):
-        points_of(load_set(measured), "ddp")
+        option_results(load_set(measured), "ddp")
 
 
 def test_a_set_without_a_baseline_says_what_makes_one(planned, tmp_path):
-    runs = [run for run in planned() if name_of(run.asked) != BASELINE]
+    runs = [run for run in planned() if option_name(run.requested) != BASELINE]
     finish([dataclasses.replace(run, variables={}) for run in runs], tmp_path / "a set", images_per_s=1.0)
     with pytest.raises(UserError, match="has no timed baseline of ddp; make ablate STRATEGY=ddp"):
-        points_of(load_set(tmp_path / "a set"), "ddp")
+        option_results(load_set(tmp_path / "a set"), "ddp")
 
 
 def test_every_option_alone_has_its_name():
     """Protects points from taking each other's place."""
     names = [
-        name_of(fields_of([option]) | {"threads_per_rank": 4 if SHARE in option.on.values() else 1})
+        option_name(
+            requested_fields([option]) | {"threads_per_rank": 4 if CORES_OVER_RANKS in option.on.values() else 1}
+        )
         for option in OPTIONS
     ]
     assert names == [option.name for option in OPTIONS]
-    assert name_of({}) == "" and name_of(fields_of([]) | {"memory_format": "other"}) == ""
+    assert option_name({}) == "" and option_name(requested_fields([]) | {"memory_format": "other"}) == ""

@@ -1,4 +1,4 @@
-"""make bench-allreduce: sums are checked, bandwidths and the ratio to a bare loop are worked out, ranks are real.
+"""make bench-allreduce: sums are checked, bandwidths and the ratio to a bare loop are computed, ranks are real.
 
 .venv/bin/python -m pytest tests/studies/test_allreduce.py
 """
@@ -12,10 +12,10 @@ import torch
 from support import ROOT, environment
 
 from benchmarks.common.system.errors import UserError
-from scripts.studies.allreduce.allreduce_rank import Way, num_wrong
-from scripts.studies.allreduce.analysis import bandwidth_rows, links, over_bare, sizes_to, table
+from scripts.studies.allreduce.allreduce_rank import ON_REQUEST, AllReducePath, num_wrong_values
+from scripts.studies.allreduce.analysis import bandwidth_rows, fit_links, message_sizes, ratio_to_bare_loop, table
 from scripts.studies.allreduce.links import Link, read_links, ring
-from scripts.studies.allreduce.worker_pool import Crew
+from scripts.studies.allreduce.worker_pool import WorkerPool
 
 CPU = torch.device("cpu")
 
@@ -24,7 +24,7 @@ def rounds(bare=1.0, num_rounds=3) -> pandas.DataFrame:
     """A link of 1 ms and 1 GB/s; a bare loop takes `bare` times as long."""
     link, rows = Link(1e-3, 1e9), []
     for number in range(num_rounds):
-        for size in sizes_to(2**28):
+        for size in message_sizes(2**28):
             seconds = ring(size, 2, link) * (1 + 0.01 * number)
             row = {"path": "gloo", "round": number, "ranks": 2, "bytes": size, "seconds": seconds, "wrong": 0}
             rows.append(row | {"cpu_s": 0.5 * seconds, "bare_seconds": bare * seconds, "bare_cpu_s": 0.5 * seconds})
@@ -32,56 +32,55 @@ def rounds(bare=1.0, num_rounds=3) -> pandas.DataFrame:
 
 
 def test_sizes_go_from_1_kb_to_the_largest():
-    assert sizes_to(2**28) == [2**power for power in range(10, 29, 2)]
-    assert sizes_to(2**13) == [2**10, 2**12, 2**13]
+    assert message_sizes(2**28) == [2**power for power in range(10, 29, 2)]
+    assert message_sizes(2**13) == [2**10, 2**12, 2**13]
 
 
 def test_bandwidths_and_the_ratio_to_a_bare_loop():
     """256 MB in 2 ms + 268.4 ms are 0.993 GB/s; ours is as much faster as the bare loop takes longer."""
     rows = bandwidth_rows(rounds(bare=1.05, num_rounds=3))
     largest = rows[-1]
-    assert largest["bytes"] == 2**28 and largest["bus_bytes_per_s"] == pytest.approx(0.983e9, rel=2e-3)
-    assert largest["bus_low"] < largest["bus_bytes_per_s"] < largest["bus_high"]
-    assert over_bare(rounds(bare=1.05), "gloo") == pytest.approx((1.05, 1.05, 1.05))
-    assert over_bare(rounds(bare=1.05), "gloo", 2**20)[0] == pytest.approx(1.05)
+    assert largest.bytes == 2**28 and largest.bus_bytes_per_s == pytest.approx(0.983e9, rel=2e-3)
+    assert largest.bus_low < largest.bus_bytes_per_s < largest.bus_high
+    assert ratio_to_bare_loop(rounds(bare=1.05), "gloo") == pytest.approx((1.05, 1.05, 1.05))
+    assert ratio_to_bare_loop(rounds(bare=1.05), "gloo", 2**20)[0] == pytest.approx(1.05)
     assert "268,435,456" in table(rows)
-    (fit,) = links(rounds())
+    (fit,) = fit_links(rounds())
     assert fit.bytes_per_s.value == pytest.approx(0.99e9, rel=1e-3) and fit.busy.value == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_sum_that_is_none_is_counted(dtype):
+def test_wrong_sums_are_counted(dtype):
     """Protects from timing an exchange that does nothing, or half of its work."""
     tensor = torch.zeros(512, dtype=dtype)
 
-    def way(send) -> Way:
-        return Way(1, 2, CPU, dtype, send, send)
+    def path(all_reduce) -> AllReducePath:
+        return AllReducePath(1, 2, CPU, dtype, all_reduce, all_reduce)
 
     pattern = torch.arange(512) % 256 % 32
-    assert num_wrong(way(lambda t: t.copy_((2 * pattern + 1).to(dtype))), tensor) == 0 and not tensor.any()
-    assert num_wrong(way(lambda t: None), tensor) > 480
-    assert num_wrong(way(lambda t: t[:256].copy_((2 * pattern[:256] + 1).to(dtype))), tensor) > 240
+    assert num_wrong_values(path(lambda t: t.copy_((2 * pattern + 1).to(dtype))), tensor) == 0 and not tensor.any()
+    assert num_wrong_values(path(lambda t: None), tensor) > 480
+    assert num_wrong_values(path(lambda t: t[:256].copy_((2 * pattern[:256] + 1).to(dtype))), tensor) > 240
 
 
-def test_two_real_ranks_by_turns():
-    """Protects the path: two processes meet, wait for a line, every size of a round is checked and timed, and nobody
-    is left."""
-    with Crew("scripts.studies.allreduce.allreduce_rank", ["gloo", "1", "16384", "gated"], 2, 1) as crew:
-        crew.hear_all("ready")
-        crew.tell("go")
-        rows = [crew.hear("row") for _ in sizes_to(16384)]
-    assert all(process.poll() is not None for process in crew.ranks)
+def test_two_real_ranks_on_request():
+    """Protects the path: two processes form a group; every size is checked and timed, and no process is left."""
+    with WorkerPool("scripts.studies.allreduce.allreduce_rank", ["gloo", "1", "16384", ON_REQUEST], 2, 1) as workers:
+        workers.wait_for_all("ready")
+        workers.send("go")
+        rows = [workers.receive("row") for _ in message_sizes(16384)]
+    assert all(process.poll() is not None for process in workers.processes)
     assert [row["bytes"] for row in rows] == [1024, 4096, 16384]
     assert all(row["ranks"] == 2 and row["wrong"] == 0 and row["seconds"] > 0 and row["cpu_s"] > 0 for row in rows)
 
 
 def test_a_rank_that_ends_is_named():
     with (
-        Crew("scripts.studies.allreduce.allreduce_rank", ["carrier pigeon", "1", "1024"], 1, 1) as crew,
+        WorkerPool("scripts.studies.allreduce.allreduce_rank", ["carrier pigeon", "1", "1024"], 1, 1) as workers,
         pytest.raises(UserError) as said,
     ):
-        crew.hear("row")
-    assert "rank 0 ended with 1" in str(said.value) and "carrier pigeon" in str(said.value)
+        workers.receive("row")
+    assert "rank 0 ended with exit code 1" in str(said.value) and "carrier pigeon" in str(said.value)
 
 
 @pytest.mark.slow

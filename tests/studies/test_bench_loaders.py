@@ -1,4 +1,4 @@
-"""make bench-loaders: every way measured, its ratios to what it stands beside, its files written.
+"""make bench-loaders: every loader measured, its ratios to what it stands beside, its files written.
 
 .venv/bin/python -m pytest tests/studies/test_bench_loaders.py
 """
@@ -33,9 +33,9 @@ def test_ratios_are_to_the_plain_pipeline_and_to_the_better_bare_loop():
 
 def test_what_is_left_out_says_why(monkeypatch):
     """Protects from installing again what is installed and does not load, as with an old glibc."""
-    monkeypatch.setattr(loader_variants, "findable", lambda name: name in ("nvidia.nvimgcodec", "webdataset"))
-    monkeypatch.setattr(loader_variants, "loads", lambda name: "it does not load (ImportError: GLIBC_2.99)")
-    assert loader_variants.absent() == {
+    monkeypatch.setattr(loader_variants, "is_importable", lambda name: name in ("nvidia.nvimgcodec", "webdataset"))
+    monkeypatch.setattr(loader_variants, "import_problem", lambda name: "it does not load (ImportError: GLIBC_2.99)")
+    assert loader_variants.missing_libraries() == {
         "nvimgcodec": "it does not load (ImportError: GLIBC_2.99)",
         "torchcodec": "not installed; pip install torchcodec",
         "nvidia.dali": "not installed; pip install nvidia-dali-cuda130",
@@ -45,19 +45,19 @@ def test_what_is_left_out_says_why(monkeypatch):
 
 def test_images_that_would_fill_the_disk_are_refused_first(monkeypatch, tiny_data, tmp_path):
     """Protects from a night of copying into a /tmp that is too small, and from advice about PACKED, which is ours."""
-    monkeypatch.setenv("PACKED", "")  # which `installed` sets
-    monkeypatch.setattr(loader_variants, "absent", dict)
+    monkeypatch.setenv("PACKED", "")  # which `prepare_variants` sets
+    monkeypatch.setattr(loader_variants, "missing_libraries", dict)
     size = sum(path.stat().st_size for path in tiny_data.rglob("*.JPEG"))
-    room = [9 * size, 11 * size]
-    monkeypatch.setattr(loader_variants.shutil, "disk_usage", lambda _: SimpleNamespace(free=room[0]))
+    free_bytes = [9 * size, 11 * size]
+    monkeypatch.setattr(loader_variants.shutil, "disk_usage", lambda _: SimpleNamespace(free=free_bytes[0]))
     config = Config(data=str(tiny_data), image_size=32)
     for words in ("packed 256", "webdataset", "litdata"):
         with pytest.raises(UserError, match="GB are free; give DATA a folder of some thousand images") as told:
-            loader_variants.installed(config, tmp_path, [words])
+            loader_variants.prepare_variants(config, tmp_path, [words])
         assert "PACKED" not in str(told.value) and not [*tmp_path.iterdir()]
-    assert loader_variants.installed(config, tmp_path, ["torchvision"])  # which is copied nowhere
-    del room[0]
-    loader_variants.refuse_without_room(config.data, tmp_path)
+    assert loader_variants.prepare_variants(config, tmp_path, ["torchvision"])  # which is copied nowhere
+    del free_bytes[0]
+    loader_variants.check_disk_space(config.data, tmp_path)
 
 
 def test_cpu_time_has_that_of_threads_that_ended():

@@ -11,7 +11,7 @@ from support import recorded
 
 from benchmarks.common.store.results import append_rows
 from scripts.sets.result_set import load_set
-from scripts.studies.roofline.forecast_table import FORECAST, HEADER, forecast_table
+from scripts.studies.roofline.forecast_table import FORECAST, FORECAST_HEADER, forecast_table
 
 H200 = {"device": "cuda", "device_name": "NVIDIA H200", "arch": "resnet50", "image_size": 224, "precision": "bf16"}
 
@@ -29,7 +29,7 @@ def set_of(folder, images_per_s, **change):
 def measured(results, gpu="H200 SXM", precision="bf16") -> str:
     _, rows = forecast_table(results)
     (row,) = [row for row in rows if row[:2] == [gpu, precision]]
-    return dict(zip(HEADER, row, strict=True))["measured here"]
+    return dict(zip(FORECAST_HEADER, row, strict=True))["measured here"]
 
 
 def band() -> tuple[float, float]:

@@ -13,7 +13,7 @@ from benchmarks.common.model.model import build_model
 from benchmarks.common.system.errors import UserError
 from scripts.studies.predict import gradient_times
 from scripts.studies.predict.machine_models import read_gradients
-from scripts.studies.predict.timeline import blocks, buckets
+from scripts.studies.predict.timeline import ddp_buckets, model_blocks
 
 CPU = torch.device("cpu")
 SMALL = Config(arch="resnet18", image_size=32, global_batch=2)
@@ -37,13 +37,10 @@ def test_gradients_come_from_the_last_layer_to_the_first(profile):
 
 def test_blocks_are_those_that_a_pipeline_cuts_between(profile):
     """8 residual blocks; after the first, 64 channels of 8 x 8 pixels in float32; the last hands on the scores."""
-    shares, sizes, outs = blocks(profile.gradients)
-    assert (
-        len(shares) == 8
-        and sum(shares) == pytest.approx(1)
-        and sum(sizes) == sum(g.num_bytes for g in profile.gradients)
-    )
-    assert outs[0] == 4 * 64 * 8 * 8 and outs[-1] == 4 * 12
+    blocks = model_blocks(profile.gradients)
+    assert len(blocks.compute_shares) == 8 and sum(blocks.compute_shares) == pytest.approx(1)
+    assert sum(blocks.gradient_bytes) == sum(gradient.num_bytes for gradient in profile.gradients)
+    assert blocks.out_bytes[0] == 4 * 64 * 8 * 8 and blocks.out_bytes[-1] == 4 * 12
 
 
 @pytest.mark.parametrize("bucket_cap_mb", [0.0, 4.0])
@@ -57,7 +54,9 @@ def test_buckets_are_those_that_ddp_makes(profile, tmp_path, bucket_cap_mb):
         told = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     finally:
         dist.destroy_process_group()
-    assert [size for size, _ in buckets(profile.gradients, bucket_cap_mb)] == [int(size) for size in told.split(",")]
+    assert [size for size, _ in ddp_buckets(profile.gradients, bucket_cap_mb)] == [
+        int(size) for size in told.split(",")
+    ]
     assert len(told.split(",")) == (3 if bucket_cap_mb == 0 else 7)
 
 
@@ -68,7 +67,7 @@ def test_a_file_of_gradients_is_read_back(tmp_path, profile):
 
 
 def test_no_gradients_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"scripts\.probe\.gradients"):
+    with pytest.raises(UserError, match=r"scripts\.studies\.predict\.gradient_times"):
         read_gradients(tmp_path / "gradients.csv")
     (tmp_path / "gradients.csv").write_text("name,block\nfc,layer4.1\n")
     with pytest.raises(UserError, match="holds no gradients"):

@@ -8,19 +8,17 @@ import pytest
 
 from benchmarks.common.system.errors import UserError
 from scripts.studies.allreduce.links import (
-    COLUMNS,
-    Known,
+    LINKS_COLUMNS,
     Link,
     bandwidths,
-    estimate_of,
-    exactly,
     fit_link,
     hierarchical,
+    links_row,
     read_links,
     ring,
-    row_of,
     tree,
 )
+from scripts.studies.allreduce.uncertain_value import UncertainValue, exact, summarize_draws
 
 LINK = Link(latency_s=1e-3, bytes_per_s=1e6)
 
@@ -80,20 +78,27 @@ def test_one_round_has_no_interval():
 
 
 @pytest.mark.parametrize(
-    "given", [Known(1.0, 0.8, 1.25), Known(4.0, 2.7, 14.0), Known(1.0, 1.0, 3.0), Known(0.3, 0.0, 1.0)], ids=str
+    "planted",
+    [
+        UncertainValue(1.0, 0.8, 1.25),
+        UncertainValue(4.0, 2.7, 14.0),
+        UncertainValue(1.0, 1.0, 3.0),
+        UncertainValue(0.3, 0.0, 1.0),
+    ],
+    ids=str,
 )
-def test_draws_have_the_interval_that_they_are_drawn_from(given):
+def test_draws_have_the_interval_that_they_are_drawn_from(planted):
     """Also where the number is not in the middle of it, or it reaches 0; half of the draws are below the number."""
-    draws = numpy.concatenate([given.draws(numpy.random.default_rng(seed)) for seed in range(20)])
-    known = estimate_of(draws)
-    assert known.value == given.value and draws.min() >= 0
-    assert (known.low, known.high) == pytest.approx((given.low, given.high), rel=0.05, abs=0.02)
-    assert numpy.median(draws) == pytest.approx(given.value, rel=0.05)
+    draws = numpy.concatenate([planted.draw(numpy.random.default_rng(seed)) for seed in range(20)])
+    known = summarize_draws(draws)
+    assert known.value == planted.value and draws.min() >= 0
+    assert (known.low, known.high) == pytest.approx((planted.low, planted.high), rel=0.05, abs=0.02)
+    assert numpy.median(draws) == pytest.approx(planted.value, rel=0.05)
 
 
 def test_an_exact_number_is_drawn_as_it_is():
-    assert (exactly(0.0).draws(numpy.random.default_rng(0)) == 0).all()
-    assert (exactly(3.0).draws(numpy.random.default_rng(0)) == 3).all()
+    assert (exact(0.0).draw(numpy.random.default_rng(0)) == 0).all()
+    assert (exact(3.0).draw(numpy.random.default_rng(0)) == 3).all()
 
 
 def link_file(path, **changes):
@@ -102,14 +107,14 @@ def link_file(path, **changes):
     for name, value in known.items():
         row |= {name: value, f"{name}_low": value, f"{name}_high": value}
     row |= changes
-    path.write_text(",".join(COLUMNS) + "\n" + ",".join(str(row[name]) for name in COLUMNS) + "\n")
+    path.write_text(",".join(LINKS_COLUMNS) + "\n" + ",".join(str(row[name]) for name in LINKS_COLUMNS) + "\n")
     return path
 
 
 def test_a_link_file_is_read_back(tmp_path):
     fit = read_links(link_file(tmp_path / "links.csv"))["gloo"]
-    assert fit.bytes_per_s == exactly(1e9) and fit.busy == exactly(0.5)
-    assert row_of(fit).keys() == set(COLUMNS)
+    assert fit.bytes_per_s == exact(1e9) and fit.busy == exact(0.5)
+    assert links_row(fit).keys() == set(LINKS_COLUMNS)
 
 
 @pytest.mark.parametrize(

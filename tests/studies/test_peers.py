@@ -17,10 +17,10 @@ from torchvision.datasets import ImageFolder
 
 from benchmarks.common.system.errors import UserError
 from scripts.studies.peers import peer_rank
-from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
-from scripts.studies.peers.chart import cells, peers_chart, read_peers
-from scripts.studies.peers.measure import PEERS, Options, Peer, done, launch
-from scripts.studies.peers.repeated_images import long_enough
+from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_text, estimate_ratio, is_precise, ratio_rows
+from scripts.studies.peers.chart import peers_chart, read_peers, report_cells
+from scripts.studies.peers.measure import PEERS, Options, Peer, is_done, launch
+from scripts.studies.peers.repeated_images import repeated_images
 
 
 def launches(ratio: float, num_rounds: int, sd: float, seed: int = 0) -> list[Launch]:
@@ -37,20 +37,20 @@ def launches(ratio: float, num_rounds: int, sd: float, seed: int = 0) -> list[La
 
 def test_a_ratio_is_of_pairs():
     """Protects the interval from what a round did to both: launches far apart in time are not compared."""
-    found = estimate("other", SUITE, launches(1.1, 12, 0.01))
+    found = estimate_ratio("other", SUITE, launches(1.1, 12, 0.01))
     assert found.low < 1.1 < found.high and found.half_width < 0.02 and found.verdict == "faster"
-    assert estimate("other", SUITE, launches(1.1, 1, 0.01)).low is None
-    assert estimate("nobody", SUITE, launches(1.1, 3, 0.01)) is None
+    assert estimate_ratio("other", SUITE, launches(1.1, 1, 0.01)).low is None
+    assert estimate_ratio("nobody", SUITE, launches(1.1, 3, 0.01)) is None
 
 
 def test_a_peer_is_done_when_its_ratio_is_known_or_its_time_is_over():
     """Protects 30 minutes of machine time, and the claim of 3 %: not known after a few pairs that happen to agree."""
     peer, options = Peer("other", "another"), Options()
-    assert not known("other", SUITE, launches(1, 6, 0.0001), 0.03)
-    assert done(peer, launches(1, 9, 0.005), options)
-    assert not done(peer, launches(1, 9, 0.2), options)
-    assert done(peer, launches(1, 31, 0.2), options)  # 31 pairs of a minute
-    assert not done(peer, [], options)
+    assert not is_precise("other", SUITE, launches(1, 6, 0.0001), 0.03)
+    assert is_done(peer, launches(1, 9, 0.005), options)
+    assert not is_done(peer, launches(1, 9, 0.2), options)
+    assert is_done(peer, launches(1, 31, 0.2), options)  # 31 pairs of a minute
+    assert not is_done(peer, [], options)
 
 
 def test_the_table_and_the_chart_have_every_peer(tmp_path):
@@ -58,12 +58,12 @@ def test_the_table_and_the_chart_have_every_peer(tmp_path):
     names = [("other", "another loop", SUITE), ("gone", "one that is not here", SYNTHETIC)]
     taken, why_not = launches(1.1, 8, 0.01), {"gone": "not installed; pip install gone"}
     rows = ratio_rows(names, taken, why_not)
-    (tmp_path / "peers.csv").write_text(csv_of(rows, "resnet18, 2 ranks"))
-    (tmp_path / "peer_launches.csv").write_text(csv_of([vars(each) for each in taken]))
+    (tmp_path / "peers.csv").write_text(csv_text(rows, "resnet18, 2 ranks"))
+    (tmp_path / "peer_launches.csv").write_text(csv_text([vars(each) for each in taken]))
     again, about = read_peers(tmp_path)
-    assert [*map(cells, again)] == [*map(cells, rows)] and about == "resnet18, 2 ranks"
+    assert [*map(report_cells, again)] == [*map(report_cells, rows)] and about == "resnet18, 2 ranks"
     assert again[0]["pairs"] == pytest.approx(rows[0]["pairs"]) and rows[0]["num_pairs"] == len(rows[0]["pairs"]) == 8
-    assert [cells(row)[-1] for row in rows] == ["faster", "not installed; pip install gone"]
+    assert [report_cells(row)[-1] for row in rows] == ["faster", "not installed; pip install gone"]
     with open(tmp_path / "peers.csv", newline="") as file:
         saved = [*csv.DictReader(file)]
     assert saved[1]["ratio"] == "" and saved[1]["why_not"] == "not installed; pip install gone"
@@ -76,7 +76,7 @@ def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
     """Protects ratios on GPUs: torch's default lets cuDNN use TF32, which is faster, and the suite's fp32 does not."""
     seen = {}
 
-    def steps_of(module, config):
+    def steps_of(module, config, rank_info):
         seen.update(tf32=torch.backends.cudnn.allow_tf32, benchmark=torch.backends.cudnn.benchmark)
         raise InterruptedError
 
@@ -84,7 +84,7 @@ def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
         monkeypatch.setattr(torch.backends.cudnn, name, value)
     torch.backends.cuda.matmul.allow_tf32 = True  # the suite puts it back
     monkeypatch.setattr(peer_rank, "steps_of", steps_of)
-    for variable, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():
+    for variable, value in {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(variable, value)
     with pytest.raises(InterruptedError):
         peer_rank.rank("bare_ddp", ["--config", str(tiny_config), "--precision", "fp32"])
@@ -104,19 +104,19 @@ def test_an_unknown_peer_and_a_set_with_peers_are_refused(tmp_path, tiny_data, t
     assert failed.returncode == 2 and "no peer 'fabrik'; there are imagenet_example, fabric" in failed.stderr
     (tmp_path / "peers.csv").touch()
     failed = run_peers(**where)
-    assert failed.returncode == 2 and "has peers of another sitting" in failed.stderr
+    assert failed.returncode == 2 and "has peers of another session" in failed.stderr
 
 
-@pytest.mark.parametrize("num_images, laps", [(40, 1), (41, 2), (400, 10)])
-def test_a_peer_has_images_for_all_its_steps(tiny_data, num_images, laps):
+@pytest.mark.parametrize("num_images, num_repetitions", [(40, 1), (41, 2), (400, 10)])
+def test_a_peer_has_images_for_all_its_steps(tiny_data, num_images, num_repetitions):
     """Protects from loops that begin anew at every step, and from those that never come to one: 40 images are no batch
     of 256, which drop_last drops."""
-    with long_enough(str(tiny_data), num_images) as folder:
+    with repeated_images(str(tiny_data), num_images) as folder:
         found = ImageFolder(f"{folder}/train")
-        assert len(found) == laps * NUM_TRAIN and found.classes == ImageFolder(tiny_data / "train").classes
-        assert (folder == str(tiny_data)) == (laps == 1)
+        assert len(found) == num_repetitions * NUM_TRAIN and found.classes == ImageFolder(tiny_data / "train").classes
+        assert (folder == str(tiny_data)) == (num_repetitions == 1)
         found[len(found) - 1]
-    assert Path(folder).exists() == (laps == 1)
+    assert Path(folder).exists() == (num_repetitions == 1)
 
 
 def test_a_launch_that_hangs_is_ended_with_its_ranks(tmp_path, monkeypatch):
@@ -142,7 +142,7 @@ def test_fewer_images_than_a_batch(tmp_path, tiny_data):
 
 @pytest.mark.slow
 def test_real_launches_of_every_peer_that_is_here(tmp_path, tiny_data):
-    """Protects the probes themselves: each is launched on two real ranks beside the suite, and a package that is
+    """Protects the loops themselves: each is launched on two real ranks beside the suite, and a package that is
     missing is named."""
     (tmp_path / "own.yaml").write_text(TINY_YAML)
     where = {"DATA": tiny_data, "CONFIG": tmp_path / "own.yaml", "RESULTS": tmp_path / "a set", "NPROC": 2}

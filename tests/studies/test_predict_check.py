@@ -1,4 +1,4 @@
-"""make predict-check: turns of real processes, of which only those that exchange nothing feed the prediction.
+"""make predict-check: interleaved windows of real processes; only those without communication feed the prediction.
 
 .venv/bin/python -m pytest tests/studies/test_predict_check.py
 """
@@ -13,7 +13,7 @@ from support import PATTERNS, ROOT, environment
 
 from benchmarks.common.system.errors import UserError
 from scripts.studies.predict.measure import Options, main
-from scripts.studies.predict.prediction_error import ALONE, SIDE
+from scripts.studies.predict.prediction_error import ALONE, SIDE_BY_SIDE
 
 
 def test_an_interval_needs_rounds():
@@ -45,7 +45,7 @@ def test_data_are_those_of_the_variable(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def sitting(tmp_path_factory, tiny_data, tiny_config):
+def session(tmp_path_factory, tiny_data, tiny_config):
     """(what it printed, its folder) of one small case of each strategy."""
     out = tmp_path_factory.mktemp("a check")
     words = "--archs resnet18 --image-sizes 32 --rounds 3 --window-steps 2".split()
@@ -57,15 +57,15 @@ def sitting(tmp_path_factory, tiny_data, tiny_config):
 
 
 @pytest.mark.slow
-def test_every_kind_has_its_turns(sitting):
-    """Protects the fairness of the sitting: each kind once a round, steps of a half batch where nobody is heard."""
-    said, out = sitting
+def test_every_kind_of_window_is_in_every_round(session):
+    """Protects the fairness of the session: each kind once per round."""
+    said, out = session
     names = ("alone", "exchange", "measured", "gradients")
     alone, exchange, measured, gradients = (pandas.read_csv(out / f"{name}.csv") for name in names)
     assert {*gradients[gradients.name == "fc.bias"].num_bytes} == {4 * len(PATTERNS)}  # ranks have DATA's classes
     for _, part in alone.groupby("strategy"):
         kinds = part.groupby(["what", "round"]).size()
-        assert [*kinds[ALONE]] == [2, 2, 2] and [*kinds[SIDE]] == [4, 4, 4]
+        assert [*kinds[ALONE]] == [2, 2, 2] and [*kinds[SIDE_BY_SIDE]] == [4, 4, 4]
     assert {*measured.strategy} == {"ddp", "ddp_compressed"} and [*measured.groupby("round").size()] == [4, 4, 4]
     assert not exchange.wrong.any() and {*exchange.path} == {"gloo", "gloo, bf16"}
     assert "median error" in said and "published by others" in said

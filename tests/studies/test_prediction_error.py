@@ -8,15 +8,16 @@ import pandas
 import pytest
 
 from benchmarks.common.system.errors import UserError
-from scripts.studies.allreduce.links import CONFIDENCE, Link, ring
+from scripts.studies.allreduce.links import Link, ring
+from scripts.studies.allreduce.uncertain_value import PERCENTILES
 from scripts.studies.predict.prediction_error import (
     ALONE,
     NUM_RESAMPLES,
-    SIDE,
-    compare,
-    interval_of,
+    SIDE_BY_SIDE,
+    bootstrap_interval,
+    compare_with_measured,
+    measured_slowdown,
     predict_cases,
-    slowdown,
     verdict,
 )
 
@@ -32,7 +33,7 @@ def write_inputs(folder, busy=1.0, **case):
     case = CASE | case
     alone = [case | {"what": ALONE, "round": r, "rank": 0, "step": s, "ms": 100.0} for r in range(3) for s in range(4)]
     alone += [
-        case | {"what": SIDE, "round": r, "rank": rank, "step": s, "ms": 120 + (5 if (rank + s) % 2 else -5)}
+        case | {"what": SIDE_BY_SIDE, "round": r, "rank": rank, "step": s, "ms": 120 + (5 if (rank + s) % 2 else -5)}
         for r in range(3) for s in range(4) for rank in range(2)
     ]  # fmt: skip
     exchange = []
@@ -60,8 +61,11 @@ def test_a_prediction_by_hand(tmp_path):
 def test_the_slowdown_beside_another(tmp_path):
     """120 ms of 100; a model that nobody has measured has none."""
     write_inputs(tmp_path)
-    assert slowdown(tmp_path, "resnet18", 48).value == pytest.approx(1.2)
-    assert slowdown(tmp_path, "resnet50", 48) is None and slowdown(tmp_path / "nowhere", "resnet18", 48) is None
+    assert measured_slowdown(tmp_path, "resnet18", 48).value == pytest.approx(1.2)
+    assert (
+        measured_slowdown(tmp_path, "resnet50", 48) is None
+        and measured_slowdown(tmp_path / "nowhere", "resnet18", 48) is None
+    )
 
 
 def test_compressed_gradients_take_their_own_link(tmp_path):
@@ -71,7 +75,7 @@ def test_compressed_gradients_take_their_own_link(tmp_path):
     assert row["predicted_ms"] == pytest.approx(120 + 5 + 2 * 20.2, rel=1e-3)
 
 
-def test_no_step_with_an_exchange_is_read(tmp_path):
+def test_no_step_with_communication_is_read(tmp_path):
     """Protects the claim: a measured 2-rank step lies at hand, first plausible and then no CSV at all, and the
     prediction is the same to the last bit. Mutant that it catches: predict_cases that reads measured.csv."""
     write_inputs(tmp_path)
@@ -104,7 +108,7 @@ def test_an_error_is_counted_from_the_nearer_end(predicted, error):
     """Three windows with a standard deviation of sqrt(3) ms: the interval of their mean is 100 +- 4.30265."""
     rounds = enumerate((98.267949, 100.0, 101.732051))
     measured = pandas.DataFrame([CASE | {"round": r, "step": s, "ms": ms} for r, ms in rounds for s in (0, 1)])
-    (row,) = compare(pandas.DataFrame([CASE | {"predicted_ms": predicted}]), measured).to_dict("records")
+    (row,) = compare_with_measured(pandas.DataFrame([CASE | {"predicted_ms": predicted}]), measured).to_dict("records")
     assert (row["measured_low"], row["measured_high"]) == pytest.approx((95.69735, 104.30265), abs=1e-4)
     assert row["error"] == pytest.approx(error, abs=1e-5) and row["num_rounds"] == 3
     assert row["off"] == pytest.approx(predicted / 100 - 1)
@@ -120,18 +124,18 @@ def test_the_verdict_goes_by_the_median_and_the_largest(errors, good):
 
 
 def test_an_interval_of_few_rounds_holds_what_it_should():
-    """Protects from percentiles of resamples of 6 rounds, whose 95 % were 85: 1,000 sittings of normal rounds around
-    100 ms. Mutant that it catches: interval_of without its widening."""
+    """Protects from percentiles of resamples of 6 rounds, whose 95 % were 85: 1,000 sessions of normal rounds around
+    100 ms. Mutant that it catches: bootstrap_interval without its widening."""
     rng, num_rounds = numpy.random.default_rng(0), 6
     held, held_by_percentiles = [], []
     for _ in range(1000):
         rounds = rng.normal(100, 5, num_rounds)
         picks = [numpy.arange(num_rounds), *rng.integers(num_rounds, size=(NUM_RESAMPLES, num_rounds))]
         found = rounds[numpy.array(picks)].mean(axis=1)
-        low, high = interval_of(found, num_rounds)
+        low, high = bootstrap_interval(found, num_rounds)
         held.append(low <= 100 <= high)
-        low, high = numpy.percentile(found[1:], CONFIDENCE)
+        low, high = numpy.percentile(found[1:], PERCENTILES)
         held_by_percentiles.append(low <= 100 <= high)
     assert 0.93 < numpy.mean(held) < 0.97 and numpy.mean(held_by_percentiles) < 0.90
     with pytest.raises(UserError, match="2 or more"):
-        interval_of(numpy.ones(3), 1)
+        bootstrap_interval(numpy.ones(3), 1)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from scripts.studies.roofline.analysis import Layer, forecast_rows, roof_images_per_s
-from scripts.studies.roofline.step_costs import layers_of, trace_step
+from scripts.studies.roofline.step_costs import sum_by_layer, trace_step
 
 N, SIZE, OUT, CLASSES, FLOAT = 4, 8, 16, 10, 4  # images, pixels along a side, channels of the convolution, bytes
 PIXELS = N * SIZE * SIZE
@@ -21,7 +21,7 @@ def net() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def layers() -> dict[str, Layer]:
-    return {layer.name: layer for layer in layers_of(trace_step(net, N, SIZE))}
+    return {layer.name: layer for layer in sum_by_layer(trace_step(net, N, SIZE))}
 
 
 def test_a_convolution_by_hand(layers):
@@ -54,7 +54,7 @@ def test_a_matrix_product_by_hand(layers):
 
 def test_half_the_bytes_in_half_precision():
     """Protects the bf16 column: activations travel as two bytes."""
-    whole, half = (layers_of(trace_step(net, N, SIZE, dtype)) for dtype in (None, torch.bfloat16))
+    whole, half = (sum_by_layer(trace_step(net, N, SIZE, dtype)) for dtype in (None, torch.bfloat16))
     relu = [next(layer for layer in found if layer.name == "1") for found in (whole, half)]
     assert relu[0].moved_bytes == 2 * relu[1].moved_bytes
 

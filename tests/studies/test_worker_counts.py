@@ -33,9 +33,11 @@ def test_advice_names_the_machine_and_what_else_would_do(monkeypatch):
     others = {"decoder faster": "faster", "decoder slower": "slower"}
     monkeypatch.setattr(worker_counts.os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(worker_counts, "cases", lambda config, temporary: ("ours", others))
-    monkeypatch.setattr(worker_counts, "window", lambda way, config, cores, seconds: (rates[way][len(cores)], 1.0))
+    monkeypatch.setattr(
+        worker_counts, "time_window", lambda name, config, cores, seconds: (rates[name][len(cores)], 1.0)
+    )
     machine, one, two, needed, faster, slower = worker_counts.advice(Config(), 3600)
-    assert machine.startswith(f"loading on {worker_counts.machine_here()}, load average")
+    assert machine.startswith(f"loading on {worker_counts.describe_machine()}, load average")
     assert one == "1 core: 1,000 images/s (n = 3 windows)" and two.startswith("2 cores: 1,800 images/s")
     assert needed.startswith("a device that trains 3,600 images/s needs 4 cores") and "beyond the 2" in needed
     assert faster.startswith("decoder faster: 2,000 images/s")

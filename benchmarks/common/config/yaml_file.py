@@ -1,4 +1,4 @@
-"""A YAML file of `name: value` lines, each checked against the type that the name has.
+"""A YAML file of `name: value` lines. Each value must have the type that belongs to its name.
 
 from benchmarks.common.config.yaml_file import read_values
 """
@@ -7,29 +7,29 @@ import contextlib
 import difflib
 import re
 import typing
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Hashable, Mapping
+from typing import Any, Literal
 
 import yaml
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
 
-LIMIT_BYTES = 10**6
+MAX_YAML_BYTES = 10**6
 NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 # How an unquoted value of each type must look. YAML 1.1 would also read 010 as 8 and 1:30 as 90.
-PLAIN = {
+UNQUOTED_FORMS = {
     "tag:yaml.org,2002:bool": (re.compile("true|false", re.IGNORECASE), "true or false"),
     "tag:yaml.org,2002:int": (re.compile(r"[-+]?(0|[1-9][0-9]*)"), "a decimal number such as 8"),
     "tag:yaml.org,2002:float": (NUMBER, "a decimal number such as 0.5 or 1e-4"),
 }
 
 
-class Loader(yaml.SafeLoader):
-    """PyYAML's loader. It refuses a name that is there twice, and a value that looks like something else than it is."""
+class StrictLoader(yaml.SafeLoader):
+    """PyYAML's loader. It refuses duplicate names, and unquoted values that YAML 1.1 reads in a surprising way."""
 
-    def construct_mapping(self, node, deep=False):
-        lines = {}
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        lines: dict[str, int] = {}
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
@@ -39,8 +39,8 @@ class Loader(yaml.SafeLoader):
                 )
         return super().construct_mapping(node, deep)
 
-    def construct_object(self, node, deep=False):
-        pattern, instead = PLAIN.get(node.tag, (None, ""))
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        pattern, instead = UNQUOTED_FORMS.get(node.tag, (None, ""))
         if pattern and isinstance(node, yaml.ScalarNode) and not pattern.fullmatch(node.value):
             value, line = super().construct_object(node, deep), node.start_mark.line + 1
             raise yaml.YAMLError(
@@ -49,13 +49,14 @@ class Loader(yaml.SafeLoader):
         return super().construct_object(node, deep)
 
 
-def read_values(path: str, types: Mapping[str, object]) -> dict:
-    """What the file holds, by name. types: of the names that it may have; a union is of a type and the word auto.
+def read_values(path: str, types: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the file, by name.
 
+    types: the type of each name that the file may have. A union is of a type and the word auto.
     Raises UserError for a file that cannot be read, an unknown name (with the nearest one) and a value of another type.
     """
     try:
-        values = yaml.load(read_regular(path, LIMIT_BYTES).decode("utf-8"), Loader) or {}
+        values = yaml.load(read_regular_file(path, MAX_YAML_BYTES).decode("utf-8"), StrictLoader) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the configuration {path}: {error}") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
@@ -66,28 +67,28 @@ def read_values(path: str, types: Mapping[str, object]) -> dict:
     return {str(name): _checked(path, str(name), value, types) for name, value in values.items()}
 
 
-def _checked(path: str, name: str, value: object, types: Mapping[str, object]) -> object:
+def _checked(path: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
     if name not in types:
         near = difflib.get_close_matches(name, types, n=1, cutoff=0.5)
         hint = f"did you mean `{near[0]}`?" if near else "`make help` and --help list the fields"
         raise UserError(f"{path}: unknown key {name!r}; {hint}")
-    wanted = types[name]
-    if typing.get_origin(wanted) is typing.Union:
+    expected = types[name]
+    if typing.get_origin(expected) is typing.Union:
         if value == "auto":
             return value
-        wanted = typing.get_args(wanted)[0]
-    if typing.get_origin(wanted) is Literal:
-        choices = typing.get_args(wanted)
+        expected = typing.get_args(expected)[0]
+    if typing.get_origin(expected) is Literal:
+        choices = typing.get_args(expected)
         if value in choices:
             return value
         near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
         hint = f"did you mean {near[0]}? " if near else ""
         raise UserError(f"{path}: {name} is {_shown(value)}; {hint}It takes {', '.join(choices)}")
-    if wanted is float and type(value) in (int, str) and NUMBER.fullmatch(str(value)):  # YAML 1.1 reads 1e-4 as text
+    if expected is float and type(value) in (int, str) and NUMBER.fullmatch(str(value)):  # YAML 1.1 reads 1e-4 as text
         with contextlib.suppress(OverflowError):
             return float(value)
-    if type(value) is not wanted:
-        raise UserError(f"{path}: {name} is {_shown(value)}, but must be of type {wanted.__name__}")
+    if type(value) is not expected:
+        raise UserError(f"{path}: {name} is {_shown(value)}, but must be of type {expected.__name__}")
     return value
 
 

@@ -1,149 +1,193 @@
-"""Batches of uint8 images: read by this process, by threads of it, or by processes, a few batches ahead.
+"""Batches of uint8 images, which are read some batches ahead: by this process, by its threads, or by worker processes.
 
-They lie in memory that is used again and again: for a batch in new pages, the kernel takes almost as long to give
-them out as packed pixels take to be cropped. Processes share it by fork; it is no file in /dev/shm, which may be small.
-To a GPU they go as they are, a quarter of the bytes of floats.
+The batches lie in memory that is used again and again. In newly allocated pages, the kernel would take almost as long
+to provide the pages as packed pixels take to be cropped. Worker processes share the memory by fork. It is not a file in
+/dev/shm, which may be small. A GPU gets the bytes, which are a quarter of the bytes of floats.
 """
 
 import collections
 import functools
 import mmap
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.decode import ON_GPU, resolved_decoder
-from benchmarks.common.data.image_dataset import Key, Photographs, Told
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.data.decode import GPU_DECODER, resolve_decoder
+from benchmarks.common.data.image_dataset import ImageDataset, ImageKey, ReadResult
+from benchmarks.common.dist.agreement import STOP_SIGNALS
+from benchmarks.common.dist.devices import RankContext
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what asks a rank for a checkpoint
-AHEAD = 2  # batches that each loader worker has ready, as torch's DataLoader has it
-LONG = 10  # as many batches in a slot are many
-IN_USE = 2  # the batch that was taken last, and the one before
+PREFETCHED_PER_WORKER = 2  # batches, as in torch's DataLoader
+NUM_IN_USE = 2  # batches: the one that training took last, and the one before
+LONG_PASS = 10  # batches for each buffer
 
 
 class Batch(NamedTuple):
-    """uint8 NCHW images (channels last in memory) and int64 targets, here or on their way to a GPU."""
+    """uint8 NCHW images (channels last in memory) and int64 targets, on the host or on their way to a GPU."""
 
     images: torch.Tensor
     target: torch.Tensor
     problems: Sequence[str] = ()
-    """Of the unreadable."""
+    """A message for each image that could not be read."""
     num_by_pillow: int = 0
     copied: torch.cuda.Event | None = None
-    """Where both are on a GPU: when their copy is done."""
+    """Where both tensors are on a GPU: the event after their copy."""
 
 
-Ticket = tuple[int, list[Key]]
-"""The slot that a batch goes to, and what is in it."""
+class BatchIndex(NamedTuple):
+    """What a worker gets: the number of the buffer to write to, and the images to read."""
+
+    buffer: int
+    keys: list[ImageKey]
 
 
-class HostBatches:
-    """Iterate for a pass over `batches`. A Batch keeps its pixels until the next but one is asked for, or the end."""
+class FilledBuffer(NamedTuple):
+    """What a worker returns: the number of the buffer, and what is known of the images in it."""
 
-    def __init__(self, config: Config, worker: Worker, images: Photographs, batches):
-        workers = config.workers
-        self.slots = Slots(images, AHEAD * workers + IN_USE, -(-batches.global_batch // batches.num_shards))
-        tickets = Tickets(batches, len(self.slots.pixels))
-        self.start: Callable[[], Iterator[tuple[int, Told]]]
-        if not workers:
-            self.start = lambda: map(self.slots.fill, tickets)
-        elif resolved_decoder(config) == ON_GPU:  # CUDA does not survive a fork
-            self.start = functools.partial(in_threads, self.slots.fill, tickets, workers, worker.device)
-        else:
-            self.start = functools.partial(iter, in_processes(config, self.slots, tickets))
-        self.batches, self.device, self.prefetch = batches, worker.device, config.prefetch
-
-    def __iter__(self) -> Iterator[Batch]:
-        batches = map(self.slots.batch, self.start())
-        try:
-            yield from ahead(batches, self.device, self.prefetch) if self.device.type == "cuda" else batches
-        finally:  # training takes as many as there are, and does not ask for one more
-            if len(self.batches) > LONG * len(self.slots.pixels):
-                self.slots.give_back()
+    buffer: int
+    result: ReadResult
 
 
-class Slots:
-    """Room for `number` batches of num_images, which forked processes share. As a dataset, its items are tickets'."""
+class BatchSampler(Protocol):
+    """The batches of an epoch. A GlobalBatchSampler is one."""
 
-    def __init__(self, images: Photographs, number: int, num_images: int):
-        self.images, shape = images, (number, num_images, images.size, images.size, 3)
+    global_batch: int
+    num_shards: int
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[list[ImageKey]]: ...
+
+
+class BufferPool:
+    """Memory for `num_buffers` batches of num_images, which forked processes share.
+
+    As a DataLoader's dataset: its index is a BatchIndex, its item a FilledBuffer.
+    """
+
+    def __init__(self, images: ImageDataset, num_buffers: int, num_images: int):
+        self.images, shape = images, (num_buffers, num_images, images.size, images.size, 3)
         self.memory = mmap.mmap(-1, max(1, torch.Size(shape).numel()))
         self.pixels = torch.frombuffer(self.memory, dtype=torch.uint8)[: torch.Size(shape).numel()].view(shape)
 
-    def fill(self, ticket: Ticket) -> tuple[int, Told]:
-        slot, keys = ticket
-        return slot, self.images.read_into(self.pixels[slot], keys)
+    @property
+    def num_buffers(self) -> int:
+        return len(self.pixels)
 
-    __getitems__ = fill  # what DataLoader asks a dataset for a batch
+    def read(self, index: BatchIndex) -> FilledBuffer:
+        return FilledBuffer(index.buffer, self.images.read_into(self.pixels[index.buffer], index.keys))
+
+    __getitems__ = read  # what DataLoader asks a dataset for a batch
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def batch(self, filled: tuple[int, Told]) -> Batch:
-        slot, (targets, *rest) = filled
-        return Batch(self.pixels[slot][: len(targets)].permute(0, 3, 1, 2), torch.tensor(targets), *rest)
+    def batch(self, filled: FilledBuffer) -> Batch:
+        targets, problems, num_by_pillow = filled.result
+        images = self.pixels[filled.buffer][: len(targets)].permute(0, 3, 1, 2)
+        return Batch(images, torch.tensor(targets), problems, num_by_pillow)
 
-    def give_back(self) -> None:
-        """Return the pages to the kernel: after a long pass they will be idle for long, as training's in validation."""
+    def release_pages(self) -> None:
+        """Return the pages to the kernel. They would be idle for long, as training's are during validation."""
         self.memory.madvise(mmap.MADV_REMOVE)
 
 
-class Tickets:
-    """Each batch goes to the slot after its predecessor's, round and round."""
+class BatchIndexSampler:
+    """A BatchIndex for each batch of a pass. The buffers take turns."""
 
-    def __init__(self, batches: Iterable[list[Key]], num_slots: int):
-        self.batches, self.num_slots = batches, num_slots
+    def __init__(self, batches: Iterable[list[ImageKey]], num_buffers: int):
+        self.batches, self.num_buffers = batches, num_buffers
 
-    def __iter__(self) -> Iterator[Ticket]:
-        return ((number % self.num_slots, keys) for number, keys in enumerate(self.batches))
-
-
-def threads_for(device: torch.device, number: int) -> ThreadPoolExecutor:
-    """Threads that know the rank's GPU: one that was told of none would set up the first, on every rank."""
-    told = {"initializer": torch.cuda.set_device, "initargs": (device,)} if device.type == "cuda" else {}
-    return ThreadPoolExecutor(number, **told)
+    def __iter__(self) -> Iterator[BatchIndex]:
+        return (BatchIndex(number % self.num_buffers, keys) for number, keys in enumerate(self.batches))
 
 
-def in_threads(fill: Callable, tickets: Iterable[Ticket], number: int, device) -> Iterator[tuple[int, Told]]:
-    pool, waiting = threads_for(device, number), collections.deque[Future]()
+class HostLoader:
+    """Iterate for a pass over `batches`, one shard's. A Batch keeps its pixels until the next but one is requested."""
+
+    def __init__(self, config: Config, context: RankContext, images: ImageDataset, batches: BatchSampler):
+        num_workers = int(config.workers)  # build_loaders has resolved `auto`
+        num_images = -(-batches.global_batch // batches.num_shards)
+        self.pool = BufferPool(images, PREFETCHED_PER_WORKER * num_workers + NUM_IN_USE, num_images)
+        indices = BatchIndexSampler(batches, self.pool.num_buffers)
+        self.start_reading: Callable[[], Iterator[FilledBuffer]]
+        if not num_workers:
+            self.start_reading = lambda: map(self.pool.read, indices)
+        elif resolve_decoder(config) == GPU_DECODER:  # CUDA does not survive a fork
+            self.start_reading = functools.partial(
+                read_in_threads, self.pool.read, indices, num_workers, context.device
+            )
+        else:
+            self.start_reading = functools.partial(iter, worker_processes(config, self.pool, indices))
+        self.batches: Sized = batches
+        self.device, self.num_prefetched = context.device, config.prefetch
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches: Iterator[Batch] = map(self.pool.batch, self.start_reading())
+        try:
+            if self.device.type == "cuda":
+                batches = prefetch_to_gpu(batches, self.device, self.num_prefetched)
+            yield from batches
+        finally:  # training takes as many as there are, and does not ask for one more
+            if len(self.batches) > LONG_PASS * self.pool.num_buffers:
+                self.pool.release_pages()
+
+
+def thread_pool(device: torch.device, num_threads: int) -> ThreadPoolExecutor:
+    """Threads that use the rank's GPU. By default a new thread would set up the first GPU, on every rank."""
+    if device.type == "cuda":
+        return ThreadPoolExecutor(num_threads, initializer=torch.cuda.set_device, initargs=(device,))
+    return ThreadPoolExecutor(num_threads)
+
+
+def read_in_threads(
+    read: Callable[[BatchIndex], FilledBuffer],
+    indices: Iterable[BatchIndex],
+    num_threads: int,
+    device: torch.device,
+) -> Iterator[FilledBuffer]:
+    pool, pending = thread_pool(device, num_threads), collections.deque[Future[FilledBuffer]]()
     try:
-        for ticket in tickets:
-            waiting.append(pool.submit(fill, ticket))
-            if len(waiting) > AHEAD * number:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        for index in indices:
+            pending.append(pool.submit(read, index))
+            if len(pending) > PREFETCHED_PER_WORKER * num_threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def in_processes(config: Config, slots: Slots, tickets: Tickets) -> DataLoader:
-    return DataLoader(
-        slots,
-        batch_sampler=tickets,
-        collate_fn=_as_it_is,
-        num_workers=config.workers,
-        multiprocessing_context="fork",  # Python 3.14 would start them without the slots
-        prefetch_factor=AHEAD,
+def worker_processes(config: Config, pool: BufferPool, indices: BatchIndexSampler) -> Iterable[FilledBuffer]:
+    """A DataLoader whose workers write to the pool."""
+    loader: DataLoader[Any] = DataLoader(
+        pool,  # type: ignore[arg-type]  # torch types a dataset by its base class, and a batch's index as a list
+        batch_sampler=indices,  # type: ignore[arg-type]
+        collate_fn=_identity,
+        num_workers=int(config.workers),
+        multiprocessing_context="fork",  # Python 3.14 would start them without the buffers
+        prefetch_factor=PREFETCHED_PER_WORKER,
         timeout=config.timeout_s,
         persistent_workers=True,
         generator=torch.Generator(),  # else it draws its workers' seeds from the generator of training
-        worker_init_fn=_outlive_stop if config.checkpoint_dir else None,
+        worker_init_fn=_ignore_stop_signals if config.checkpoint_dir else None,
     )
+    return loader
 
 
-def ahead(batches: Iterator[Batch], device: torch.device, prefetch: int) -> Iterator[Batch]:
-    """Batches for a GPU, which a thread pins and copies while it computes: as many as `prefetch` before they are asked
-    for, on a stream of their own. 0: the thread only pins the next one, which the step copies then."""
-    stream = stream_of_copies(device) if prefetch else None
+def prefetch_to_gpu(batches: Iterator[Batch], device: torch.device, num_batches: int) -> Iterator[Batch]:
+    """Batches that a thread pins and copies to the GPU while it computes, on a stream of their own.
 
-    def bring() -> Batch | None:
+    num_batches: how many are copied before they are requested. 0: the thread only pins the next one, and the step
+    copies it.
+    """
+    stream = copy_stream(device) if num_batches else None
+
+    def pin_and_copy() -> Batch | None:
         if (batch := next(batches, None)) is None:
             return None
         batch = batch._replace(images=batch.images.pin_memory(), target=batch.target.pin_memory())
@@ -153,35 +197,35 @@ def ahead(batches: Iterator[Batch], device: torch.device, prefetch: int) -> Iter
             images, target = (tensor.to(device, non_blocking=True) for tensor in (batch.images, batch.target))
             return batch._replace(images=images, target=target, copied=stream.record_event())
 
-    with threads_for(device, 1) as thread:
-        coming = collections.deque(thread.submit(bring) for _ in range(max(1, prefetch)))
-        while (batch := coming.popleft().result()) is not None:
-            coming.append(thread.submit(bring))
+    with thread_pool(device, 1) as thread:
+        pending = collections.deque(thread.submit(pin_and_copy) for _ in range(max(1, num_batches)))
+        while (batch := pending.popleft().result()) is not None:
+            pending.append(thread.submit(pin_and_copy))
             yield batch
 
 
 @functools.cache
-def stream_of_copies(device: torch.device) -> torch.cuda.Stream:
-    """One for all passes of all loaders: torch keeps the memory of each stream for that stream."""
+def copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all passes of all loaders: torch keeps the memory of each stream for that stream."""
     return torch.cuda.Stream(device)
 
 
-def arrived(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images and targets on the device. It waits there for a copy that is under way; the host does not."""
+def wait_for_copy(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and targets on the device. The device's current stream waits for a copy in progress; the host does not."""
     images, target = batch.images, batch.target
     if batch.copied is not None:
-        here = torch.cuda.current_stream(device)
-        here.wait_event(batch.copied)
+        stream = torch.cuda.current_stream(device)
+        stream.wait_event(batch.copied)
         for tensor in (images, target):
-            tensor.record_stream(here)  # else a later copy could get the memory that this stream still reads
+            tensor.record_stream(stream)  # else a later copy could get the memory that this stream still reads
     return images.to(device, non_blocking=True), target.to(device, non_blocking=True)
 
 
-def _as_it_is(filled: tuple[int, Told]) -> tuple[int, Told]:
+def _identity(filled: Any) -> Any:
     return filled
 
 
-def _outlive_stop(worker_id: int) -> None:
-    """A signal reaches the loader's workers, too; without them the rank would fail before its checkpoint."""
+def _ignore_stop_signals(worker_id: int) -> None:
+    """A signal reaches the loader's workers, too. Without them the rank would fail before its checkpoint."""
     for signum in STOP_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)

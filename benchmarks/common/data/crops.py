@@ -1,8 +1,8 @@
-"""Which part of an image is read, and how its pixels get their size: as torchvision's transforms would, in two steps.
+"""The crop, resize and flip of an image, as torchvision's transforms do them, in two steps.
 
-First a View is chosen, from the image's size alone; then only its box has to be decoded. What v2.RandomResizedCrop and
-v2.RandomHorizontalFlip make of random numbers is made of numbers here that belong to (seed, epoch, position): a
-generator that counts gives those of a whole batch at once, and no state is shared between threads.
+First a Crop is chosen from the image's size alone. Then only the crop's box has to be decoded. The crops are those of
+v2.RandomResizedCrop and v2.RandomHorizontalFlip, but their random numbers belong to (seed, epoch, position). A
+counter-based generator draws the numbers of a whole batch at once, and threads share no state.
 """
 
 import math
@@ -15,15 +15,15 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop's area and sides, as v2.RandomResizedCrop has them
-LOG_RATIO = math.log(RATIO[0]), math.log(RATIO[1])
-TRIES = 10
-OF_ONE_THREAD = 32_767  # values; torch divides more than so many among threads (at::internal::GRAIN_SIZE)
-NUMBERS = 24  # an image's: two for each try, top, left, flip, and one to fill the generator's blocks of four
+CROP_SCALE, CROP_RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of area and aspect, as in v2.RandomResizedCrop
+LOG_RATIO = math.log(CROP_RATIO[0]), math.log(CROP_RATIO[1])
+CROP_TRIES = 10
+MAX_VALUES_ONE_THREAD = 32_767  # torch divides larger copies among threads (at::internal::GRAIN_SIZE)
+NUMBERS_PER_IMAGE = 24  # two for each try, top, left, flip, and one to fill the generator's blocks of four
 
 
-class View(NamedTuple):
-    """The box of an image, the size that it is resized to, and where in that the result is cut out. In pixels."""
+class Crop(NamedTuple):
+    """The box of an image, the size to which the box is resized, and where the result is cut from it. In pixels."""
 
     top: int
     left: int
@@ -36,87 +36,89 @@ class View(NamedTuple):
     flip: bool = False
 
 
-Choose = Callable[[int, int], View]
-"""The View of an image of that height and width. Asked twice, it says the same."""
+ChooseCrop = Callable[[int, int], Crop]
+"""The Crop of an image of this height and width. The same arguments give the same crop."""
 
 
-def most_pixels() -> int:
-    """Of an image that is no bomb, as Pillow has it, packed or not."""
+def max_pixels() -> int:
+    """Pixels of the largest image that is read, packed or not: Pillow's limit for decompression bombs."""
     return 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize)
 
 
 def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[list[float]]:
-    """NUMBERS numbers in [0, 1) for each of the positions from `first` on, the same in whatever batch they are drawn.
+    """NUMBERS_PER_IMAGE numbers in [0, 1) for each position from `first` on. They do not depend on the batch.
 
     Philox 4x64-10 (Salmon et al., SC11) with the key (seed, epoch): block n of the stream follows from n alone.
     """
     key = numpy.array([seed % 2**64, epoch], numpy.uint64)  # of a list with a number above 2**63 numpy makes floats
-    stream = numpy.random.Philox(key=key, counter=first * NUMBERS // 4)
-    raw = stream.random_raw(num_images * NUMBERS).reshape(num_images, NUMBERS)
+    stream = numpy.random.Philox(key=key, counter=first * NUMBERS_PER_IMAGE // 4)
+    raw = stream.random_raw(num_images * NUMBERS_PER_IMAGE).reshape(num_images, NUMBERS_PER_IMAGE)
     return ((raw >> 11) * 2.0**-53).tolist()
 
 
-def random_view(size: int, numbers: list[float]) -> Choose:
-    """A random crop, resized to size x size and flipped half of the time, made of these random_numbers."""
+def random_crop(size: int, numbers: list[float]) -> ChooseCrop:
+    """A random crop, resized to size x size and flipped half of the time. numbers: a row of random_numbers."""
 
-    def choose(height: int, width: int) -> View:
-        return View(*_box(height, width, numbers), size, size, flip=numbers[2 * TRIES + 2] < 0.5)
+    def choose(height: int, width: int) -> Crop:
+        return Crop(*_random_box(height, width, numbers), size, size, flip=numbers[2 * CROP_TRIES + 2] < 0.5)
 
     return choose
 
 
-def _box(height: int, width: int, numbers: list[float]) -> tuple[int, int, int, int]:
-    """Top, left, height, width: line by line what v2.RandomResizedCrop makes of its numbers."""
+def _random_box(height: int, width: int, numbers: list[float]) -> tuple[int, int, int, int]:
+    """Top, left, height and width, computed line by line as v2.RandomResizedCrop computes them."""
     area = height * width
-    for first in range(0, 2 * TRIES, 2):
-        target = area * (SCALE[0] + (SCALE[1] - SCALE[0]) * numbers[first])
+    for first in range(0, 2 * CROP_TRIES, 2):
+        target = area * (CROP_SCALE[0] + (CROP_SCALE[1] - CROP_SCALE[0]) * numbers[first])
         ratio = math.exp(LOG_RATIO[0] + (LOG_RATIO[1] - LOG_RATIO[0]) * numbers[first + 1])
         w, h = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
         if 0 < w <= width and 0 < h <= height:
-            top, left = numbers[2 * TRIES : 2 * TRIES + 2]
+            top, left = numbers[2 * CROP_TRIES : 2 * CROP_TRIES + 2]
             return int(top * (height - h + 1)), int(left * (width - w + 1)), h, w
-    if width / height < min(RATIO):
-        w, h = width, round(width / min(RATIO))
-    elif width / height > max(RATIO):
-        w, h = round(height * max(RATIO)), height
+    if width / height < min(CROP_RATIO):
+        w, h = width, round(width / min(CROP_RATIO))
+    elif width / height > max(CROP_RATIO):
+        w, h = round(height * max(CROP_RATIO)), height
     else:
         w, h = width, height
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def centre_view(size: int) -> Choose:
+def centre_crop(size: int) -> ChooseCrop:
     """The middle of an image whose shorter side is size * 256 / 224, as torchvision's references validate.
 
-    Asked for the View of a line of 1 x 65,000 pixels, which would become 17 million wide, it raises ValueError.
+    The function raises ValueError for a line of 1 x 65,000 pixels, which would become 17 million wide.
     """
     short = size * 256 // 224
 
-    def choose(height: int, width: int) -> View:
+    def choose(height: int, width: int) -> Crop:
         long = short * max(height, width) // min(height, width)
-        if short * long > most_pixels():
+        if short * long > max_pixels():
             raise ValueError(f"{width} x {height} pixels would be resized to {max(short * long // 10**6, 1)} million")
         h, w = (short, long) if height <= width else (long, short)
-        return View(0, 0, height, width, h, w, round((h - size) / 2), round((w - size) / 2))
+        return Crop(0, 0, height, width, h, w, round((h - size) / 2), round((w - size) / 2))
 
     return choose
 
 
-def finish(box: torch.Tensor | Image.Image, view: View, out: torch.Tensor) -> None:
-    """Resize a View's box, cut `out`'s size from it, and write it there. All uint8, height x width x 3.
+def resize_into(box: torch.Tensor | Image.Image, crop: Crop, out: torch.Tensor) -> None:
+    """Resize the box of a Crop, cut `out`'s size from it, and write that to `out`. All are uint8, height x width x 3.
 
-    Pillow resizes its own images, torchvision's uint8 kernel the others: they differ by 1 of 255, in one of
-    millions of values by 2.
+    Pillow resizes its own images, torch's uint8 kernel all others. The two differ by 1 of 255, in one of millions of
+    values by 2.
     """
     if isinstance(box, Image.Image):
-        resized = torch.from_numpy(numpy.array(box.resize((view.new_width, view.new_height), Image.BILINEAR)))
-    else:  # the batch's dimension first: else its stride hides from torch that the channels are last
-        shape = view.new_height, view.new_width
+        resized = torch.from_numpy(
+            numpy.array(box.resize((crop.new_width, crop.new_height), Image.Resampling.BILINEAR))
+        )
+    else:  # the batch's dimension first: else its stride hides that the channels are last
+        shape = crop.new_height, crop.new_width
         resized = interpolate(box[None].permute(0, 3, 1, 2), shape, mode="bilinear", antialias=True)
         resized = resized[0].permute(1, 2, 0)
     height, width = out.shape[:2]
-    cut = resized[view.cut_top : view.cut_top + height, view.cut_left : view.cut_left + width]
-    # Where a rank reads itself, with several threads, torch would wake them all for 150 kB. numpy's copy does not.
-    rows = height if not view.flip or torch.get_num_threads() == 1 else max(1, OF_ONE_THREAD // (3 * width))
+    cut = resized[crop.cut_top : crop.cut_top + height, crop.cut_left : crop.cut_left + width]
+    # Where the training process reads, torch would wake all of its threads for 150 kB. numpy's copy does not.
+    rows = height if not crop.flip or torch.get_num_threads() == 1 else max(1, MAX_VALUES_ONE_THREAD // (3 * width))
     for first in range(0, height, rows):
         some = cut[first : first + rows]
-        numpy.copyto(out.numpy()[first : first + rows], (some.flip(1) if view.flip else some).numpy())
+        numpy.copyto(out.numpy()[first : first + rows], (some.flip(1) if crop.flip else some).numpy())

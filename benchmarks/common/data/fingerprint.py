@@ -1,6 +1,6 @@
-"""What a folder of images is, whatever it is called and whenever it was copied: part of what a run is.
+"""A name for the images of a folder, wherever the folder is and whenever it was copied. It is part of a run's settings.
 
-    >>> known_fingerprint(Path("data/imagenet-mini"))
+    >>> cached_fingerprint(Path("data/imagenet-mini"))
     '12-480-132-99ab6a71545deb75'
 
 Classes, training images, validation images, and SHA-256 of all names and of the byte sizes of the first and the last
@@ -19,9 +19,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.common.data.listing import Listing, cached, index_path, list_images
-from benchmarks.common.store.results import write_whole
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.data.listing import ImageListing, cache_path, index_path, list_images
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.files import read_regular_file
 
 DIGITS = 16
 LARGEST_KEPT_BYTES = 1 << 26  # of the file that keeps it, with the paths of two images a class
@@ -30,17 +30,18 @@ Stats = dict[str, list[int]]
 """By a file's path: its size in bytes, and the modification times of its content and of its inode, in ns."""
 
 
-def fingerprint(train: Listing, val: Listing) -> str:
+def fingerprint(train: ImageListing, val: ImageListing) -> str:
     """Of the listings of <folder>/train/ and <folder>/val/. Raises OSError where a file of theirs is gone."""
     return _fingerprint_and_stats(train, val)[0]
 
 
-def _fingerprint_and_stats(train: Listing, val: Listing) -> tuple[str, Stats]:
+def _fingerprint_and_stats(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
     """The fingerprint, and the files whose sizes are in it."""
-    digest, all_stats = hashlib.sha256(), {}
+    digest = hashlib.sha256()
+    all_stats: Stats = {}
     for images in (train, val):
         classes = tqdm(images.classes, f"fingerprint of {images.folder.name}", delay=2, disable=None, leave=False)
-        root = os.path.realpath(images.folder)  # known_fingerprint may be called in another working folder next time
+        root = os.path.realpath(images.folder)  # cached_fingerprint may be called in another working folder next time
         for number, name in enumerate(classes):
             files = images.names(number)
             below = os.path.join(root, name)
@@ -58,7 +59,7 @@ def _stat(path: str) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def known_fingerprint(data: Path) -> str:
+def cached_fingerprint(data: Path) -> str:
     """The fingerprint of a data set, kept in the cache.
 
     It is taken again when the listing of train/ or val/ has changed, or when a file whose size is in it was written
@@ -66,14 +67,14 @@ def known_fingerprint(data: Path) -> str:
     Raises OSError and UserError as list_images does.
     """
     train, val = (list_images(data / part) for part in ("train", "val"))
-    kept, times = cached(data, "fingerprint"), f"{train.times}\n{val.times}"
+    kept, times = cache_path(data, "fingerprint"), f"{train.times}\n{val.times}"
     listed = hashlib.sha256(times.encode()).hexdigest()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        before = json.loads(read_regular(kept, LARGEST_KEPT_BYTES))
+        before = json.loads(read_regular_file(kept, LARGEST_KEPT_BYTES))
         if before["listed"] == listed and all(_stat(path) == stat for path, stat in before["files"].items()):
             return str(before["value"])
     value, stats = _fingerprint_and_stats(train, val)
     if index_path(data / "train").exists():
         with contextlib.suppress(OSError):
-            write_whole(kept, json.dumps({"listed": listed, "value": value, "files": stats}))
+            write_text_atomically(kept, json.dumps({"listed": listed, "value": value, "files": stats}))
     return value

@@ -6,42 +6,51 @@ the loader's workers, nor where a resumed run started.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy
 import torch
 
-from benchmarks.common.data.crops import Choose, centre_view, finish, most_pixels, random_numbers, random_view
-from benchmarks.common.data.decode import Reader, what_failed
-from benchmarks.common.data.listing import Listing, list_images
+from benchmarks.common.data.crops import ChooseCrop, centre_crop, max_pixels, random_crop, random_numbers, resize_into
+from benchmarks.common.data.decode import Decoded, Decoder, describe_error
+from benchmarks.common.data.listing import ImageListing, list_images
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 
-NEIGHBOURS_TRIED = 100  # that many unreadable files in a row are no accident
+MAX_REPLACEMENT_TRIES = 100  # that many unreadable files in a row are no accident
 
-Key = tuple[int, int, int]
+ImageKey = tuple[int, int, int]
 """Epoch, position in the epoch's order, index of the image."""
-Told = tuple[list[int], list[str], int]
-"""Of images that were read: their targets, the problems of the unreadable, how many were left to Pillow."""
 
 
-class Source(Protocol):
-    """Where images come from. `content` is what the reader takes, `name` is for messages."""
+class ReadResult(NamedTuple):
+    """What is known of a batch after it was read."""
+
+    targets: list[int]
+    """Class numbers, of the images that could be read."""
+    problems: list[str]
+    """A message for each image that could not be read."""
+    num_by_pillow: int
+    """Images that the decoder's library could not read, so that Pillow did."""
+
+
+class ImageSource(Protocol):
+    """Where images come from. `content` is what the Decoder takes, `name` is for messages."""
 
     classes: list[str]
 
     def __len__(self) -> int: ...
-    def content(self, index: int): ...
+    def content(self, index: int) -> bytes | numpy.ndarray: ...
     def name(self, index: int) -> str: ...
     def target(self, index: int) -> int: ...
 
 
-class Files:
-    """The Source that is a folder. Raises UserError where it cannot be read or holds no image."""
+class FolderSource:
+    """The ImageSource that is a folder. Raises UserError where it cannot be read or holds no image."""
 
     def __init__(self, folder: Path):
         try:
-            self.listing: Listing = list_images(folder)
+            self.listing: ImageListing = list_images(folder)
         except OSError as error:
             raise UserError(f"cannot read {folder}: {error}; DATA must hold train/ and val/") from None
         if not len(self.listing):
@@ -52,77 +61,91 @@ class Files:
         return len(self.listing)
 
     def content(self, index: int) -> bytes:
-        return read_regular(self.listing.path(index), LARGEST_IMAGE_BYTES)
+        return read_regular_file(self.listing.path(index), MAX_IMAGE_BYTES)
 
 
-class Photographs:
-    """The images of a Source, cropped to size x size.
+class ImageDataset:
+    """The images of an ImageSource, cropped to size x size.
 
-    With `fill_gaps`, the next readable image takes the place of one that is not, so that training batches stay whole.
-    open_reader is called in the process that reads, at its first image.
-    classes: what numbers the targets, those of train/: a val/ that lacks some must not shift the others.
+    open_decoder: called in the process that reads, at its first image.
+    classes: those of train/, whose order numbers the targets. A val/ that lacks a class must not shift the others.
+    replace_unreadable: the next readable image takes the place of an unreadable one. Training batches stay whole.
     """
 
-    def __init__(self, source: Source, open_reader: Callable[[], Reader], size: int, seed: int, classes: list[str]):
-        self.source, self.open_reader, self.size, self.seed = source, open_reader, size, seed
-        self.augment = self.fill_gaps = False
+    def __init__(
+        self, source: ImageSource, open_decoder: Callable[[], Decoder], size: int, seed: int, classes: list[str]
+    ):
+        self.source, self.open_decoder, self.size, self.seed = source, open_decoder, size, seed
+        self.augment = self.replace_unreadable = False
         self.classes = classes
         number_of = {name: number for number, name in enumerate(classes)}
         if unknown := [name for name in source.classes if name not in number_of]:
             raise UserError(f"val has classes that train/ lacks: {unknown[:3]!r}; remove or train them")
-        self.numbers = [number_of[name] for name in source.classes]
-        self.read: Reader | None = None
+        self._target_of_class = [number_of[name] for name in source.classes]
+        self._decoder: Decoder | None = None
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def read_into(self, out: torch.Tensor, keys: list[Key]) -> Told:
-        """Write the images of one epoch to the first places of `out`, uint8 (N, size, size, 3), leaving out the bad."""
-        if self.read is None:
-            self.read = self.open_reader()
-        targets, problems, num_by_pillow, places = [], [], 0, out.unbind()
-        for (_, _, index), choose in zip(keys, self.views(keys), strict=True):
-            done, target, problem, by_pillow = self._read_one(index, choose, places[len(targets)])
-            targets += [target] * done
-            problems += [problem] * bool(problem)
-            num_by_pillow += by_pillow
-        return targets, problems, num_by_pillow
+    @property
+    def decode(self) -> Decoder:
+        """The decoder of this process."""
+        if self._decoder is None:
+            self._decoder = self.open_decoder()
+        return self._decoder
 
-    def views(self, keys: list[Key]) -> list[Choose]:
+    def read_into(self, out: torch.Tensor, keys: list[ImageKey]) -> ReadResult:
+        """Write the images of one epoch to the first places of `out`, uint8 (N, size, size, 3).
+
+        Unreadable images are left out.
+        """
+        targets: list[int] = []
+        problems: list[str] = []
+        num_by_pillow, places = 0, out.unbind()
+        for (_, _, index), choose in zip(keys, self.crops(keys), strict=True):
+            target, problem, by_pillow = self._read_one(index, choose, places[len(targets)])
+            targets += [target] if target is not None else []
+            problems += [problem] if problem else []
+            num_by_pillow += by_pillow
+        return ReadResult(targets, problems, num_by_pillow)
+
+    def crops(self, keys: list[ImageKey]) -> list[ChooseCrop]:
+        """The crop of each image of a batch, whose keys must be a range of positions."""
         if not self.augment:
-            return [centre_view(self.size)] * len(keys)
+            return [centre_crop(self.size)] * len(keys)
         (epoch, first, _), (_, last, _) = keys[0], keys[-1]
         assert last - first == len(keys) - 1, "a batch is a range of positions"
-        return [random_view(self.size, numbers) for numbers in random_numbers(self.seed, epoch, first, len(keys))]
+        return [random_crop(self.size, numbers) for numbers in random_numbers(self.seed, epoch, first, len(keys))]
 
-    def _read_one(self, index: int, choose: Choose, out: torch.Tensor) -> tuple[bool, int, str, bool]:
-        """Write the image to `out`, uint8 HWC; returns whether, its target, its problem, whether by Pillow.
+    def _read_one(self, index: int, choose: ChooseCrop, out: torch.Tensor) -> tuple[int | None, str, bool]:
+        """Write the image to `out`, uint8 HWC. Returns its target (None: nothing could be read), its problem ('' for
+        none), and whether Pillow had to read it.
 
         Problems travel as text: an exception raised in a loader worker would arrive as a page of traceback.
         """
         problem = ""
-        for step in range(NEIGHBOURS_TRIED if self.fill_gaps else 1):
-            place = (index + step) % len(self.source)
+        for step in range(MAX_REPLACEMENT_TRIES if self.replace_unreadable else 1):
+            number = (index + step) % len(self.source)
             try:
-                box, view, by_pillow = self.read(self.source.content(place), choose)
-                finish(box, view, out)
-                return True, self.numbers[self.source.target(place)], problem, by_pillow
+                pixels, crop, by_pillow = self.decode(self.source.content(number), choose)
+                resize_into(pixels, crop, out)
+                return self._target_of_class[self.source.target(number)], problem, by_pillow
             # Pillow raises errors of many types for damaged files. MemoryError counts as this image's fault too. If
             # memory is short for another reason, the next images fail as well, and the run ends with this image's name.
             except Exception as error:
-                problem = problem or f"{self.source.name(place)!r} is not a readable image ({what_failed(error)})"
-        return False, 0, problem, False
+                problem = problem or f"{self.source.name(number)!r} is not a readable image ({describe_error(error)})"
+        return None, problem, False
 
 
-def raw_reader():
-    """The reader of packed pixels, which have nothing to decode."""
+def packed_pixels_decoder() -> Decoder:
+    """The Decoder of packed pixels, which only cuts the crop's box."""
 
-    def read(pixels: numpy.ndarray, choose: Choose):
+    def decode(pixels: numpy.ndarray, choose: ChooseCrop) -> Decoded:
         height, width = pixels.shape[:2]
-        if height * width > most_pixels():
-            raise ValueError(f"{width} x {height} pixels are more than {most_pixels()}")
-        view = choose(height, width)
-        box = pixels[view.top : view.top + view.height, view.left : view.left + view.width]
-        return torch.from_numpy(numpy.ascontiguousarray(box)), view, False
+        if height * width > max_pixels():
+            raise ValueError(f"{width} x {height} pixels are more than {max_pixels()}")
+        crop = choose(height, width)
+        box = pixels[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
+        return Decoded(torch.from_numpy(numpy.ascontiguousarray(box)), crop, by_pillow=False)
 
-    return read
+    return decode

@@ -17,20 +17,20 @@ from pathlib import Path
 import numpy
 from tqdm import tqdm
 
-from benchmarks.common.data.mapped_arrays import Arrays, Damaged, checksum, map_arrays, write_arrays
+from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, checksum, map_arrays, write_arrays
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import home
+from benchmarks.common.system.files import home_folder
 
 # torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 VERSION = "2"
-HOMELESS = Path("/nonexistent")  # what Debian calls the home of users who have none
-LISTED_AT_ONCE = 16  # folders: what a network file system takes to answer overlaps
-WORTH_AN_INDEX = 10_000  # images; fewer are listed in a blink
-SETTLED_NS = 2_000_000_000  # a folder changed that recently may change again with the same time
+NO_HOME = Path("/nonexistent")  # what Debian calls the home of users who have none
+LISTING_THREADS = 16  # folders: what a network file system takes to answer overlaps
+MIN_INDEXED_IMAGES = 10_000  # images; fewer are listed in a blink
+MIN_FOLDER_AGE_NS = 2_000_000_000  # a folder changed that recently may change again with the same time
 
 
-class Listing:
+class ImageListing:
     """Image number i of `folder`: its path and its class's number. Raises OSError for what cannot be listed.
 
     classes: the names of the class folders, sorted. Paths are in the order of ImageFolder's samples.
@@ -43,7 +43,7 @@ class Listing:
         # number of the first image of each of them, and of the one after the last
         self._first = [*arrays["first"].tolist(), len(arrays["ends"])]
         self._class = arrays["class"].tolist()
-        self._ends, self._names = memoryview(arrays["ends"]), memoryview(arrays["names"])
+        self._ends, self._names = arrays["ends"].data, arrays["names"].data
         self.times = metadata["times"]  # as text: equal for equal listings
 
     def __len__(self) -> int:
@@ -77,39 +77,39 @@ class Listing:
         return bisect.bisect_right(self._first, index) - 1
 
 
-def list_images(folder: Path) -> Listing:
+def list_images(folder: Path) -> ImageListing:
     """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many.
 
     Raises OSError for what cannot be listed, and UserError for an image that is a link which leads nowhere, a FIFO, a
     device or a socket. Links are followed. No file is opened: whether it is a good image is found when it is read.
     """
     index = index_path(folder)
-    with contextlib.suppress(OSError, Damaged, ValueError, KeyError):
+    with contextlib.suppress(OSError, DamagedFile, ValueError, KeyError):
         metadata, arrays = map_arrays(index)
         whole = metadata["version"] == VERSION and metadata["checksum"] == checksum(metadata, arrays)
         check_index(metadata, arrays)
-        if whole and is_current(folder, json.loads(metadata["times"])):
-            return Listing(folder, metadata, arrays)
-    metadata, arrays, settled = scan(folder)
-    if len(arrays["ends"]) >= WORTH_AN_INDEX and settled:
+        if whole and is_unchanged(folder, json.loads(metadata["times"])):
+            return ImageListing(folder, metadata, arrays)
+    metadata, arrays, settled = scan_folder(folder)
+    if len(arrays["ends"]) >= MIN_INDEXED_IMAGES and settled:
         with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
             write_arrays(index, metadata | {"checksum": checksum(metadata, arrays)}, arrays)
-            return Listing(folder, *map_arrays(index))
-    return Listing(folder, metadata, arrays)
+            return ImageListing(folder, *map_arrays(index))
+    return ImageListing(folder, metadata, arrays)
 
 
-def cached(path: Path, kind: str) -> Path:
+def cache_path(path: Path, kind: str) -> Path:
     """The file of the cache folder (XDG_CACHE_HOME, or ~/.cache) that holds what is known about `path`.
 
-    A user without a home has no cache: nothing below HOMELESS can be read or written.
+    A user without a home has no cache: nothing below NO_HOME can be read or written.
     """
-    cache = os.environ.get("XDG_CACHE_HOME") or (home() or HOMELESS) / ".cache"
+    cache = os.environ.get("XDG_CACHE_HOME") or (home_folder() or NO_HOME) / ".cache"
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
     return Path(cache) / "imagenet-parallel-benchmarks" / f"{name}.{kind}"
 
 
 def index_path(folder: Path) -> Path:
-    return cached(folder, "safetensors")
+    return cache_path(folder, "safetensors")
 
 
 def check_index(metadata: dict[str, str], arrays: Arrays) -> None:
@@ -121,25 +121,25 @@ def check_index(metadata: dict[str, str], arrays: Arrays) -> None:
     ends, first, of_class = (arrays[name] for name in ("ends", "first", "class"))
     lists = isinstance(classes, list) and isinstance(folders, list) and isinstance(times, dict)
     if not lists or not all(isinstance(name, str) for name in (*classes, *folders)):
-        raise Damaged("its folders are not lists of names")
+        raise DamagedFile("its folders are not lists of names")
     if any(array.dtype != numpy.int64 or array.ndim != 1 for array in (ends, first, of_class)):
-        raise Damaged("its tables are of another type")
+        raise DamagedFile("its tables are of another type")
     if not len(folders) == len(first) == len(of_class):
-        raise Damaged("its tables do not have the same number of folders")
+        raise DamagedFile("its tables do not have the same number of folders")
     bounds = (ends, len(arrays["names"])), (first, len(ends)), (of_class, len(classes) - 1)
     for table, most in bounds:
         if len(table) and (table[0] < 0 or table[-1] > most or (table[1:] < table[:-1]).any()):
-            raise Damaged("a table points outside of another")
+            raise DamagedFile("a table points outside of another")
     if len(ends) and (not len(first) or first[0] != 0):
-        raise Damaged("an image has no class")
+        raise DamagedFile("an image has no class")
 
 
-def is_current(folder: Path, times: dict[str, int]) -> bool:
+def is_unchanged(folder: Path, times: dict[str, int]) -> bool:
     """Whether every folder that was listed still has the modification time, in ns, that it had."""
     return all(os.stat(os.path.join(folder, name)).st_mtime_ns == time_ns for name, time_ns in times.items())
 
 
-def scan(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
+def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
     """List `folder` anew: the index's metadata and arrays, and whether all of it was left alone for a while."""
     began_ns = time.time_ns()
     times = {"": os.stat(folder).st_mtime_ns}
@@ -148,7 +148,7 @@ def scan(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
     if not classes:
         raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
     folders, first, of_class, lengths, names, total = [], [], [], [], [], 0
-    with ThreadPoolExecutor(LISTED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(LISTING_THREADS) as pool:
         listed = pool.map(lambda name: [*_walk(folder, name)], classes)
         bar = tqdm(listed, f"listing {folder.name}", len(classes), unit="class", delay=2, disable=None, leave=False)
         for number, found in enumerate(bar):
@@ -170,7 +170,7 @@ def scan(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
         "class": numpy.array(of_class, numpy.int64),
         "names": numpy.frombuffer(b"".join(names), numpy.uint8),
     }
-    return metadata, arrays, began_ns - max(times.values()) > SETTLED_NS
+    return metadata, arrays, began_ns - max(times.values()) > MIN_FOLDER_AGE_NS
 
 
 def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:

@@ -10,18 +10,26 @@ import dataclasses
 import errno
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from benchmarks.common.data import decode, packed
-from benchmarks.common.data.batch_readers import Batch, HostBatches, arrived
-from benchmarks.common.data.image_dataset import NEIGHBOURS_TRIED, Files, Photographs, raw_reader
-from benchmarks.common.data.mapped_arrays import CUT_SHORT
-from benchmarks.common.dist.devices import Reduce, Worker
+from benchmarks.common.data.batch_readers import Batch, HostLoader, wait_for_copy
+from benchmarks.common.data.image_dataset import (
+    MAX_REPLACEMENT_TRIES,
+    FolderSource,
+    ImageDataset,
+    ImageKey,
+    ImageSource,
+    packed_pixels_decoder,
+)
+from benchmarks.common.data.mapped_arrays import TRUNCATED_FILE_HELP
+from benchmarks.common.dist.devices import AllReduce, RankContext
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 
@@ -29,16 +37,50 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's traini
 IMAGENET_CLASSES = 1000
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
+Mark = Callable[[str], None]
+"""Called at the end of a phase, with its name."""
 
-class GlobalBatches:
-    """One shard's part of every global batch of an epoch, as lists of (epoch, position, index).
 
-    shuffle: an epoch deals `num_steps` whole batches from shuffled laps over the images, so that a set smaller
-    than an epoch is dealt again. Otherwise every image comes exactly once: the last batch is what is left,
-    and where that is less than one image a shard, some shards have no part in it.
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """Part `index`, from 0 on, of the `num_shards` equal parts of every global batch."""
+
+    index: int = 0
+    num_shards: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """Which images one rank reads, in training and in validation.
+
+    reads_train_images: False on a rank that gets activations from another: it has targets to receive into, and reads
+    nothing. num_devices: how many the rank feeds; it gets the loader workers that as many ranks would have.
     """
 
-    def __init__(self, num_images, global_batch, num_steps, shard=0, num_shards=1, shuffle=True, seed=0):
+    train: Shard = dataclasses.field(default_factory=Shard)
+    val: Shard = dataclasses.field(default_factory=Shard)
+    reads_train_images: bool = True
+    num_devices: int = 1
+
+
+class GlobalBatchSampler:
+    """One shard's part of every global batch of an epoch, as lists of (epoch, position, index).
+
+    shuffle: an epoch has `num_steps` whole batches, taken from one permutation of the images after the other. So a data
+    set that is smaller than an epoch is repeated. Without shuffle every image comes exactly once: the last batch holds
+    the rest, and where the rest is less than one image a shard, some shards have no part in it.
+    """
+
+    def __init__(
+        self,
+        num_images: int,
+        global_batch: int,
+        num_steps: int,
+        shard: int = 0,
+        num_shards: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+    ):
         self.num_images, self.global_batch, self.num_steps = num_images, global_batch, num_steps
         self.shard, self.num_shards, self.shuffle, self.seed = shard, num_shards, shuffle, seed
         self.epoch = self.start_step = 0
@@ -47,36 +89,43 @@ class GlobalBatches:
         return self.num_steps - self.start_step
 
     def order(self) -> torch.Tensor:
-        """Image indices of the epoch, int64, in the order in which they are dealt."""
+        """Image indices of the epoch, int64, by position."""
         if not self.shuffle:
             return torch.arange(self.num_images)
-        wanted = self.num_steps * self.global_batch
-        deal = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)
-        laps = [torch.randperm(self.num_images, generator=deal) for _ in range(-(-wanted // self.num_images))]
-        return torch.cat(laps)[:wanted]
+        num_positions = self.num_steps * self.global_batch
+        num_permutations = -(-num_positions // self.num_images)
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)
+        permutations = [torch.randperm(self.num_images, generator=generator) for _ in range(num_permutations)]
+        return torch.cat(permutations)[:num_positions]
 
-    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+    def __iter__(self) -> Iterator[list[ImageKey]]:
         order = self.order()
         for step in range(self.start_step, self.num_steps):
             positions = range(step * self.global_batch, min((step + 1) * self.global_batch, len(order)))
-            share, extra = divmod(len(positions), self.num_shards)
-            first = self.shard * share + min(self.shard, extra)
-            mine = positions[first : first + share + (self.shard < extra)]
-            if mine:
-                indices = order[mine.start : mine.stop].tolist()
-                yield [(self.epoch, position, index) for position, index in zip(mine, indices, strict=True)]
+            per_shard, extra = divmod(len(positions), self.num_shards)
+            first = self.shard * per_shard + min(self.shard, extra)
+            of_shard = positions[first : first + per_shard + (self.shard < extra)]
+            if of_shard:
+                indices = order[of_shard.start : of_shard.stop].tolist()
+                yield [(self.epoch, position, index) for position, index in zip(of_shard, indices, strict=True)]
 
 
 class Loader:
     """Batches on the device: float32 NCHW images, normalised, and int64 targets.
 
-    `fetch` and `to_device` are looked up at every batch, so that the account of a step can time them from
-    outside. met: what each `auto` of its configuration came to.
+    resolved: for the settings of the run, the value of each `auto` of the configuration.
     """
 
-    def __init__(self, host_batches, batches: GlobalBatches, config: Config, device: torch.device, classes: list[str]):
+    def __init__(
+        self,
+        host_batches: Iterable[Batch],
+        batches: GlobalBatchSampler,
+        config: Config,
+        device: torch.device,
+        classes: list[str],
+    ):
         self.host_batches, self.batches, self.device = host_batches, batches, device
-        self.met: dict[str, str | int] = {}
+        self.resolved: dict[str, str | int] = {}
         self.classes, self.skip_bad_files = classes, config.skip_bad_files
         self.memory_format = MEMORY_FORMATS[config.memory_format]
         self.mean = torch.tensor(MEAN, device=device).mul(255).view(1, 3, 1, 1)
@@ -94,9 +143,11 @@ class Loader:
         self.batches.epoch, self.batches.start_step = epoch, start_step
 
     def fetch(self, host_batches: Iterator[Batch]) -> Batch | None:
-        """The next batch, or None at the end; for a GPU its copy may be under way. Raises UserError for an unreadable
-        file."""
-        with _worker_troubles():
+        """The next batch, or None at the end. For a GPU, its copy may be in progress.
+
+        Raises UserError for an unreadable file, unless config.skip_bad_files.
+        """
+        with _explain_worker_failures():
             batch = next(host_batches, None)
         if batch is None:
             return None
@@ -104,48 +155,72 @@ class Loader:
             if not self.skip_bad_files:
                 raise UserError(f"{batch.problems[0]}; mend or remove the file, or use --skip-bad-files")
             if self.batches.shuffle and len(batch.target) < self.batches.global_batch // self.batches.num_shards:
-                raise UserError(f"{batch.problems[0]}, nor are the {NEIGHBOURS_TRIED - 1} after it; mend the data set")
+                raise UserError(
+                    f"{batch.problems[0]}, nor are the {MAX_REPLACEMENT_TRIES - 1} after it; mend the data set"
+                )
             self.num_bad_files += len(batch.problems)
         self.num_by_pillow += batch.num_by_pillow
         return batch
 
     def to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """What a step takes: the device waits for the batch's copy, or copies it, and makes floats of bytes."""
-        images, target = arrived(batch, self.device)
+        """Images and targets for a step. The device waits for the batch's copy, or copies it, and normalises it."""
+        images, target = wait_for_copy(batch, self.device)
         return (self.normalised(images) if images.dtype == torch.uint8 else images), target
 
     def normalised(self, images: torch.Tensor) -> torch.Tensor:
-        """(images - mean) / std as float32. On a GPU by one kernel, which reads bytes and writes floats once; it rounds
-        once where the CPU, bit for bit as the proof's reference, rounds twice."""
+        """(images - mean) / std as float32.
+
+        On a GPU this is one kernel, which rounds once. On the CPU it is two operations, which round twice, bit for bit
+        as in the proof's reference.
+        """
         if self.device.type == "cpu":
             return images.to(torch.float32, memory_format=self.memory_format).sub_(self.mean).div_(self.std)
         floats = torch.empty_like(images, dtype=torch.float32, memory_format=self.memory_format)
         return torch.addcmul(self.shift, images, self.scale, out=floats)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        with _worker_troubles():
+        return self.with_marks(lambda phase: None)
+
+    def with_marks(self, mark: Mark) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The batches of an epoch. mark: called at the end of the phases "data" and "copy", and of "other" before."""
+        with _explain_worker_failures():
             host_batches = iter(self.host_batches)
-        while (batch := self.fetch(host_batches)) is not None:
+        while True:
+            mark("other")
+            batch = self.fetch(host_batches)
+            mark("data")
+            if batch is None:
+                return
             if len(batch.target):
-                yield self.to_device(batch)
+                mark("other")
+                on_device = self.to_device(batch)
+                mark("copy")
+                yield on_device
 
 
-def num_odd_files(loaders: list[Loader], device: torch.device, reduce: Reduce) -> dict[str, int]:
-    """For a run's row, over all ranks: images that others replaced, and images that the decoder left to Pillow."""
+class Loaders(NamedTuple):
+    """The loaders of one rank."""
+
+    train: Loader
+    val: Loader
+
+
+def count_bad_files(loaders: Sequence[Loader], device: torch.device, all_reduce: AllReduce) -> dict[str, int]:
+    """Columns of a run's row, over all ranks: unreadable images, and images that Pillow had to decode."""
     counts = [[loader.num_bad_files, loader.num_by_pillow] for loader in loaders]
-    total = reduce(torch.tensor(counts, dtype=torch.float64, device=device).sum(dim=0)).tolist()
+    total = all_reduce(torch.tensor(counts, dtype=torch.float64, device=device).sum(dim=0)).tolist()
     return dict(zip(("skipped_files", "num_by_pillow"), map(int, total), strict=True))
 
 
 @contextlib.contextmanager
-def _worker_troubles() -> Iterator[None]:
-    """What a lack of memory, or of room in /dev/shm, looks like from the training process, with the remedy."""
+def _explain_worker_failures() -> Iterator[None]:
+    """Say what to do where workers fail because memory or /dev/shm is full. Raises UserError."""
     try:
         yield
     except (OSError, RuntimeError) as error:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         if "Bus error" in f"{error} {error.__cause__}":  # torch's own text, which names the signal, may be the cause
-            remedy = f"bus error: {CUT_SHORT}"
+            remedy = f"bus error: {TRUNCATED_FILE_HELP}"
         elif any(sign in str(error) for sign in ("killed by signal", "exited unexpectedly")):
             remedy = "the kernel may have, for lack of memory (see dmesg): use fewer --workers or a smaller batch"
         elif full or any(sign in str(error) for sign in ("shared memory", "DataLoader timed out")):
@@ -158,9 +233,9 @@ def _worker_troubles() -> Iterator[None]:
 
 
 class SyntheticBatches:
-    """One random batch that already lives on the device, as often as an epoch has steps: training without input."""
+    """One random batch, already on the device, repeated for each step of an epoch: training without input."""
 
-    def __init__(self, config: Config, batches: GlobalBatches, device: torch.device):
+    def __init__(self, config: Config, batches: GlobalBatchSampler, device: torch.device):
         self.batches = batches
         size = (config.global_batch // batches.num_shards, 3, config.image_size, config.image_size)
         random = torch.Generator().manual_seed(config.seed + batches.shard)
@@ -168,63 +243,91 @@ class SyntheticBatches:
         target = torch.randint(IMAGENET_CLASSES, size[:1], generator=random)
         self.batch = Batch(images.to(device), target.to(device))
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Batch]:
         return itertools.repeat(self.batch, len(self.batches))
 
 
-def build_loaders(
-    config: Config, worker: Worker, shard: int | None = None, num_shards: int | None = None, num_devices: int = 1
-) -> tuple[Loader, Loader]:
+def build_loaders(config: Config, context: RankContext, sharding: Sharding | None = None) -> Loaders:
     """The training and the validation Loader of one rank.
 
-    num_devices: how many it feeds; it gets the loader workers that as many ranks would have.
-    shard, num_shards: which part of each global batch to read (default: rank of world_size); ranks that hold
-    parts of one model share a shard. Raises UserError where the batch does not divide or the data are unfit.
+    sharding: default: a shard for each rank of the world. Ranks that hold parts of one model share a shard.
+    Raises UserError where the batch does not divide or the data are unfit.
     """
-    shard = worker.rank if shard is None else shard
-    num_shards = worker.world_size if num_shards is None else num_shards
+    if sharding is None:
+        of_rank = Shard(context.rank, context.world_size)
+        sharding = Sharding(of_rank, of_rank)
+    num_shards = sharding.train.num_shards
     if config.global_batch % num_shards:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_shards} ranks; change one of them")
-    G, dealt = config.global_batch, {"shard": shard, "num_shards": num_shards, "seed": config.seed}
     if config.loader == "synthetic":
-        steps = config.steps or IMAGENET_TRAIN_IMAGES // G
-        train_batches = GlobalBatches(IMAGENET_TRAIN_IMAGES, G, steps, **dealt)
-        val_batches = GlobalBatches(0, G, 0, shuffle=False, **dealt)
-        classes = [str(number) for number in range(IMAGENET_CLASSES)]
-        train_set = SyntheticBatches(config, train_batches, worker.device)
-        return (
-            Loader(train_set, train_batches, config, worker.device, classes),
-            Loader([], val_batches, config, worker.device, classes),
-        )
-    workers = machine.num_workers(config.workers, worker.device.type == "cuda")
-    decoder = decode.resolved_decoder(config)
-    met = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
-    met |= {"workers": workers} if config.workers == "auto" else {}
-    config = dataclasses.replace(config, workers=workers * num_devices)
-    train_set, val_set = image_folders(config)
-    train_batches = GlobalBatches(len(train_set), G, config.steps or max(1, len(train_set) // G), **dealt)
-    val_batches = GlobalBatches(len(val_set), G, -(-len(val_set) // G), shuffle=False, **dealt)
-    train, val = (
-        Loader(HostBatches(config, worker, images, batches), batches, config, worker.device, train_set.classes)
-        for images, batches in ((train_set, train_batches), (val_set, val_batches))
+        return _synthetic_loaders(config, context, sharding)
+    num_workers = machine.resolve_num_workers(config.workers, context.device.type == "cuda")
+    decoder = decode.resolve_decoder(config)
+    resolved: dict[str, str | int] = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
+    resolved |= {"workers": num_workers} if config.workers == "auto" else {}
+    config = dataclasses.replace(config, workers=num_workers * sharding.num_devices)
+    train_set, val_set = open_datasets(config)
+    train_batches, val_batches = _samplers(config, len(train_set), len(val_set), sharding)
+    train_host: Iterable[Batch]
+    if sharding.reads_train_images:
+        train_host = HostLoader(config, context, train_set, train_batches)
+    else:
+        train_host = _unread_batches(train_batches)
+    train = Loader(train_host, train_batches, config, context.device, train_set.classes)
+    val_host = HostLoader(config, context, val_set, val_batches)
+    val = Loader(val_host, val_batches, config, context.device, train_set.classes)
+    train.resolved = resolved
+    return Loaders(train, val)
+
+
+def _samplers(
+    config: Config, num_train: int, num_val: int, sharding: Sharding
+) -> tuple[GlobalBatchSampler, GlobalBatchSampler]:
+    """The batches of training and of validation, for data sets of these numbers of images."""
+    global_batch, seed = config.global_batch, config.seed
+    of_train, of_val = sharding.train, sharding.val
+    train_steps = config.steps or max(1, num_train // global_batch)
+    val_steps = -(-num_val // global_batch)
+    train = GlobalBatchSampler(num_train, global_batch, train_steps, of_train.index, of_train.num_shards, seed=seed)
+    val = GlobalBatchSampler(
+        num_val, global_batch, val_steps, of_val.index, of_val.num_shards, shuffle=False, seed=seed
     )
-    train.met = met
     return train, val
 
 
-def image_folders(config: Config) -> tuple[Photographs, Photographs]:
-    """train/ and val/ of config.data, as files or packed: random crops and flips in training, else centre crops.
+def _unread_batches(batches: GlobalBatchSampler) -> list[Batch]:
+    """Batches without images, with targets to receive into."""
+    target = torch.zeros(batches.global_batch // batches.num_shards, dtype=torch.int64)
+    return [Batch(torch.empty(0), target)] * batches.num_steps
 
-    Raises UserError where they cannot be read, or a decoder that was asked for is not here.
+
+def _synthetic_loaders(config: Config, context: RankContext, sharding: Sharding) -> Loaders:
+    """Training on one random batch, with an epoch of ImageNet's length, and no validation."""
+    train_batches, val_batches = _samplers(config, IMAGENET_TRAIN_IMAGES, 0, sharding)
+    classes = [str(number) for number in range(IMAGENET_CLASSES)]
+    train_host: Iterable[Batch]
+    if sharding.reads_train_images:
+        train_host = SyntheticBatches(config, train_batches, context.device)
+    else:
+        train_host = _unread_batches(train_batches)
+    train = Loader(train_host, train_batches, config, context.device, classes)
+    return Loaders(train, Loader([], val_batches, config, context.device, classes))
+
+
+def open_datasets(config: Config) -> tuple[ImageDataset, ImageDataset]:
+    """train/ and val/ of config.data, as files or packed. Training has random crops and flips, validation centre crops.
+
+    Raises UserError where the images cannot be read, or a requested decoder cannot be imported.
     """
+    sources: Sequence[ImageSource]
     if config.loader == "packed":
         sources = packed.open_packs(config)
     else:
-        sources = [Files(Path(config.data) / part) for part in ("train", "val")]
-    name = decode.resolved_decoder(config)
-    open_reader = functools.partial(decode.reader, name) if name else raw_reader
+        sources = [FolderSource(Path(config.data) / part) for part in ("train", "val")]
+    name = decode.resolve_decoder(config)
+    open_decoder = functools.partial(decode.open_decoder, name) if name else packed_pixels_decoder
     train, val = (
-        Photographs(source, open_reader, config.image_size, config.seed, sources[0].classes) for source in sources
+        ImageDataset(source, open_decoder, config.image_size, config.seed, sources[0].classes) for source in sources
     )
-    train.fill_gaps, train.augment = True, config.augment
+    train.replace_unreadable, train.augment = True, config.augment
     return train, val

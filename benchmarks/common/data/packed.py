@@ -1,9 +1,9 @@
 """One file with all images of train/ or val/, mapped into memory: what `make pack` writes and `loader: packed` reads.
 
-It is a safetensors file (see arrays.py): `images`, all images' bytes one after the other, and tables with each one's
-end, shape, class and checksum. Images have the order of the folder, so batches are those of `loader: folder`. Arrow
-would hold the same bytes, but brings 40 MB of library to map them, and a .npy file holds one array only. Needs no
-torch.
+It is a safetensors file (see mapped_arrays.py). `images` holds the bytes of all images, one after the other. Tables
+hold the end, the shape, the class and the checksum of each image. Images have the order of the folder, so that batches
+are the same as with `loader: folder`. Arrow would need 40 MB of library to map the same bytes, and a .npy file holds
+one array only. Needs no torch.
 """
 
 import contextlib
@@ -17,24 +17,24 @@ import numpy
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.fingerprint import known_fingerprint
-from benchmarks.common.data.listing import cached
-from benchmarks.common.data.mapped_arrays import Arrays, Damaged, checksum, map_arrays
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.data.fingerprint import cached_fingerprint
+from benchmarks.common.data.listing import cache_path
+from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, checksum, map_arrays
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, open_regular, read_regular, wait_for_lock
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, open_regular_file, read_regular_file, wait_for_lock
 
-WHAT, VERSION = "imagenet-parallel-benchmarks pack", "2"
-CHECKED_AT_ONCE = 1000  # images
+FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "2"
+IMAGES_PER_CHECK = 1000  # images
 CHECK_LIMIT_S = 3600.0  # how long a rank waits for another rank's check; reading 700 GB takes about an hour
-KINDS, PARTS = ("full", "256", "jpeg256"), ("train", "val")
+PACK_KINDS, PARTS = ("full", "256", "jpeg256"), ("train", "val")
 LARGEST_NOTE_BYTES = 1000
 # The type and the shape of a row of each table. `images` has one row per byte, the others have one row per image.
 TABLES = {"images": ("|u1", ()), "ends": ("<i8", ()), "shapes": ("<i4", (2,)), "targets": ("<i4", ())}
 TABLES |= {"checksums": ("<u4", ())}
 
 
-class Pack:
+class PackedSource:
     """The Source that is a packed file. An image is its JPEG's bytes, or its pixels, uint8 (height, width, 3).
 
     Raises OSError, or Damaged where the file, its header or its tables are not whole, or do not fit each other. A right
@@ -44,19 +44,21 @@ class Pack:
     def __init__(self, path: Path):
         self.path = path
         self.metadata, arrays = map_arrays(path)
-        if self.metadata.get("what") != WHAT:
-            raise Damaged("it is not a packed file")
+        if self.metadata.get("what") != FILE_KIND:
+            raise DamagedFile("it is not a packed file")
         if self.metadata.get("version") != VERSION:
-            raise Damaged(f"it has version {self.metadata.get('version', '')[:20]!r}, and this code reads {VERSION!r}")
+            raise DamagedFile(
+                f"it has version {self.metadata.get('version', '')[:20]!r}, and this code reads {VERSION!r}"
+            )
         if {name: (array.dtype.str, array.shape[1:]) for name, array in arrays.items()} != TABLES:
-            raise Damaged("it does not have the tables of a packed file")
+            raise DamagedFile("it does not have the tables of a packed file")
         images = arrays.pop("images")
         if checksum(self.metadata, arrays) != self.metadata.get("checksum"):
-            raise Damaged("its tables do not have their checksum")
+            raise DamagedFile("its tables do not have their checksum")
         self.classes: list[str] = check_metadata(self.metadata)
         self._pixels = self.metadata["kind"] != "jpeg256"
         check_tables(arrays, len(images), len(self.classes), self._pixels)
-        self._images, self._ends, self._shapes = images, memoryview(arrays["ends"]), arrays["shapes"]
+        self._images, self._ends, self._shapes = images, arrays["ends"].data, arrays["shapes"]
         self._targets, self._checksums = arrays["targets"], arrays["checksums"]
 
     def __len__(self) -> int:
@@ -69,7 +71,7 @@ class Pack:
             raise ValueError("it was not readable when it was packed")
         if self._pixels:
             return stored.reshape(*self._shapes[index], 3)
-        if zlib.crc32(stored) != self._checksums[index]:
+        if zlib.crc32(stored.data) != self._checksums[index]:
             raise ValueError("it does not have its checksum")
         return stored.tobytes()
 
@@ -83,14 +85,14 @@ class Pack:
         """Compare every image with its checksum. Raises Damaged with the first that differs."""
 
         def damaged(start: int) -> list[int]:
-            some = range(start, min(start + CHECKED_AT_ONCE, len(self)))
-            return [index for index in some if zlib.crc32(self._stored(index)) != self._checksums[index]]
+            some = range(start, min(start + IMAGES_PER_CHECK, len(self)))
+            return [index for index in some if zlib.crc32(self._stored(index).data) != self._checksums[index]]
 
-        starts = range(0, len(self), CHECKED_AT_ONCE)
+        starts = range(0, len(self), IMAGES_PER_CHECK)
         with ThreadPoolExecutor() as pool:
             for found in tqdm(pool.map(damaged, starts), description, len(starts), delay=2, disable=None, leave=False):
                 if found:
-                    raise Damaged(f"image {found[0]} does not have its checksum")
+                    raise DamagedFile(f"image {found[0]} does not have its checksum")
 
     def _stored(self, index: int) -> numpy.ndarray:
         return self._images[self._ends[index - 1] if index else 0 : self._ends[index]]
@@ -103,12 +105,12 @@ def check_metadata(metadata: dict[str, str]) -> list[str]:
     except (KeyError, ValueError, RecursionError):
         classes = None
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise Damaged("its classes are not a list of names")
+        raise DamagedFile("its classes are not a list of names")
     if len({*classes}) != len(classes):
-        raise Damaged("it has a class twice")
+        raise DamagedFile("it has a class twice")
     kind, part = metadata.get("kind"), metadata.get("part")
-    if kind not in KINDS or part not in PARTS or not metadata.get("fingerprint"):
-        raise Damaged("it does not say which images it holds")
+    if kind not in PACK_KINDS or part not in PARTS or not metadata.get("fingerprint"):
+        raise DamagedFile("it does not say which images it holds")
     return classes
 
 
@@ -116,19 +118,19 @@ def check_tables(tables: Arrays, num_bytes: int, num_classes: int, pixels: bool)
     """Raises Damaged where a table points outside of the images or the classes, or a shape does not fit its size."""
     ends, shapes, targets = tables["ends"], tables["shapes"].astype(numpy.int64), tables["targets"]
     if not len(ends) == len(shapes) == len(targets) == len(tables["checksums"]):
-        raise Damaged("its tables do not have the same number of images")
+        raise DamagedFile("its tables do not have the same number of images")
     if not len(ends):
-        raise Damaged("it holds no image")
+        raise DamagedFile("it holds no image")
     if ends[0] < 0 or (ends[1:] < ends[:-1]).any() or ends[-1] > num_bytes:
-        raise Damaged("the ends of its images are not in order, or lie beyond its bytes")
+        raise DamagedFile("the ends of its images are not in order, or lie beyond its bytes")
     sizes = numpy.diff(ends, prepend=0)
     if (targets < 0).any() or (targets >= num_classes).any():
-        raise Damaged("an image has no class")
+        raise DamagedFile("an image has no class")
     areas = shapes[:, 0] * shapes[:, 1]  # below 2^62
     if (shapes < 0).any() or (pixels and ((sizes % 3 != 0) | (areas != sizes // 3)).any()):
-        raise Damaged("an image does not have the size of its shape")
-    if not pixels and (sizes > LARGEST_IMAGE_BYTES).any():
-        raise Damaged(f"an image has more than {LARGEST_IMAGE_BYTES} bytes")
+        raise DamagedFile("an image does not have the size of its shape")
+    if not pixels and (sizes > MAX_IMAGE_BYTES).any():
+        raise DamagedFile(f"an image has more than {MAX_IMAGE_BYTES} bytes")
 
 
 def pack_path(config: Config, part: str) -> Path:
@@ -138,52 +140,55 @@ def pack_path(config: Config, part: str) -> Path:
 
 
 def has_files(data: str) -> bool:
-    """Whether train/ and val/ are here, or their packed files at most."""
+    """Whether the folder has train/ and val/. Without them there can be packed files only."""
     return all((Path(data) / part).is_dir() for part in ("train", "val"))
 
 
-def open_packs(config: Config) -> list[Pack]:
-    """The packed train and val of a run, of its folder's images; where that is not here, of the same folder.
+def open_packs(config: Config) -> list[PackedSource]:
+    """The packed train and val of a run, both of one folder: config.data, where that exists.
 
     Raises UserError.
     """
     try:
-        expected = known_fingerprint(Path(config.data)) if has_files(config.data) else ""
+        expected = cached_fingerprint(Path(config.data)) if has_files(config.data) else ""
     except OSError as error:
         raise UserError(f"cannot read {config.data} ({error.strerror}); mend its permissions or mount") from None
     train = open_pack(config, "train", expected)
     return [train, open_pack(config, "val", train.metadata["fingerprint"])]
 
 
-def open_pack(config: Config, part: str, expected: str = "") -> Pack:
-    """The packed train or val of a run. Raises UserError where it is not there, not whole, or of other images.
+def open_pack(config: Config, part: str, expected: str = "") -> PackedSource:
+    """The packed train or val of a run. Raises UserError where the file is missing, damaged, or of other images.
 
-    expected: the fingerprint that it must have; empty: any.
+    expected: the fingerprint that the file must have; empty: any.
 
-    JPEGs are checked whenever they are read, which costs 2 %. Pixels, of which that takes about as long as cropping,
-    are checked once after they were written or copied, as the file's time, size and inode tell: what rots later is
-    not found.
+    A JPEG is checked each time it is read, which costs 2 %. To check pixels takes about as long as to crop them. So
+    pixels are checked once after they were written or copied, by the file's time, size and inode. Damage that comes
+    later is not found.
     """
     path = pack_path(config, part)
     again = f"make pack PACK={config.pack} DATA={config.data} writes it"
     try:
-        pack = Pack(path)
+        pack = PackedSource(path)
         if (holds := (pack.metadata["part"], pack.metadata["kind"])) != (part, config.pack):
-            raise Damaged(f"it holds {' '.join(holds)}, not {part} {config.pack}")
+            raise DamagedFile(f"it holds {' '.join(holds)}, not {part} {config.pack}")
         if expected and pack.metadata["fingerprint"] != expected:
-            raise Damaged(f"it is of other images than {config.data if has_files(config.data) else 'train'}")
+            raise DamagedFile(f"it is of other images than {config.data if has_files(config.data) else 'train'}")
         if config.pack != "jpeg256":
             check_once(pack)
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror or error}); {again}") from None
-    except (Damaged, KeyError, ValueError) as error:
+    except (DamagedFile, KeyError, ValueError) as error:
         raise UserError(f"{path} cannot be used: {error}; {again} again") from None
     return pack
 
 
-def check_once(pack: Pack) -> None:
-    """Check all images unless that was noted. One rank of a machine does, the others wait for it. Raises Damaged."""
-    with open_regular(pack.path) as file:
+def check_once(pack: PackedSource) -> None:
+    """Check all images, unless a note says that they were checked. One rank of a machine checks, the others wait.
+
+    Raises DamagedFile.
+    """
+    with open_regular_file(pack.path) as file:
         if not was_checked(pack.path):
             with contextlib.suppress(OSError):  # no locks on this file system, or none in time: then each rank checks
                 wait_for_lock(file.fileno(), pack.path, CHECK_LIMIT_S)
@@ -192,25 +197,24 @@ def check_once(pack: Pack) -> None:
             note_checked(pack.path)
 
 
-def notes_of(path: Path) -> list[Path]:
-    """Where it is noted that a file was checked: beside it, so that all who read it know; where that cannot be
-    written, in the user's cache."""
-    return [path.with_suffix(".checked"), cached(path, "checked")]
+def note_paths(path: Path) -> list[Path]:
+    """Paths of the note that a file was checked: beside the file, for all users; else in the user's cache."""
+    return [path.with_suffix(".checked"), cache_path(path, "checked")]
 
 
 def was_checked(path: Path) -> bool:
-    for note in notes_of(path):
+    for note in note_paths(path):
         with contextlib.suppress(OSError):
-            if read_regular(note, LARGEST_NOTE_BYTES) == _state(path).encode():
+            if read_regular_file(note, LARGEST_NOTE_BYTES) == _state(path).encode():
                 return True
     return False
 
 
 def note_checked(path: Path) -> None:
-    for note in notes_of(path):
+    for note in note_paths(path):
         with contextlib.suppress(OSError):  # where neither can be written, the next run checks again
             note.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(note, _state(path))
+            write_text_atomically(note, _state(path))
             return
 
 

@@ -1,9 +1,9 @@
 """What the ranks agree on, by a script's own sum over them. Where to stop they agree on by files in the run's folder.
 
-    with stop_request(config, worker) as stop:      # a signal waits for a checkpoint
+    with stop_request(config, context) as stop:      # a signal waits for a checkpoint
         stop.steps_begun += 1                       # before each step
         if stop.signum and stop.is_due(): ...       # all ranks stop before this step
-        signum = agree(losses, stop.signum, steps_done, worker.device, reduce)
+        signum = agree(losses, stop.signum, steps_done, context.device, all_reduce)
 
 `agree`, `gather` and `count_devices` are collectives: every rank calls them, with the same number of losses or values.
 """
@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.dist.devices import Reduce, Worker
+from benchmarks.common.dist.devices import AllReduce, RankContext
 from benchmarks.common.system.errors import Diverged
-from benchmarks.common.data.batch_readers import STOP_SIGNALS
 from benchmarks.common.store.run_folder import RunFolder
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # each requests a checkpoint
 POST_LIMIT_S, POLL_S = 5.0, 0.02  # how long a rank waits for the other ranks' posts, and between two looks
 EXACT_HEX_DIGITS = 13  # 52 bits, which a float64 holds exactly
 
@@ -40,8 +40,8 @@ class StopRequest:
     decides between the two decides for all. A run that is not asked to stop pays nothing for this.
     """
 
-    def __init__(self, worker: Worker, folder: RunFolder | None, post_limit_s: float):
-        self.worker, self.folder, self.post_limit_s = worker, folder, post_limit_s
+    def __init__(self, context: RankContext, folder: RunFolder | None, post_limit_s: float):
+        self.context, self.folder, self.post_limit_s = context, folder, post_limit_s
         self.signum = 0
         """The first signal that asked this rank to stop; 0: none has."""
         self.steps_begun = 0
@@ -58,9 +58,9 @@ class StopRequest:
     def ask(self, signum: int) -> None:
         """Ask this rank to stop. The signal is set before the steps are read, so a step that begins later sees it."""
         self.signum = signum
-        if self.folder and self.worker.world_size > 1:
+        if self.folder and self.context.world_size > 1:
             try:
-                self.folder.post_stop(self.worker.rank, self.steps_begun)
+                self.folder.post_stop(self.context.rank, self.steps_begun)
             except OSError as error:
                 print(f"warning: the ranks cannot agree on a step to stop at: {error}", file=sys.stderr)
 
@@ -72,14 +72,14 @@ class StopRequest:
 
     def _agreed_step(self) -> float:
         """The number of steps after which all ranks stop; infinity where they stop at `agree` instead."""
-        if self.worker.world_size == 1:
+        if self.context.world_size == 1:
             return self.steps_begun - 1
         began_s = time.monotonic()
         while self.folder and time.monotonic() < began_s + 2 * self.post_limit_s:
             if (decided := self.folder.decided_stop()) is not None:
                 return decided if decided >= 0 else math.inf
-            posted = self.folder.posted_stops(self.worker.world_size)
-            if len(posted) == self.worker.world_size:
+            posted = self.folder.posted_stops(self.context.world_size)
+            if len(posted) == self.context.world_size:
                 self.folder.decide_stop(max(posted))
             elif time.monotonic() > began_s + self.post_limit_s:
                 self.folder.decide_stop(-1)
@@ -89,13 +89,13 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def stop_request(config: Config, worker: Worker) -> Iterator[StopRequest]:
+def stop_request(config: Config, context: RankContext) -> Iterator[StopRequest]:
     """A StopRequest that signals set, in a run with checkpoints. In other runs the signals kill at once.
 
     SIGTERM is what schedulers and launchers send, SIGINT what torch.multiprocessing sends to ranks whose parent has
     gone; SIGUSR1 is what launchers/slurm.sh asks Slurm to send first.
     """
-    stop = StopRequest(worker, RunFolder.current(), min(POST_LIMIT_S, config.timeout_s / 4))
+    stop = StopRequest(context, RunFolder.current(), min(POST_LIMIT_S, config.timeout_s / 4))
     with contextlib.ExitStack() as undo:
         if config.checkpoint_dir:
             reading_end, writing_end = socket.socketpair()
@@ -112,7 +112,7 @@ def stop_request(config: Config, worker: Worker) -> Iterator[StopRequest]:
 
 
 def agree(
-    losses: Sequence[torch.Tensor | None], signum: int, steps_done: int, device: torch.device, reduce: Reduce
+    losses: Sequence[torch.Tensor | None], signum: int, steps_done: int, device: torch.device, all_reduce: AllReduce
 ) -> int:
     """One sum over the ranks tells all of them whether any has lost its loss or was asked to stop.
 
@@ -120,35 +120,36 @@ def agree(
     that this rank got, or 0. Returns the signal to obey, or 0. Raises Diverged on every rank, with the first bad step.
     """
     news = torch.zeros(len(losses) + 1, dtype=torch.float64, device=device)
-    if losses and losses[0] is not None:
-        news[:-1] = ~torch.stack(losses).isfinite()
+    known = [loss for loss in losses if loss is not None]
+    if known:  # a rank has the loss of every step, or of none
+        news[:-1] = ~torch.stack(known).isfinite()
     news[-1] = bool(signum)
-    *bad, stop = reduce(news).tolist()
+    *bad, stop = all_reduce(news).tolist()
     if any(bad):
         first = steps_done - len(bad) + next(n for n, value in enumerate(bad) if value)
         raise Diverged(f"the loss was not finite at step {first} (counted from 0); lower --lr or check the data")
     return (signum or signal.SIGTERM) if stop else 0
 
 
-def gather(values: Sequence[float], worker: Worker, reduce: Reduce) -> torch.Tensor:
+def gather(values: Sequence[float], context: RankContext, all_reduce: AllReduce) -> torch.Tensor:
     """Every rank's values on every rank: float64 (ranks, values)."""
-    table = torch.zeros(worker.world_size, len(values), dtype=torch.float64, device=worker.device)
-    table[worker.rank] = torch.tensor(values, dtype=torch.float64)
-    return reduce(table)
+    table = torch.zeros(context.world_size, len(values), dtype=torch.float64, device=context.device)
+    table[context.rank] = torch.tensor(values, dtype=torch.float64)
+    return all_reduce(table)
 
 
-def count_devices(devices: Sequence[torch.device], worker: Worker, reduce: Reduce) -> int:
+def count_devices(devices: Sequence[torch.device], context: RankContext, all_reduce: AllReduce) -> int:
     """Among how many the work is divided: the distinct GPUs of all ranks, or on CPUs the ranks.
 
     devices: what this rank computes on, the same number on each rank.
     """
-    return len(gather(identities(devices, worker), worker, reduce).unique())
+    return len(gather(identities(devices, context), context, all_reduce).unique())
 
 
-def identities(devices: Sequence[torch.device], worker: Worker) -> list[int]:
+def identities(devices: Sequence[torch.device], context: RankContext) -> list[int]:
     """Numbers that tell devices apart over all ranks: GPUs by the vendor's UUID, since two nodes, or two Slurm tasks,
     have a GPU 0 each, which can be the same one; on CPUs the rank."""
-    if worker.device.type != "cuda":
-        return [worker.rank]
+    if context.device.type != "cuda":
+        return [context.rank]
     names = [str(torch.cuda.get_device_properties(device).uuid) for device in devices]
     return [int(hashlib.sha256(name.encode()).hexdigest()[:EXACT_HEX_DIGITS], 16) for name in names]

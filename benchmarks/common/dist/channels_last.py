@@ -3,6 +3,8 @@
 in_order(weight)        # a view, (out, height, width, in) where weight is (out, in, height, width)
 """
 
+from typing import Any
+
 import torch
 
 
@@ -22,14 +24,14 @@ def all_in_order(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
 class InOrder:
     """A compressor (compress, decompress) around another one, which gets contiguous tensors. Nothing is copied."""
 
-    def __init__(self, inner):
+    def __init__(self, inner: Any):
         self.inner = inner
 
-    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, tuple]:
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[Any, bool]]:
         compressed, context = self.inner.compress(in_order(tensor))
         return compressed, (context, tensor.is_contiguous())
 
-    def decompress(self, tensor: torch.Tensor, context: tuple) -> torch.Tensor:
+    def decompress(self, tensor: torch.Tensor, context: tuple[Any, bool]) -> torch.Tensor:
         inner, contiguous = context
         tensor = self.inner.decompress(tensor, inner)
         return tensor if contiguous else tensor.permute(0, 3, 1, 2)

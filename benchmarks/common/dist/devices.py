@@ -1,27 +1,27 @@
 """The device, backend and threads of one rank, and the sums over all of them."""
 
 import dataclasses
-import os
 import resource
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.config.config import Config, whole_batch
+from benchmarks.common.config.config import Config, resolve_global_batch
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.system.machine import number
-from benchmarks.common.dist.precision import met_precision
-from benchmarks.common.dist.ranks import Place
+from benchmarks.common.system.machine import number_from_env
+from benchmarks.common.dist.precision import resolve_precision
+from benchmarks.common.dist.ranks import RankInfo
 
-Reduce = Callable[[torch.Tensor], torch.Tensor]
+AllReduce = Callable[[torch.Tensor], torch.Tensor]
 """Sums a tensor over all ranks and returns the result on each of them."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Worker:
+class RankContext:
     """One rank at work. `reports` is true on the one rank that writes results."""
 
     device: torch.device
@@ -32,43 +32,52 @@ class Worker:
     launcher: str = "none"
     backend: str = "none"
     reports: bool = True
+    rendezvous_file: str = ""
 
 
-def start_worker(
-    config: Config, place: Place, backend: str | None = None, *, devices_per_rank: int = 1, mixed: bool = False
-) -> tuple[Config, Worker]:
+def start_rank(
+    config: Config, info: RankInfo, backend: str | None = None, *, devices_per_rank: int = 1, mixed: bool = False
+) -> tuple[Config, RankContext]:
     """Configure this process for its rank: the device (GPU number local_rank, or the CPU where there is none), the
-    threads (THREADS_PER_RANK, from the launcher), the seed and the precision. Returns the configuration as it came
-    out, with the whole batch and the precision that `auto` stands for, and the worker.
+    threads (THREADS_PER_RANK, from the launcher), the seed and the precision. Returns the resolved configuration, with
+    the global batch and the precision that `auto` stands for, and the context.
 
-    backend: what the ranks talk through; by default NCCL between GPUs and gloo between CPUs. devices_per_rank: those
-    that a rank computes on. mixed: as met_precision has it.
-    Raises UserError where local_rank has no GPU of its own, and as met_precision does.
+    backend: of the process group; by default NCCL between GPUs and gloo between CPUs. devices_per_rank: those that a
+    rank computes on. mixed: StrategyFacts.mixed_precision.
+    Raises UserError where local_rank has no GPU of its own, and as resolve_precision does.
     """
     num_gpus = usable_gpus()
     use_cuda = num_gpus > 0
-    if use_cuda and place.local_rank >= num_gpus:
+    if use_cuda and info.local_rank >= num_gpus:
         raise UserError(
-            f"rank {place.rank} wants GPU {place.local_rank}, but {num_gpus} can be seen; "
+            f"rank {info.rank} wants GPU {info.local_rank}, but {num_gpus} can be seen; "
             "lower NPROC (or tasks per node), or free CUDA_VISIBLE_DEVICES"
         )
-    device = torch.device("cuda", place.local_rank) if use_cuda else torch.device("cpu")
+    device = torch.device("cuda", info.local_rank) if use_cuda else torch.device("cpu")
     capability = None
     if use_cuda:
         torch.cuda.set_device(device)
         capability = min(torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count()))
-    precision = met_precision(config.precision, capability, mixed)
-    config = dataclasses.replace(whole_batch(config, place.world_size * devices_per_rank), precision=precision)
+    precision = resolve_precision(config.precision, capability, mixed)
+    config = dataclasses.replace(resolve_global_batch(config, info.world_size * devices_per_rank), precision=precision)
     set_kernels(config)
-    if threads := number("THREADS_PER_RANK", "a number of threads"):
+    if threads := number_from_env("THREADS_PER_RANK", "a number of threads"):
         torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
     if backend is None:
-        backend = "none" if place.launcher == "none" else "nccl" if use_cuda else "gloo"
-    worker = Worker(
-        device, place.rank, place.local_rank, place.world_size, place.nodes, place.launcher, backend, place.rank == 0
+        backend = "none" if info.launcher == "none" else "nccl" if use_cuda else "gloo"
+    context = RankContext(
+        device=device,
+        rank=info.rank,
+        local_rank=info.local_rank,
+        world_size=info.world_size,
+        nodes=info.nodes,
+        launcher=info.launcher,
+        backend=backend,
+        reports=info.rank == 0,
+        rendezvous_file=info.rendezvous_file,
     )
-    return config, worker
+    return config, context
 
 
 def set_kernels(config: Config) -> None:
@@ -79,49 +88,49 @@ def set_kernels(config: Config) -> None:
     torch.backends.cudnn.deterministic = config.cudnn_deterministic
 
 
-def group_options(config: Config, worker: Worker) -> dict:
+def group_options(config: Config, context: RankContext) -> dict[str, Any]:
     """Keyword arguments of init_process_group that every strategy shares: backend, timeout and, for NCCL,
     the device, without which a barrier would guess it. In RENDEZVOUS_FILE, where a launcher names one, ranks meet."""
-    options = {"backend": worker.backend, "timeout": timedelta(seconds=config.timeout_s)}
-    if path := os.environ.get("RENDEZVOUS_FILE"):
+    options: dict[str, Any] = {"backend": context.backend, "timeout": timedelta(seconds=config.timeout_s)}
+    if context.rendezvous_file:
         options |= {
-            "store": file_store(path, config, worker),
-            "rank": worker.rank,
-            "world_size": worker.world_size,
+            "store": file_store(context.rendezvous_file, config, context),
+            "rank": context.rank,
+            "world_size": context.world_size,
         }
-    if worker.device.type == "cuda":
-        options["device_id"] = worker.device
+    if context.device.type == "cuda":
+        options["device_id"] = context.device
     return options
 
 
-def file_store(path: str, config: Config, worker: Worker) -> dist.FileStore:
+def file_store(path: str, config: Config, context: RankContext) -> Any:
     """A store in a file. Not by file://PATH: a # or ? in the path would end it."""
-    store = dist.FileStore(path, worker.world_size)
+    store = dist.FileStore(path, context.world_size)  # type: ignore[attr-defined]
     store.set_timeout(timedelta(seconds=config.timeout_s))  # init_process_group does not set it for a store
     return store
 
 
-def ddp_options(config: Config) -> dict:
+def ddp_options(config: Config) -> dict[str, Any]:
     """Keyword arguments of DistributedDataParallel that every strategy shares."""
     own = {name: getattr(config, name) for name in ("static_graph", "gradient_as_bucket_view")}
     return own | {"bucket_cap_mb": config.bucket_cap_mb or None}
 
 
 def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum of `tensor` over the default process group, in place. Raises UserError before initialisation."""
+    """Sum of `tensor` over the default process group, in info. Raises UserError before initialisation."""
     if not dist.is_initialized():
         raise UserError("a collective was called before dist.init_process_group; start the group first")
     dist.all_reduce(tensor)
     return tensor
 
 
-def share_buffers(model: torch.nn.Module, worker: Worker, reduce: Reduce) -> None:
+def sync_buffers(model: torch.nn.Module, context: RankContext, all_reduce: AllReduce) -> None:
     """Give every rank rank 0's buffers: BatchNorm's running statistics follow each rank's own shard."""
     buffers = list(model.buffers())
-    if worker.world_size == 1 or not buffers:
+    if context.world_size == 1 or not buffers:
         return
-    flat = flatten(buffers, worker.device)
-    fill(buffers, reduce(flat if worker.rank == 0 else torch.zeros_like(flat)))
+    flat = flatten(buffers, context.device)
+    fill(buffers, all_reduce(flat if context.rank == 0 else torch.zeros_like(flat)))
 
 
 def flatten(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

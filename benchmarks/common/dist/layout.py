@@ -1,29 +1,103 @@
-"""How a strategy divides a step over devices, in numbers: what the memory forecast has to know of it.
+"""How a strategy divides a step over devices, and what is known of a strategy before it is built. Needs no torch.
 
-Every strategy's script tells its own: `split(config, num_devices) -> Split`. Needs no torch.
+Every script has a function `layout(config, num_devices) -> Layout`. The run stores the part that changes the arithmetic
+(STORED_FIELDS), which the proof's reference repeats. The memory check asks for the layout before anything runs.
 """
 
 import dataclasses
 from typing import Literal
 
+from benchmarks.common.config.config import Config
+
 
 @dataclasses.dataclass(frozen=True)
-class Split:
-    """What of a step is where.
+class Layout:
+    """The parts of a step, and where they are.
 
-    num_shards: parts of the global batch on different devices. num_stages: parts of the model on different devices.
-    num_microbatches: parts of a shard, one after the other; the activations of all wait for their backward pass, or,
-    with one_f_one_b, of as many as there are stages from a device's own on. copies: of the gradients, such as DDP's
-    buckets. whole_batch: the images of all shards are loaded by one process, and arrive on the first device.
-    whole_model: each device holds all of it, and evaluates its share of every batch. autocast: what convolutions
-    compute in, and keep; empty: what config.precision says.
+    These are in STORED_FIELDS:
+    num_shards: equal parts of a global batch whose gradients are averaged; BatchNorm sees one at a time.
+    num_stages: consecutive parts of the model that different devices or ranks hold.
+    num_microbatches: parts of a shard that pass one after the other; BatchNorm sees one at a time.
+    split_size: images of such a part, the last may have fewer, and one loss is of all of them; 0: equal parts, each
+        with a loss of its own.
+    compression: the type in which gradients travel.
+    period: steps between two averages of the weights; 0: gradients are averaged instead.
+    group: with a period, shards next to each other whose gradients are averaged at every step all the same.
+    exact: whether the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
+
+    These are for the memory check:
+    num_stage_devices: devices that hold the stages of a shard; 0: one for each stage.
+    one_f_one_b: as many micro-batches keep activations as there are stages from a device's own on; without it, all do.
+    num_gradient_copies: copies of the gradients, such as DDP's buckets.
+    one_process_loads: one process loads the images of all shards, and they arrive on the first device.
+    whole_model_on_each: each device holds the whole model, and evaluates its share of every batch.
+    autocast: the type in which convolutions compute and keep activations; empty: as config.precision says.
     """
 
     num_shards: int = 1
     num_stages: int = 1
     num_microbatches: int = 1
+    split_size: int = 0
+    compression: str = "none"
+    period: int = 0
+    group: int = 1
+    exact: bool = True
+
+    num_stage_devices: int = 0
     one_f_one_b: bool = False
-    copies: int = 0
-    whole_batch: bool = False
-    whole_model: bool = False
+    num_gradient_copies: int = 0
+    one_process_loads: bool = False
+    whole_model_on_each: bool = False
     autocast: Literal["", "bf16", "fp16"] = ""
+
+    @property
+    def devices_per_shard(self) -> int:
+        """Devices that hold the stages of a shard."""
+        return self.num_stage_devices or self.num_stages
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all shards together."""
+        return self.num_shards * self.devices_per_shard
+
+
+STORED_FIELDS = (
+    "num_shards",
+    "num_stages",
+    "num_microbatches",
+    "split_size",
+    "compression",
+    "period",
+    "group",
+    "exact",
+)
+"""Fields of a Layout that a run's settings hold, under these names."""
+
+
+def resolve_layout(config: Config, layout: Layout) -> Layout:
+    """A strategy's layout with the changes that options of every strategy make to it."""
+    if config.norm == "sync":  # statistics, and so gradients, are of the whole batch
+        layout = dataclasses.replace(layout, num_shards=1)
+    # kernels that do several operations at once round once where others round twice
+    return dataclasses.replace(layout, exact=layout.exact and not (config.compile or config.fused))
+
+
+def stored_fields(layout: Layout) -> dict[str, int | str | bool]:
+    """The fields of a layout that a run's settings hold."""
+    return {name: getattr(layout, name) for name in STORED_FIELDS}
+
+
+@dataclasses.dataclass(frozen=True)
+class StrategyFacts:
+    """What has to be known of a strategy before torch is imported.
+
+    A script says it in a constant, `FACTS = StrategyFacts(...)`, with literal arguments, which
+    scripts.runner.preflight reads without importing the script. A script without FACTS has the defaults.
+
+    mixed_precision: the strategy is about mixed precision and scales gradients: where fp32, the default, is requested,
+        it runs what `auto` stands for.
+    one_node: the strategy cannot span nodes.
+    """
+
+    mixed_precision: bool = False
+    one_node: bool = False

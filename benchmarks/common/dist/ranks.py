@@ -1,12 +1,13 @@
 """Who this process is among the others: rank, local_rank and world_size, whoever started it.
 
-torchrun, Slurm and horovodrun each set variables of their own; `find_place` reads them and says whose they are.
+torchrun, Slurm and horovodrun each set environment variables of their own. This is the one place that reads them, and
+those that say where ranks meet. What they hold is passed on as values: RankInfo and SlurmStep.
 """
 
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.common.system.errors import UserError
 
@@ -23,18 +24,22 @@ HOW_TO = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """One process among `world_size`; `launcher` is torchrun, srun, horovodrun, spawn or none."""
+class RankInfo:
+    """One process among `world_size`; `launcher` is torchrun, srun, horovodrun, spawn or none.
+
+    rendezvous_file: the file in which the ranks meet; empty: where torch.distributed looks for itself.
+    """
 
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
     nodes: int = 1
     launcher: str = "none"
+    rendezvous_file: str = ""
 
 
-def find_place(expected: str | None = None, env: Mapping[str, str] = os.environ) -> Place:
-    """This process's Place from the environment, and which launcher set it.
+def find_rank_info(expected: str | None = None, env: Mapping[str, str] = os.environ) -> RankInfo:
+    """This process's RankInfo from the environment, and which launcher set it.
 
     torchrun comes first: inside a Slurm job its variables are the ones that are about this process. Slurm's
     are believed only in a step that srun started (SLURM_STEP_NUM_TASKS): a shell or batch script in an
@@ -50,11 +55,35 @@ def find_place(expected: str | None = None, env: Mapping[str, str] = os.environ)
         missing = [name for name in VARIABLES[expected] if name not in env]
         raise UserError(f"{expected} did not start this process ({', '.join(missing)} not set); {HOW_TO[expected]}")
     if found == "none":
-        return Place()
+        return RankInfo()
     rank, local_rank, world_size = (_number(env, name, found) for name in VARIABLES[found])
     if not (rank < world_size and local_rank < world_size):
         raise UserError(f"{found} says rank {rank}, local_rank {local_rank} of {world_size}; unset stale variables")
-    return Place(rank, local_rank, world_size, _num_nodes(env, found, world_size), found)
+    num_nodes, rendezvous_file = _num_nodes(env, found, world_size), env.get("RENDEZVOUS_FILE", "")
+    return RankInfo(rank, local_rank, world_size, num_nodes, found, rendezvous_file)
+
+
+@dataclasses.dataclass(frozen=True)
+class SlurmStep:
+    """The step of a Slurm job that srun started.
+
+    name: of this step alone, also after a restart of the job. port: from 20000 on, by job and step. address: of the
+    first node. folder: of the run, which all nodes see.
+    """
+
+    name: str
+    port: int
+    address: str
+    folder: str
+
+
+def find_slurm_step(env: Mapping[str, str] = os.environ) -> SlurmStep:
+    """This process's SlurmStep from the environment. Raises KeyError outside of srun."""
+    job_id, step_id = env["SLURM_JOB_ID"], env["SLURM_STEP_ID"]
+    name = f"{job_id}-{step_id}-{env.get('SLURM_RESTART_COUNT', 0)}"
+    port = 20000 + int(job_id) * 16 % 10000 + int(step_id) % 16
+    address = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    return SlurmStep(name, port, address, env.get("RUN_DIR", "."))
 
 
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
@@ -72,7 +101,7 @@ def _num_nodes(env: Mapping[str, str], launcher: str, world_size: int) -> int:
 
 
 @contextlib.contextmanager
-def rank_first(rank: int, barrier) -> Iterator[None]:
+def rank_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]:
     """Rank 0 runs the block alone, then all the others do: for work whose result is found on disk.
 
     barrier: blocks until every rank has called it. Every rank must enter; an exception on rank 0 does not

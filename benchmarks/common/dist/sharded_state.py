@@ -1,14 +1,16 @@
 """Checkpoints of a model whose tensors are sharded over the ranks (DTensors): written whole, taken up in shards.
 
-fit(..., state=partial(sharded_state, model, optimizer), load=partial(load_sharded_state, model, optimizer))
+TrainingState(save=partial(sharded_state, model, optimizer), load=partial(load_sharded_state, model, optimizer))
 """
+
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
-def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-    """A State (benchmarks.common.train.checkpoint) in the form that unsharded strategies write. A collective."""
+def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What a checkpoint holds, in the form that unsharded strategies write. A collective."""
     states = optimizer.state_dict()
     whole = {key: {name: _whole(value) for name, value in of.items()} for key, of in states["state"].items()}
     weights = {name: _whole(tensor) for name, tensor in model.state_dict().items()}
@@ -16,8 +18,8 @@ def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
 
 
 @torch.no_grad()
-def load_sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: dict) -> None:
-    """Its Load: each rank takes its shards of the whole. Raises KeyError for another model's. A collective."""
+def load_sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Take up a checkpoint: each rank takes its shards of the whole. Raises KeyError for another model's. A collective."""
     parameters, states = [*model.parameters()], saved["optimizer"]["state"]
     for name, tensor in model.state_dict().items():
         tensor.copy_(_shard_of(saved["model"][name], tensor))
@@ -27,11 +29,11 @@ def load_sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer,
     optimizer.load_state_dict(saved["optimizer"] | {"state": shards})
 
 
-def _whole(value):
+def _whole(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def _shard_of(whole, tensor: torch.Tensor):
+def _shard_of(whole: Any, tensor: torch.Tensor) -> Any:
     """`whole` as `tensor` is: a shard of it, where that is one."""
     if not (isinstance(tensor, DTensor) and isinstance(whole, torch.Tensor) and whole.shape == tensor.shape):
         return whole

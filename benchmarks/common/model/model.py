@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import TypeVar
 
 import torch
 import torchvision
@@ -24,7 +25,8 @@ def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Mo
     model = draw_model(config, num_classes)
     if config.norm == "sync":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    model = in_precision(config, model.to(device, memory_format=MEMORY_FORMATS[config.memory_format]))
+    model = model.to(device=device, memory_format=MEMORY_FORMATS[config.memory_format])  # type: ignore[call-overload]
+    model = in_precision(config, model)
     if config.cuda_graphs and not (config.compile and device.type == "cuda"):
         raise UserError("cuda_graphs are of compiled kernels on GPUs: it goes with --compile, and not on a CPU")
     if config.compile:
@@ -34,7 +36,10 @@ def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Mo
     return model
 
 
-class InBf16:
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+class InBf16(nn.Module):
     """Mixed into a module's class: autocast around its forward pass, of which `logits` come out as float32.
 
     Another class, and no other `forward` on the module itself: DataParallel's replicas would call the first GPU's.
@@ -48,7 +53,7 @@ class InBf16:
         return output.float() if self.logits else output
 
 
-def in_precision(config: Config, module: nn.Module, logits: bool = True) -> nn.Module:
+def in_precision(config: Config, module: ModuleT, logits: bool = True) -> ModuleT:
     """`module` itself, whose forward pass computes in bf16 from now on, where config.precision says so. For fp16 the
     script scales gradients, and so does the autocast itself. logits: what comes out are scores, and not activations."""
     if config.precision == "bf16":
@@ -73,8 +78,13 @@ def flops_per_image(config: Config, num_classes: int) -> int:
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
     """SGD with momentum and weight decay; the engine sets the learning rate before every step."""
-    options = {"momentum": config.momentum, "weight_decay": config.weight_decay, "fused": config.fused or None}
-    return torch.optim.SGD(model.parameters(), lr=config.lr, **options)
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        fused=config.fused or None,
+    )
 
 
 def learning_rate(config: Config, epoch: float) -> float:

@@ -8,12 +8,14 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torchvision.models import ResNet
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.model.cuts import balanced_cuts
@@ -61,8 +63,9 @@ def stages_at(net: nn.Module, cuts: Sequence[int]) -> list[nn.Sequential]:
     return [nn.Sequential(*blocks[first:last]) for first, last in itertools.pairwise([0, *cuts, len(blocks)])]
 
 
-def _blocks(net: nn.Module) -> list[nn.Sequential]:
-    blocks = [[block] for layer in (net.layer1, net.layer2, net.layer3, net.layer4) for block in layer]
+def _blocks(net: ResNet) -> list[nn.Sequential]:
+    layers: list[nn.Sequential] = [net.layer1, net.layer2, net.layer3, net.layer4]
+    blocks: list[list[nn.Module]] = [[block] for layer in layers for block in layer]
     blocks[0] = [net.conv1, net.bn1, net.relu, net.maxpool, *blocks[0]]
     blocks[-1] += [net.avgpool, nn.Flatten(1), net.fc]
     return [nn.Sequential(*block) for block in blocks]
@@ -131,11 +134,11 @@ def block_times(blocks: Sequence[nn.Module], image_size: int) -> list[float]:
 class _Roofline(TorchDispatchMode):
     """Sums what operations take. Weights are read once for a whole batch, so they do not count."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.bytes = 0.0
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
         if not function.is_view:
             tensors = [leaf for leaf in tree_leaves((args, made)) if isinstance(leaf, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""The tables of a result set, their one writer and their one reader.
+"""The tables of a result set: their columns, the one function that writes them, and the one that reads them.
 
 A set is a folder `results/<name>/` of tidy CSV files joined by `run_id`. Units are in the column names; a
 missing value is an empty cell, never 0. Needs no torch; only `read_table` needs pandas.
@@ -10,18 +10,22 @@ import io
 import json
 import re
 import sys
+import typing
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.config.settings import Half, settings_hash
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_regular, replace_whole
+from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_regular_file, replace_atomically
+
+if typing.TYPE_CHECKING:
+    import pandas
 
 SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
-WARM_UP = "warm-up"  # the status of a run, of round 0, that only warms the machine, whatever became of it
+WARM_UP = "warm-up"  # the status of a run of round 0, which only warms the machine, even where it failed
 TABLES = {
-    # one row an attempt, whatever became of it
+    # one row an attempt, whatever its status
     "runs": (
         "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "position",
         "started_at", "wall_s",
@@ -35,7 +39,7 @@ TABLES = {
         "skipped_files", "num_by_pillow", "load_average", "governor", "steal_pct", "other_cpu_pct",
         "other_gpu_processes", "options", "log_path",
     ),
-    # what the column `settings` of runs stands for: a row a hash; both halves are JSON, met is empty where nothing was
+    # the settings behind the column `settings` of runs: a row a hash; both halves are JSON, met may be empty
     "settings": ("settings", "asked_hash", "asked", "met"),
     # the samples behind a run's throughput
     "windows": ("run_id", "window", "images", "seconds", "images_per_s"),
@@ -56,7 +60,7 @@ TABLES = {
         "run_id", "what", "images_per_s", "images_per_s_per_core", "num_windows", "images", "seconds", "arch",
         "image_size", "global_batch", "workers", "verdict", "window",
     ),
-    # what `make verify` found of the runs in the set's verify/; asked and met: the settings of the proof, as above
+    # results of `make verify` for the runs in the set's verify/; asked and met: the settings of the proof, as above
     "equivalence": (
         "run_id", "strategy", "started_at", "steps", "world_size", "max_relative_difference", "bit_identical",
         "tolerance", "verdict", "reason", "asked", "met", "rounding",
@@ -67,19 +71,21 @@ TEXT_COLUMNS = frozenset(
     "decoder device device_name backend oversubscribed parallel torch commit dirty governor options log_path phase "
     "part throttle bit_identical verdict what".split()
 )
-LIMIT_BYTES = 2**32  # of a table that is read
+MAX_TABLE_BYTES = 2**32  # of a table that is read
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def append_rows(results: Path, table: str, rows: Iterable[dict], *, anew: bool = False, once: bool = False) -> None:
-    """Add rows to `results/<table>.csv`; `anew` and `once` are those of append_csv.
+def append_rows(
+    results: Path, table: str, rows: Iterable[dict], *, replace: bool = False, skip_existing: bool = False
+) -> None:
+    """Add rows to `results/<table>.csv`; `replace` and `skip_existing` are those of append_csv.
 
     A file of an older schema gets the columns that it lacks, empty in its rows.
     """
     columns = TABLES[table]
     key = "run_id" if "run_id" in columns else columns[0]
-    append_csv(results / f"{table}.csv", columns, rows, key=key, anew=anew, once=once)
+    append_csv(results / f"{table}.csv", columns, rows, key=key, replace=replace, skip_existing=skip_existing)
 
 
 def append_csv(
@@ -88,46 +94,46 @@ def append_csv(
     rows: Iterable[dict],
     *,
     key: str = "",
-    anew: bool = False,
-    once: bool = False,
+    replace: bool = False,
+    skip_existing: bool = False,
 ) -> None:
     """Add rows to a CSV file, whole or not at all; they are on the disk when this returns.
 
     columns: of a new file. key: a file with this column gets the other columns that it lacks, empty in its rows; '':
-    a file must have exactly `columns`. anew: the rows replace those of an old file. once: a row is left out if a line
-    already begins with its first cell. One process writes at a time, to a new file that replaces the old one: a kill, a
-    full disk or a power cut leaves the earlier rows. A half-written last line is dropped.
+    a file must have exactly `columns`. replace: the rows replace those of an old file. skip_existing: a row is left out
+    if a line already begins with its first cell. One process writes at a time, to a new file that replaces the old one.
+    A kill, a full disk or a power cut leaves the earlier rows. A half-written last line is dropped.
     Raises KeyError for an unknown column, and UserError where the folder cannot be written, the file has other
     columns, or another process is writing in the folder for too long.
     """
-    with writing(path.parent):
-        there = not anew and path.exists()
-        lines = _whole_lines(_text_of(path)) if there else []
+    with lock_tables(path.parent):
+        append = not replace and path.exists()
+        lines = _whole_lines(_text_of(path)) if append else []
         header = _cells(lines[0]) if lines else list(columns)
         if key and key not in header:
             raise UserError(f"{path} does not start with a line of column names; move it away")
         if not key and header != list(columns):
             raise UserError(f"{path} has other columns than {', '.join(columns)}; move it away")
         out = io.StringIO()
-        lacking = [name for name in columns if name not in header]
-        out.writelines(line + "\n" for line in (_widened(lines, header, lacking) if lacking else lines))
-        writer = csv.DictWriter(out, header + lacking, restval="", lineterminator="\n")
+        missing = [name for name in columns if name not in header]
+        out.writelines(line + "\n" for line in (_widened(lines, header, missing) if missing else lines))
+        writer = csv.DictWriter(out, header + missing, restval="", lineterminator="\n")
         if not lines:
             writer.writeheader()
-        known = {line.partition(",")[0] for line in lines[1:]} if once else set()
+        known = {line.partition(",")[0] for line in lines[1:]} if skip_existing else set()
         for row in rows:
             unknown = set(row) - set(columns)
             if unknown:
                 raise KeyError(f"{path.name} has no column {sorted(unknown)}")
-            cells = {name: cell(value) for name, value in row.items()}
+            cells = {name: format_cell(value) for name, value in row.items()}
             if cells.get(header[0]) not in known:
                 writer.writerow(cells)
-        write_whole(path, out.getvalue())
+        write_text_atomically(path, out.getvalue())
 
 
 def _text_of(path: Path) -> str:
-    """Bytes that are not UTF-8 become what write_whole writes as these bytes; line ends become line feeds."""
-    text = read_regular(path, LIMIT_BYTES).decode("utf-8-sig", errors="surrogateescape")
+    """Bytes that are not UTF-8 become what write_text_atomically writes as these bytes; line ends become line feeds."""
+    text = read_regular_file(path, MAX_TABLE_BYTES).decode("utf-8-sig", errors="surrogateescape")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -137,27 +143,28 @@ def _whole_lines(text: str) -> list[str]:
     return [*lines, last] if last and lines and len(_cells(last)) == len(_cells(lines[0])) else lines
 
 
-def _widened(lines: list[str], header: list[str], lacking: list[str]) -> Iterator[str]:
+def _widened(lines: list[str], header: list[str], missing: list[str]) -> Iterator[str]:
     """The lines of a table with more columns: their names in the first, empty cells in every whole row."""
-    yield ",".join([lines[0], *lacking])
+    yield ",".join([lines[0], *missing])
     for line in lines[1:]:
-        yield line + "," * len(lacking) if len(_cells(line)) == len(header) else line
+        yield line + "," * len(missing) if len(_cells(line)) == len(header) else line
 
 
-def add_settings(results: Path, asked: dict, met: dict | None = None) -> str:
-    """Add what a run is to settings.csv, unless it is there; returns its hash, for the column of runs.csv."""
-    name = settings_hash(asked, met)
-    halves = {"asked": json_cell(asked), "met": json_cell(met) if met else None}
-    append_rows(results, "settings", [{"settings": name, "asked_hash": settings_hash(asked), **halves}], once=True)
+def add_settings(results: Path, requested: Half, resolved: Half | None = None) -> str:
+    """Add the settings of a run to settings.csv, unless they are there. Returns their hash, a column of runs.csv."""
+    name = settings_hash(requested, resolved)
+    halves = {"asked": json_cell(requested), "met": json_cell(resolved) if resolved else None}
+    row = {"settings": name, "asked_hash": settings_hash(requested), **halves}
+    append_rows(results, "settings", [row], skip_existing=True)
     return name
 
 
 def json_cell(value: object) -> str:
-    """`value` as JSON that `cell` leaves as it is: on one line, and never with two spaces in a row."""
+    """`value` as JSON that `format_cell` does not change: on one line, and never with two spaces in a row."""
     return json.dumps(value, separators=(",", ":")).replace("  ", " \\u0020")
 
 
-def cell(value: object) -> str:
+def format_cell(value: object) -> str:
     """One CSV cell: '' for None, text on one line, and never something a spreadsheet would run."""
     if value is None:
         return ""
@@ -170,13 +177,13 @@ def cell(value: object) -> str:
     return "'" + text if isinstance(value, str) and _is_formula(text) else text
 
 
-def plain(text: str) -> str:
-    """The text that `cell` guarded, without the mark that keeps a spreadsheet from running it."""
+def unguard_cell(text: str) -> str:
+    """The text of a cell, without the mark that keeps a spreadsheet from running it."""
     return text[1:] if text.startswith("'") and _is_formula(text) else text
 
 
 def without_controls(text: str) -> str:
-    """The text with a ? for each control character: by these, somebody else's set could control the terminal."""
+    """The text with a ? for each control character, by which another person's set could control the terminal."""
     return CONTROLS.sub("?", text)
 
 
@@ -185,18 +192,18 @@ def _is_formula(text: str) -> bool:
     return text.lstrip("'").startswith(FORMULA_STARTS)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_text_atomically(path: Path, text: str) -> None:
     """Make `path` hold `text`. A reader finds the old or the new content, even after a power cut. Raises OSError."""
-    replace_whole(path, lambda file: file.write(text.encode("utf-8", "surrogateescape")))
+    replace_atomically(path, lambda file: file.write(text.encode("utf-8", "surrogateescape")))
 
 
 def write_json(path: Path, value: object) -> None:
     """`value` as JSON, whole or not at all."""
-    write_whole(path, json.dumps(value, indent=1) + "\n")
+    write_text_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def lock_tables(folder: Path) -> Iterator[None]:
     """Hold the folder's lock while a table in it is read, changed and written again: one process at a time does.
 
     Raises UserError for a full disk, a folder that cannot be written, and a process that keeps the lock.
@@ -214,18 +221,18 @@ def writing(folder: Path) -> Iterator[None]:
         raise UserError(f"cannot write results in {folder}: {error.strerror}; earlier rows are kept") from None
 
 
-def read_table(results: Path, table: str):
+def read_table(results: Path, table: str) -> "pandas.DataFrame":
     """`results/<table>.csv` as a pandas DataFrame with every column of the schema, empty where missing.
 
-    Numbers are numbers; other columns are text as it was before `cell` guarded it, '' where empty. A line that is
+    Numbers are numbers; other columns are text, without the mark of `format_cell`, '' where empty. A line that is
     not whole is skipped. For that, and for an unknown status, a warning goes to stderr. Sets of older schemas lack
     columns and still read. A missing file is an empty table. Raises UserError where lines end in carriage returns or a
     column is there twice, and OSError for what is no regular file or too large.
     """
-    return numbered_table(results, table)[0]
+    return read_numbered_table(results, table)[0]
 
 
-def numbered_table(results: Path, table: str) -> tuple:
+def read_numbered_table(results: Path, table: str) -> "tuple[pandas.DataFrame, list[int]]":
     """`read_table`'s table, and the number of each row's line in the file, from 2 on."""
     import pandas
 
@@ -244,7 +251,7 @@ def numbered_table(results: Path, table: str) -> tuple:
     frame = pandas.DataFrame(rows, columns=list(dict.fromkeys(columns)), dtype=object)
     for name in columns:
         if name in TEXT_COLUMNS:
-            frame[name] = frame[name].fillna("").astype(str).map(plain).map(without_controls)
+            frame[name] = frame[name].fillna("").astype(str).map(unguard_cell).map(without_controls)
         else:
             frame[name] = pandas.to_numeric(frame[name], errors="coerce")
     if table == "runs":
@@ -256,7 +263,7 @@ def numbered_table(results: Path, table: str) -> tuple:
 
 def _lines_of(path: Path, columns: list[str]) -> tuple[list[str], list[str]]:
     """The names in the first line of a CSV file, `columns` where it is empty, and the lines after it."""
-    text = read_regular(path, LIMIT_BYTES).decode("utf-8", errors="replace").replace("\0", "")
+    text = read_regular_file(path, MAX_TABLE_BYTES).decode("utf-8", errors="replace").replace("\0", "")
     if text.startswith("\ufeff"):
         text = text[1:]
         _warn(path, 1, "begins with a byte order mark, which is left out; save the file without it")

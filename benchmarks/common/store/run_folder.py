@@ -1,16 +1,17 @@
-"""The folder of one run, RESULTS/logs/<run_id>/: the names of what lies in it, and who reads and writes what.
+"""The folder of one run, RESULTS/logs/<run_id>/: its files, and who reads and writes them.
 
-    settings.json      what was asked (the plan), and what the run met (its launcher); see common/config/settings.py
+    settings.json      the requested half of the settings (by the plan), and the resolved half (by the launcher); see
+                       common/config/settings.py
     config.yaml        the resolved configuration, as differences from the defaults: what the script reads
     run.log            everything that the run's processes print
     progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a stop
-    unrecorded         is there until the run's row is in runs.csv; its attempt keeps it locked; it holds, as JSON, the
+    unrecorded         exists until the run's row is in runs.csv; the attempt keeps it locked. As JSON, it holds the
                        columns of the row that were known before the start
-    queued             is there while a batch job waits (slurm_submit.sh makes and removes it)
-    summary.json       what the reporting rank measured, met, and where its time went
+    queued             exists while a batch job waits (slurm_submit.sh makes and removes it)
+    summary.json       the row, the resolved half and the wall clock of the reporting rank
     stop-<rank>        in a run that was asked to stop: a symbolic link to the number of steps that the rank has begun
     stop-at            a symbolic link to the number of steps after which all ranks stop, or to -1: they did not agree
-    cause-<pid>.json   why a process ended before its end, with the moment: the earliest is the first cause
+    cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
 
 A launcher names the folder to its processes in RUN_DIR. Needs no torch.
 """
@@ -22,21 +23,22 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import SCHEMA
-from benchmarks.common.store.results import write_json, write_whole
+from benchmarks.common.config.settings import SCHEMA, Half
+from benchmarks.common.store.results import write_json, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular, replace_whole
+from benchmarks.common.system.files import read_regular_file, replace_atomically
 
-VARIABLE = "RUN_DIR"
-LIMIT_BYTES = 2**26  # of settings.json
+RUN_DIR_VARIABLE = "RUN_DIR"
+MAX_SETTINGS_BYTES = 2**26  # of settings.json
 
 
 class RunFolder:
-    """One run's folder. Writers replace whole files; readers of what is not there say None or nothing."""
+    """One run's folder. Writers replace whole files. Readers return None or an empty list for a missing file."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -50,7 +52,7 @@ class RunFolder:
     @classmethod
     def current(cls) -> "RunFolder | None":
         """The folder of the run that this process belongs to; None where no launcher started it."""
-        path = os.environ.get(VARIABLE)
+        path = os.environ.get(RUN_DIR_VARIABLE)
         return cls(path) if path else None
 
     @classmethod
@@ -64,34 +66,34 @@ class RunFolder:
                 return cls(path)
         raise AssertionError("a thousand runs in one second")
 
-    def write_asked(self, config: Config, asked: dict, flags: str = "") -> None:
-        """Leave the configuration for the script, and the asked half of the settings for everybody.
+    def write_requested(self, config: Config, requested: Half, flags: str = "") -> None:
+        """Write the configuration, for the script, and the requested half of the settings.
 
-        flags: what the user typed beside the file, for people to read.
+        flags: the user's command line beside the file, for people to read.
         """
-        write_json(self.path / "settings.json", {"schema": SCHEMA, "flags": flags, "asked": asked})
+        write_json(self.path / "settings.json", {"schema": SCHEMA, "flags": flags, "asked": requested})
         defaults = vars(Config(config=config.config))  # a file cannot name itself
         differences = {name: value for name, value in vars(config).items() if value != defaults[name]}
-        write_whole(self.config, yaml.safe_dump(differences, sort_keys=False))
+        write_text_atomically(self.config, yaml.safe_dump(differences, sort_keys=False))
 
-    def settings(self) -> dict:
-        """settings.json, with `asked` and, once the run has added it, `met`.
+    def settings(self) -> dict[str, Any]:
+        """settings.json: "asked" is the requested half. "met" is the resolved half, once the run has added it.
 
         Raises UserError where it is missing, no JSON, or of a newer schema.
         """
         path = self.path / "settings.json"
         try:
-            found = json.loads(read_regular(path, LIMIT_BYTES))
-            schema, _ = found["schema"], found["asked"].items()
+            settings: dict[str, Any] = json.loads(read_regular_file(path, MAX_SETTINGS_BYTES))
+            schema, _ = settings["schema"], settings["asked"].items()
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"{path} is missing or spoilt, so that nobody knows what this run was asked") from None
+            raise UserError(f"{path} is missing or damaged, so that the settings of this run are unknown") from None
         if not isinstance(schema, int) or schema > SCHEMA:
             raise UserError(f"{path} is of schema {schema}, and this suite reads up to {SCHEMA}; use the newer one")
-        return found
+        return settings
 
-    def add_met(self, met: dict) -> None:
-        """Add the half that only the run knew. Raises UserError as `settings` does."""
-        write_json(self.path / "settings.json", self.settings() | {"met": met})
+    def add_resolved(self, resolved: Half) -> None:
+        """Add the half that only the run knows. Raises UserError as `settings` does."""
+        write_json(self.path / "settings.json", self.settings() | {"met": resolved})
 
     def has_settings(self) -> bool:
         """Whether the plan made this folder. RUN_DIR of a test or a probe may be another folder."""
@@ -99,7 +101,7 @@ class RunFolder:
 
     def write_progress(self, steps_done: int, num_steps: int, step_s: float = 0.0) -> None:
         line = f"{steps_done} {num_steps} {step_s:.3f}".encode()
-        replace_whole(self.path / "progress", lambda file: file.write(line), durable=False)
+        replace_atomically(self.path / "progress", lambda file: file.write(line), durable=False)
 
     def progress(self) -> tuple[int, int] | None:
         """(steps done, steps in all)."""
@@ -123,11 +125,11 @@ class RunFolder:
 
     def posted_stops(self, world_size: int) -> list[int]:
         """The numbers of steps that ranks have posted, of those ranks that have."""
-        found = []
+        steps = []
         for rank in range(world_size):
             with contextlib.suppress(OSError):
-                found.append(int(os.readlink(self.path / f"stop-{rank}")))
-        return found
+                steps.append(int(os.readlink(self.path / f"stop-{rank}")))
+        return steps
 
     def decide_stop(self, last_step: int) -> None:
         """Decide for all ranks after how many steps they stop; -1: at `agree`. Only the first decision counts."""
@@ -140,28 +142,31 @@ class RunFolder:
             return int(os.readlink(self.path / "stop-at"))
         return None
 
-    def write_summary(self, summary: dict) -> None:
-        """What the reporting rank hands over: `row`, `met` and `wall`."""
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """The results of the reporting rank: `row`, `met` (the resolved half) and `wall`."""
         write_json(self.path / "summary.json", summary)
 
-    def summary(self) -> dict | None:
+    def summary(self) -> dict[str, Any] | None:
         path = self.path / "summary.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        if not path.exists():
+            return None
+        summary: dict[str, Any] = json.loads(path.read_text())
+        return summary
 
-    def note(self, status: str, reason: str, rank: int) -> None:
-        """Leave why this process ends, with the moment on the clock that processes share."""
+    def write_cause(self, status: str, reason: str, rank: int) -> None:
+        """Write why this process ends, and when, by the clock that processes share."""
         cause = {"at": time.monotonic(), "status": status, "reason": reason, "rank": rank, "pid": os.getpid()}
         try:
             write_json(self.path / f"cause-{os.getpid()}.json", cause)
         except OSError as error:
-            print(f"warning: the cause could not be noted in {self.path}: {error}", file=sys.stderr)
+            print(f"warning: the cause could not be written to {self.path}: {error}", file=sys.stderr)
 
-    def notes(self) -> list[dict]:
-        """The notes that the run's processes left, the earliest first."""
-        notes = []
+    def causes(self) -> list[dict[str, Any]]:
+        """The causes that the run's processes wrote, the earliest first."""
+        causes = []
         for path in self.path.glob("cause-*.json"):
             try:
-                notes.append(json.loads(path.read_text()))
+                causes.append(json.loads(path.read_text()))
             except (OSError, ValueError) as error:
                 print(f"warning: {path} cannot be read: {error}")
-        return sorted(notes, key=lambda note: note["at"])
+        return sorted(causes, key=lambda cause: cause["at"])

@@ -1,6 +1,6 @@
 """What torch.compile needs of the machine. Needs no torch.
 
-from benchmarks.common.system.compiling import no_compiler, prepare_compiler
+from benchmarks.common.system.compiling import missing_compiler, prepare_compiler
 """
 
 import os
@@ -12,12 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.common.system.errors import Unavailable, UserError
-from benchmarks.common.system.files import home
+from benchmarks.common.system.files import home_folder
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def no_compiler(on_gpu: bool) -> str:
+def missing_compiler(on_gpu: bool) -> str:
     """Why nothing can be compiled here, and what to install; empty where it can. on_gpu: for GPUs, whose kernels Triton
     makes, which compiles its launchers from C (triton/runtime/build.py)."""
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
@@ -36,7 +36,7 @@ def prepare_compiler(on_gpu: bool) -> None:
 
     Raises Unavailable where nothing can be compiled, and UserError as private_cache does.
     """
-    if why := no_compiler(on_gpu):
+    if why := missing_compiler(on_gpu):
         raise Unavailable(why)
     os.environ[CACHE] = _chosen_by_user() or str(private_cache())
 
@@ -59,7 +59,8 @@ def private_cache() -> Path:
     torch takes /tmp/torchinductor_<user>, even if somebody else made it, and unpickles and runs what lies there. Raises
     UserError where somebody else can write to the folder.
     """
-    cache = os.environ.get("XDG_CACHE_HOME") or (home() and home() / ".cache")
+    user_home = home_folder()
+    cache = os.environ.get("XDG_CACHE_HOME") or (user_home / ".cache" if user_home else None)
     if not cache:
         return Path(tempfile.mkdtemp(prefix="torchinductor-"))
     folder = Path(cache, "imagenet-parallel-benchmarks-compiled")  # beside the indexes' folder, which the umask made

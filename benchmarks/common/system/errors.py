@@ -1,10 +1,10 @@
-"""The four ways in which a run ends without a bug. `outcome.guarded` turns each into an exit code."""
+"""The four ways in which a run ends without a bug. `exit_codes.guarded` turns each into an exit code."""
 
 import signal
 
 
 class UserError(Exception):
-    """A mistake the user can mend: the text says what was wrong, where, and what to do next."""
+    """A mistake that the user can correct: the text says what was wrong, where, and what to do next."""
 
 
 class Unavailable(Exception):

@@ -22,12 +22,12 @@ from benchmarks.common.system.errors import UserError
 
 LOCK_LIMIT_S = 60.0
 FIRST_POLL_S, POLL_S = 0.001, 0.05  # most locks are held for a millisecond
-PIECE_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 16
 # Of one image's file: more than any photograph has, and less than what each reader may take of the memory.
-LARGEST_IMAGE_BYTES = 1 << 28
+MAX_IMAGE_BYTES = 1 << 28
 
 
-def home() -> Path | None:
+def home_folder() -> Path | None:
     """The user's home folder; None where neither HOME nor the system's list of users names one."""
     try:
         return Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
@@ -35,7 +35,7 @@ def home() -> Path | None:
         return None
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular_file(path: str | Path) -> BinaryIO:
     """A regular file for reading, unbuffered. A symbolic link to one is followed.
 
     Raises OSError for what cannot be opened, and for anything but a regular file: opening a FIFO would wait for a
@@ -48,24 +48,24 @@ def open_regular(path: str | Path) -> BinaryIO:
     return file
 
 
-def read_regular(path: str | Path, limit_bytes: int) -> bytes:
+def read_regular_file(path: str | Path, limit_bytes: int) -> bytes:
     """The content of a regular file. A symbolic link to one is followed.
 
-    Raises OSError as open_regular does, and for more than `limit_bytes`: a sparse file can claim terabytes.
+    Raises OSError as open_regular_file does, and for more than `limit_bytes`: a sparse file can claim terabytes.
     """
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit_bytes:
             raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit_bytes}", str(path))
         content = file.read(size)  # not of limit_bytes, for which Python would take the memory at once
-        while len(content) <= limit_bytes and (more := file.read(PIECE_BYTES)):  # it has grown, or read() returned less
+        while len(content) <= limit_bytes and (more := file.read(CHUNK_BYTES)):  # it has grown, or read() returned less
             content += more
     if len(content) > limit_bytes:
         raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", str(path))
     return content
 
 
-def no_follow(path: str, flags: int) -> int:
+def open_no_follow(path: str, flags: int) -> int:
     """An opener for `open`, which then refuses to write through a symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
@@ -118,7 +118,7 @@ def wait_for_lock(descriptor: int, path: Path, limit_s: float) -> None:
         pause_s = min(2 * pause_s, POLL_S)
 
 
-def replace_whole(path: Path, write: Callable[[BinaryIO], object], durable: bool = True) -> None:
+def replace_atomically(path: Path, write: Callable[[BinaryIO], object], durable: bool = True) -> None:
     """Make `path` hold what `write` writes. A reader finds the old or the new content, even after a power cut.
 
     The content goes to a new file `.<name>.<16 hex digits>` beside `path`, which is renamed. It is on the disk when

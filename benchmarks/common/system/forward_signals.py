@@ -1,4 +1,4 @@
-"""One process after the other, and a way for signals to end them all: the loop of runs, and the parts of a report."""
+"""Run processes one after the other, and forward ending signals to the one in progress."""
 
 import contextlib
 import ctypes
@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG = 1
@@ -33,48 +35,48 @@ def die_with_parent() -> Callable[[], None]:
     return ask_the_kernel
 
 
-class Relay:
-    """Runs processes, one at a time. SIGINT, SIGTERM, SIGHUP or SIGQUIT to us is a SIGTERM to the one in progress.
+class SignalForwarder:
+    """Runs processes, one at a time. SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process is a SIGTERM to its child.
 
-    SIGTERM for a SIGINT too, which a shell may have told it to ignore. It has the time that it needs to clean up. It
-    also gets SIGTERM when we are killed.
+    The child gets SIGTERM for a SIGINT, too, since a shell may have told it to ignore SIGINT. The child has the time
+    that it needs to clean up. It also gets SIGTERM when this process is killed.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.signum = 0
-        """The first signal that was heard; 0: none."""
-        self._num_heard = 0
-        self._child: subprocess.Popen | None = None
+        """The first signal that was received; 0: none."""
+        self._num_received = 0
+        self._child: subprocess.Popen[Any] | None = None
 
-    def run(self, command: Sequence, **popen) -> int:
+    def run(self, command: Sequence[object], **popen: Any) -> int:
         """Run `command` to its end; returns its exit code, less than 0 where a signal ended it.
 
         The child inherits inheritable file descriptors, such as a set's lock, and so holds the lock until its own end.
         """
-        num_heard = self._num_heard
+        num_received = self._num_received
         words = [str(word) for word in command]
         self._child = subprocess.Popen(words, preexec_fn=die_with_parent(), close_fds=False, **popen)
-        if self._num_heard != num_heard:  # before the child had a name
+        if self._num_received != num_received:  # before the child had a name
             self._child.terminate()
         code = self._child.wait()
         self._child = None
         return code
 
-    def _pass_on(self, signum: int, frame) -> None:
+    def _forward(self, signum: int, frame: FrameType | None) -> None:
         self.signum = self.signum or signum
-        self._num_heard += 1
+        self._num_received += 1
         if self._child:
             self._child.terminate()
 
 
 @contextlib.contextmanager
-def relay() -> Iterator[Relay]:
-    """A Relay that hears this process's signals; HUP only where nohup has not silenced it."""
-    found, before = Relay(), {}
+def forward_signals() -> Iterator[SignalForwarder]:
+    """A SignalForwarder of this process's signals; without SIGHUP where nohup has disabled it."""
+    forwarder, before = SignalForwarder(), {}
     for signum in ending_signals():
-        before[signum] = signal.signal(signum, found._pass_on)
+        before[signum] = signal.signal(signum, forwarder._forward)
     try:
-        yield found
+        yield forwarder
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler or signal.SIG_DFL)

@@ -1,9 +1,9 @@
-"""Which GPUs this interpreter can use, and which torch would fit where it can use none that are there.
+"""Which GPUs this interpreter can use, and which build of torch fits the GPUs of this machine.
 
-usable_gpus()        # the one answer for launchers, plan and scripts; 0 on a machine without
-fitting_build(look())     # what set-up asks before anything is installed
+usable_gpus()                # for launchers, plan and scripts; 0 on a machine without GPUs
+choose_build(query_gpus())   # for set-up, before anything is installed
 
-Needs the standard library alone, and imports torch only where something says that there is an NVIDIA driver.
+Needs the standard library alone. Imports torch only where there are signs of an NVIDIA driver.
 """
 
 import os
@@ -15,16 +15,17 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
 
-PATIENCE_S = 20
+NVIDIA_SMI_TIMEOUT_S = 20
 DEVICES = Path("/dev")
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
-class Build:
+class TorchBuild:
     """A line of torch wheels on PyPI. capability: the oldest GPU with kernels; driver: the oldest that runs it."""
 
     lock: str
@@ -37,64 +38,66 @@ class Build:
     @property
     def torch(self) -> str:
         """The version of torch in its lock."""
-        return re.search(r"^torch==(\S+)", (ROOT / self.lock).read_text(), re.MULTILINE)[1]
+        return re.findall(r"^torch==(\S+)", (ROOT / self.lock).read_text(), re.MULTILINE)[0]
 
 
 # From 2.11 on PyPI's torch is a CUDA 13 build, which has no Volta: pytorch issues 172352, 177975 and 190385, and the
 # wheels' own requirements (nvidia-*-cu12 up to 2.10). Drivers: CUDA's compatibility guide, minor-version compatibility.
 BUILDS = (
-    Build("requirements.lock", "torch>=2.11", 13, (7, 5), 580, ("x86_64", "aarch64")),
-    Build("requirements-torch2.10.lock", "torch<2.11", 12, (7, 0), 525, ("x86_64",)),
+    TorchBuild("requirements.lock", "torch>=2.11", 13, (7, 5), 580, ("x86_64", "aarch64")),
+    TorchBuild("requirements-torch2.10.lock", "torch<2.11", 12, (7, 0), 525, ("x86_64",)),
 )
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What nvidia-smi tells. gpus: (name, compute capability) of each; problem: why it told nothing, if so."""
+class NvidiaSmiResult:
+    """The output of nvidia-smi. gpus: (name, compute capability) of each, () for an unknown one. problem: why there is
+    no output; empty where there is."""
 
-    gpus: tuple[tuple[str, tuple[int, int]], ...] = ()
+    gpus: tuple[tuple[str, tuple[int, ...]], ...] = ()
     driver: str = ""
     problem: str = ""
 
 
-def look() -> Seen:
+def query_gpus() -> NvidiaSmiResult:
     """The GPUs and the driver of this machine, unless CUDA_VISIBLE_DEVICES hides all. Never raises, and waits at most
-    PATIENCE_S seconds for nvidia-smi."""
-    if _named() is not None and not any(_named()):
-        return Seen(problem=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU")
+    NVIDIA_SMI_TIMEOUT_S seconds for nvidia-smi."""
+    visible = _visible_devices()
+    if visible is not None and not any(visible):
+        return NvidiaSmiResult(problem=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU")
     if not shutil.which("nvidia-smi"):
-        return Seen(problem="there is no nvidia-smi")
-    seen = _ask("name,compute_cap,driver_version")
+        return NvidiaSmiResult(problem="there is no nvidia-smi")
+    found = _run_nvidia_smi("name,compute_cap,driver_version")
     # Drivers before 510 do not know compute_cap; every build here needs a newer one, which the version alone says.
-    return _ask("name,driver_version") if "compute_cap" in seen.problem else seen
+    return _run_nvidia_smi("name,driver_version") if "compute_cap" in found.problem else found
 
 
-def _named() -> list[str] | None:
-    """What CUDA_VISIBLE_DEVICES names, up to a -1, which ends the list; None where it is not set."""
+def _visible_devices() -> list[str] | None:
+    """The devices in CUDA_VISIBLE_DEVICES, up to a -1, which ends the list; None where it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return None if visible is None else [name.strip() for name in re.split(r",?\s*-1", visible)[0].split(",")]
 
 
-def _ask(fields: str) -> Seen:
+def _run_nvidia_smi(fields: str) -> NvidiaSmiResult:
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     with tempfile.TemporaryFile("w+", errors="replace") as file:
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
-            code = process.wait(PATIENCE_S)
+            code = process.wait(NVIDIA_SMI_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()  # and not waited for: in a sick driver it cannot even be killed
-            return Seen(problem=f"nvidia-smi did not answer in {PATIENCE_S} s")
+            return NvidiaSmiResult(problem=f"nvidia-smi did not answer in {NVIDIA_SMI_TIMEOUT_S} s")
         except OSError as error:
-            return Seen(problem=f"nvidia-smi cannot be started ({error.strerror})")
+            return NvidiaSmiResult(problem=f"nvidia-smi cannot be started ({error.strerror})")
         file.seek(0)
-        said = file.read()
+        output = file.read()
     if code:
-        return Seen(problem=f"nvidia-smi failed: {' '.join(said.split())[:120]}")
-    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
+        return NvidiaSmiResult(problem=f"nvidia-smi failed: {' '.join(output.split())[:120]}")
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     rows = [row for row in rows if len(row) == fields.count(",") + 1]
     if not rows:
-        return Seen(problem="nvidia-smi lists no GPU")
-    return Seen(tuple((row[0], _version(row[1]) if len(row) == 3 else ()) for row in rows), rows[0][-1])
+        return NvidiaSmiResult(problem="nvidia-smi lists no GPU")
+    return NvidiaSmiResult(tuple((row[0], _version(row[1]) if len(row) == 3 else ()) for row in rows), rows[0][-1])
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -102,54 +105,54 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
-def fitting_build(seen: Seen) -> tuple[Build, str]:
-    """The newest build that runs on all GPUs seen, and why in a few words; the newest of all where none are seen.
+def choose_build(found: NvidiaSmiResult) -> tuple[TorchBuild, str]:
+    """The newest build that runs on all GPUs, and the reason; without GPUs the newest of all.
 
     Raises UserError, with what to do, where no build fits.
     """
-    if seen.problem:
-        return BUILDS[0], f"the newest, as {seen.problem}"
+    if found.problem:
+        return BUILDS[0], f"the newest, as {found.problem}"
     reason = ""
     for build in BUILDS:
-        if why_not := _misfit(build, seen):
+        if why_not := _why_incompatible(build, found):
             reason = reason or why_not
         else:
-            return build, reason or f"the newest; {_oldest(seen)} and driver {seen.driver} run it"
+            return build, reason or f"the newest; {_oldest_gpu(found)} and driver {found.driver} run it"
     raise UserError(
-        f"no torch on PyPI that this suite knows runs here: {_misfit(BUILDS[-1], seen)}. Update the driver; for a GPU "
-        "older than Volta give TORCH= and PIP_ARGS= of a build with its kernels, such as TORCH=2.14.1+cu126 "
+        f"no torch on PyPI that this suite knows runs here: {_why_incompatible(BUILDS[-1], found)}. Update the driver; "
+        "for a GPU older than Volta give TORCH= and PIP_ARGS= of a build with its kernels, such as TORCH=2.14.1+cu126 "
         'PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cu126"; or CUDA_VISIBLE_DEVICES= for the CPU'
     )
 
 
-def _misfit(build: Build, seen: Seen) -> str:
-    """Why the build does not run on all that is seen; empty where it does."""
+def _why_incompatible(build: TorchBuild, found: NvidiaSmiResult) -> str:
+    """Why the build does not run on all GPUs; empty where it does."""
     if platform.machine() not in build.machines:
         return f"CUDA {build.cuda} builds are not made for {platform.machine()}"
-    for name, capability in seen.gpus:
+    for name, capability in found.gpus:
         if capability and capability < build.capability:
-            return f"{name} ({_sm(capability)}) has no kernels in CUDA {build.cuda} builds"
-    if _version(seen.driver)[:1] < (build.driver,):
-        return f"driver {seen.driver} is older than {build.driver}, which CUDA {build.cuda} builds need"
+            return f"{name} ({_sm_name(capability)}) has no kernels in CUDA {build.cuda} builds"
+    if _version(found.driver)[:1] < (build.driver,):
+        return f"driver {found.driver} is older than {build.driver}, which CUDA {build.cuda} builds need"
     return ""
 
 
-def _oldest(seen: Seen) -> str:
-    name, capability = min(seen.gpus, key=lambda gpu: gpu[1])
-    return f"{name} ({_sm(capability)})"
+def _oldest_gpu(found: NvidiaSmiResult) -> str:
+    name, capability = min(found.gpus, key=lambda gpu: gpu[1])
+    return f"{name} ({_sm_name(capability)})"
 
 
-def _sm(capability: tuple[int, int]) -> str:
+def _sm_name(capability: tuple[int, ...]) -> str:
     return f"sm_{capability[0]}{capability[1]}"
 
 
 def usable_gpus() -> int:
     """How many GPUs torch can run kernels on here; 0 where there is none, or CUDA_VISIBLE_DEVICES hides all.
 
-    Raises UserError where GPUs are there, and asked for, but cannot be used: the driver is too old for this torch,
-    this torch has no kernels for them or no CUDA, or CUDA_VISIBLE_DEVICES names one that is not there.
+    Raises UserError where CUDA_VISIBLE_DEVICES does not hide the GPUs, but torch cannot use them: the driver is too old
+    for this torch, this torch has no kernels for them, or no CUDA, or CUDA_VISIBLE_DEVICES names a GPU that is missing.
     """
-    visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), _named()
+    visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), _visible_devices()
     hidden = named is not None and not any(named)
     nodes = [path for path in DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl)", path.name)]
     if hidden or not (nodes or shutil.which("nvidia-smi")):
@@ -159,10 +162,10 @@ def usable_gpus() -> int:
     import torch
 
     if not torch.cuda.is_available():
-        seen = look()
-        if not seen.gpus and not any(path.name != "nvidiactl" for path in nodes):
+        found = query_gpus()
+        if not found.gpus and not any(path.name != "nvidiactl" for path in nodes):
             return 0  # a login node: the tools without the hardware
-        raise UserError(_unusable(torch, seen, visible))
+        raise UserError(_why_unusable(torch, found, visible))
     num_gpus = torch.cuda.device_count()
     if named and len(named) > num_gpus:
         raise UserError(
@@ -172,14 +175,14 @@ def usable_gpus() -> int:
     for index in range(num_gpus):
         capability = torch.cuda.get_device_capability(index)
         if not has_kernels(torch.cuda.get_arch_list(), capability):
-            gpu = f"{torch.cuda.get_device_name(index)} ({_sm(capability)})"
-            raise UserError(f"torch {torch.__version__} has no kernels for {gpu}; {_remedy(look())}")
+            gpu = f"{torch.cuda.get_device_name(index)} ({_sm_name(capability)})"
+            raise UserError(f"torch {torch.__version__} has no kernels for {gpu}; {_remedy(query_gpus())}")
     return num_gpus
 
 
-def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
+def has_kernels(built_for: list[str], capability: tuple[int, ...]) -> bool:
     """Whether a GPU runs code built for `built_for` (torch.cuda.get_arch_list()): machine code of its own major
-    version up to its minor one, or PTX, which is compiled anew for any later GPU."""
+    version up to its minor one, or PTX, which is compiled reinstall for any later GPU."""
     for name in built_for:
         kind, _, digits = name.rstrip("af").partition("_")
         major, minor = int(digits[:-1]), int(digits[-1])
@@ -189,19 +192,19 @@ def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
     return False
 
 
-def _unusable(torch, seen: Seen, visible: str | None) -> str:
+def _why_unusable(torch: ModuleType, found: NvidiaSmiResult, visible: str | None) -> str:
     """Why CUDA does not start although there are GPUs, and what to do."""
-    there = _oldest(seen) if seen.gpus else "an NVIDIA GPU"
+    there = _oldest_gpu(found) if found.gpus else "an NVIDIA GPU"
     if not torch.version.cuda:
-        return f"{there} is here, but torch {torch.__version__} is built without CUDA; {_remedy(seen, anew=True)}"
-    if _version(seen.driver) and _version(seen.driver)[0] < _needed_driver(torch.version.cuda):
+        return f"{there} is here, but torch {torch.__version__} is built without CUDA; {_remedy(found, reinstall=True)}"
+    if _version(found.driver) and _version(found.driver)[0] < _needed_driver(torch.version.cuda):
         needs = f"torch {torch.__version__} (CUDA {torch.version.cuda})"
-        return f"driver {seen.driver} is too old for {needs}; {_remedy(seen)}"
+        return f"driver {found.driver} is too old for {needs}; {_remedy(found)}"
     if visible is not None:
         return f"CUDA_VISIBLE_DEVICES={visible} names no GPU that can be used; nvidia-smi -L lists them"
     try:
         torch.cuda.init()
-        why = seen.problem
+        why = found.problem
     except (RuntimeError, AssertionError) as error:
         why = str(error).splitlines()[0]
     return f"{there} is here, but CUDA does not start: {why}. Mend the driver, or set CUDA_VISIBLE_DEVICES= for the CPU"
@@ -211,15 +214,18 @@ def _needed_driver(cuda: str) -> int:
     return next((build.driver for build in BUILDS if build.cuda == int(cuda.split(".")[0])), 0)
 
 
-def _remedy(seen: Seen, anew: bool = False) -> str:
-    """What to install instead, as one command. anew: what is there would pass for it, as 2.15.0+cpu does for 2.15.0."""
+def _remedy(found: NvidiaSmiResult, reinstall: bool = False) -> str:
+    """What to install instead, as one command.
+
+    reinstall: pip would take the installed version for the right one, as it takes 2.15.0+cpu for 2.15.0.
+    """
     try:
-        build, _ = fitting_build(seen)
+        build, _ = choose_build(found)
     except UserError as error:
         return str(error)
     if Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():
-        command = f"{'rm -r .venv && ' * anew}make setup TORCH={build.torch}"
+        command = f"{'rm -r .venv && ' * reinstall}make setup TORCH={build.torch}"
     else:
-        words = "--force-reinstall " * anew
-        command = f"{sys.executable} -m pip install {words}'{build.versions}' torchvision"
+        options = "--force-reinstall " * reinstall
+        command = f"{sys.executable} -m pip install {options}'{build.versions}' torchvision"
     return f"{build.versions} fits: {command}; or CUDA_VISIBLE_DEVICES= for the CPU"

@@ -1,4 +1,4 @@
-"""How many GPUs, cores, ranks and threads a run has, where its environment does not say: the one place that decides.
+"""How many GPUs, cores, ranks and threads a run has: from environment variables, else from the machine.
 
 Imports torch only where there may be GPUs and nobody has counted them.
 """
@@ -11,40 +11,44 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 
 HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name with - in front is a flag
-MOST_DIGITS = 9  # more than any machine has of anything
+MAX_DIGITS = 9  # more than any machine has of anything
 
 
-def number(name: str, what: str, least: int = 1) -> int | None:
+def number_from_env(name: str, what: str, least: int = 1) -> int | None:
     """The whole number in environment variable `name`, None where it is not set.
 
-    Raises UserError, which says that it must be `what`, for other text, and for more than MOST_DIGITS.
+    Raises UserError, which says that it must be `what`, for other text, and for more than MAX_DIGITS.
     """
     text = os.environ.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal()) or len(text) > MOST_DIGITS or int(text) < least:
+    if not (text.isascii() and text.isdecimal()) or len(text) > MAX_DIGITS or int(text) < least:
         raise UserError(f"{name} is {text[:40]!r}, but must be {what}, {least} or more")
     return int(text)
 
 
 def num_gpus() -> int:
     """NUM_GPUS, else those that torch can use. Raises UserError where there are some that it cannot."""
-    given = number("NUM_GPUS", "a number of GPUs", least=0)
-    return usable_gpus() if given is None else given
+    number = number_from_env("NUM_GPUS", "a number of GPUs", least=0)
+    return usable_gpus() if number is None else number
 
 
-def capability() -> tuple[int, int] | None:
-    """The least compute capability of the GPUs that a run here sees; None without GPUs. Of GPUs that nothing tells of,
-    such as those of a cluster's nodes, the newest architecture's is believed: what they cannot do, their runs will
-    say."""
+def min_compute_capability() -> tuple[int, int] | None:
+    """The least compute capability of the GPUs of a run; None without GPUs.
+
+    Of GPUs that cannot be queried, such as those of a cluster's nodes, the newest architecture is assumed. Where they
+    lack something, their runs fail with a message.
+    """
     if not num_gpus() and os.environ.get("GPUS_PER_NODE", "0") == "0":
         return None
-    return min(((gpu.major, gpu.minor) for gpu in _visible()), default=(9, 0))
+    return min(((gpu.major, gpu.minor) for gpu in _visible_gpus()), default=(9, 0))
 
 
 def gpu_memory_bytes(num_used: int) -> float | None:
-    """GPU_MEMORY_GB (10^9 bytes), else of the smallest of the first num_used GPUs; None where there are none, or none
-    that can be asked."""
+    """Memory of the smallest of the first num_used GPUs: GPU_MEMORY_GB (10^9 bytes), else as torch says.
+
+    None where there are no GPUs, or none that can be queried.
+    """
     if not num_gpus():
         return None
     if text := os.environ.get("GPU_MEMORY_GB", ""):
@@ -52,20 +56,20 @@ def gpu_memory_bytes(num_used: int) -> float | None:
             if 0 < float(text) < float("inf"):
                 return float(text) * 1e9
         raise UserError(f"GPU_MEMORY_GB is {text!r}, but must be 10^9 bytes, such as 16.9 for a V100 of 16 GB")
-    return min((gpu.total_memory for gpu in _visible()[:num_used]), default=None)
+    return min((gpu.total_memory for gpu in _visible_gpus()[:num_used]), default=None)
 
 
-def _visible() -> list:
+def _visible_gpus() -> list:
     """torch's properties of each GPU that it can use; empty where NUM_GPUS stands for GPUs that are elsewhere.
 
     Properties alone make no CUDA context (torch's test/test_cuda_primary_ctx.py), which would take half a GB of each
     GPU from the runs that this process plans.
     """
     with contextlib.suppress(UserError):
-        if number := usable_gpus():
+        if number_from_env := usable_gpus():
             import torch
 
-            return [torch.cuda.get_device_properties(index) for index in range(number)]
+            return [torch.cuda.get_device_properties(index) for index in range(number_from_env)]
     return []
 
 
@@ -76,7 +80,7 @@ def num_cores() -> int:
 
 def num_ranks() -> int:
     """Ranks on this machine: NPROC, else one a GPU, else 2."""
-    return number("NPROC", "a number of ranks") or num_gpus() or 2
+    return number_from_env("NPROC", "a number of ranks") or num_gpus() or 2
 
 
 def threads_per_rank(ranks: int) -> int:
@@ -85,40 +89,43 @@ def threads_per_rank(ranks: int) -> int:
     On a CPU one rank stands for one device: every strategy gets the share of one rank, `single` too, so that it is
     to two ranks what one GPU is to two.
     """
-    return number("THREADS_PER_RANK", "a number of threads") or max(1, num_cores() // ranks)
+    return number_from_env("THREADS_PER_RANK", "a number of threads") or max(1, num_cores() // ranks)
 
 
-def num_workers(asked: int | str, on_gpu: bool) -> int:
-    """What a rank's loader workers come to: `auto` leaves one of its cores to the process that feeds the GPU.
+def resolve_num_workers(requested: int | str, on_gpu: bool) -> int:
+    """The loader workers of a rank. `auto` leaves one of the rank's cores to the process that feeds the GPU.
 
     Without a GPU that is 0: each core belongs to a rank, which computes on it.
     """
-    if asked != "auto":
-        return int(asked)
+    if requested != "auto":
+        return int(requested)
     return max(1, threads_per_rank(num_ranks()) - 1) if on_gpu else 0
 
 
 def node_rank() -> int:
     """NODE_RANK, this node's number among the NNODES nodes, from 0 on. Raises UserError where either is wrong."""
-    num_nodes = number("NNODES", "a number of nodes") or 1
-    node = number("NODE_RANK", "the number of this node, of which the first is 0", least=0) or 0
+    num_nodes = number_from_env("NNODES", "a number of nodes") or 1
+    node = number_from_env("NODE_RANK", "the number of this node, of which the first is 0", least=0) or 0
     if node >= num_nodes:
         raise UserError(f"NODE_RANK is {node}, but must be less than NNODES, which is {num_nodes}; the first node is 0")
     return node
 
 
-def all_ranks(ranks_here: int) -> tuple[int, int]:
+def ranks_and_nodes(ranks_here: int) -> tuple[int, int]:
     """(ranks, nodes) in all, where every machine has `ranks_here`: of HOSTS, of a Slurm job's NODES, or of NNODES.
 
     Raises UserError where one of these variables holds anything else.
     """
     if text := os.environ.get("HOSTS", ""):
-        hosts = [HOST.fullmatch(host) for host in text.split(",")]
-        if not all(hosts):
+        hosts = [match for host in text.split(",") if (match := HOST.fullmatch(host))]
+        if len(hosts) != text.count(",") + 1:
             raise UserError(f"HOSTS is {text!r}, but must be hosts and their ranks, 1 or more each, such as a:4,b:4")
         return sum(int(host["ranks"]) for host in hosts), len(hosts)
-    nodes, tasks = number("NODES", "a number of nodes"), number("TASKS_PER_NODE", "a number of ranks a node")
+    nodes, tasks = (
+        number_from_env("NODES", "a number of nodes"),
+        number_from_env("TASKS_PER_NODE", "a number of ranks a node"),
+    )
     if nodes or tasks:
         return (nodes or 1) * tasks if tasks else ranks_here, nodes or 1
-    nodes = number("NNODES", "a number of nodes") or 1
+    nodes = number_from_env("NNODES", "a number of nodes") or 1
     return ranks_here * nodes, nodes

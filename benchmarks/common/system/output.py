@@ -5,13 +5,13 @@ import errno
 import io
 import os
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 
 class _Descriptor(io.FileIO):
     """A file descriptor to write text to. What cannot be written is dropped."""
 
-    def write(self, content) -> int:
+    def write(self, content: Any) -> int:  # bytes or whatever else has a buffer
         try:
             return super().write(content) or len(content)  # None: a terminal that does not block, and is full
         except OSError as error:
@@ -35,7 +35,7 @@ def ignore_output_errors() -> None:
 
 def _without_errors(before: TextIO | None, descriptor: int) -> TextIO:
     """A stream with the settings of `before` that raises no OSError. before: None where the stream was closed."""
-    settings = {"encoding": "utf-8", "errors": "backslashreplace"}
+    settings: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace"}
     if before is not None and not isinstance(before, io.TextIOWrapper):
         return before  # a stream in memory, such as a test's
     if before is not None:

@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.devices import synchronize
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.train.strategy import Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,13 +22,17 @@ class Window:
     ended_at: float
 
 
+Moment = Any
+"""A torch.cuda.Event on a GPU, else seconds of time.perf_counter."""
+
+
 class Clock:
     """Times windows of steps on one device. A moment is a CUDA event on a GPU, so that no step waits for it."""
 
     def __init__(self, device: torch.device):
         self.device = device
         self.running = False
-        self.moments: list = []
+        self.moments: list[Moment] = []
 
     def start(self) -> None:
         """Open a window once the device has nothing left to do."""
@@ -47,7 +52,7 @@ class Clock:
         self.running = False
         return seconds, [self.between_ms(a, b) for a, b in itertools.pairwise(self.moments)]
 
-    def now(self):
+    def now(self) -> Moment:
         """A moment of the device: an event in its queue on a GPU, seconds on a CPU."""
         if self.device.type != "cuda":
             return time.perf_counter()
@@ -55,25 +60,25 @@ class Clock:
         event.record()
         return event
 
-    def between_ms(self, first, second) -> float:
+    def between_ms(self, first: Moment, second: Moment) -> float:
         """Milliseconds between two moments; on a GPU, once the device has reached both."""
         if self.device.type != "cuda":
             return 1000 * (second - first)
         return first.elapsed_time(second)
 
 
-def first_timed(step: Callable, device: torch.device, columns: dict) -> Callable:
+def time_first_step(step: Step, device: torch.device, columns: dict[str, Any]) -> Step:
     """`step`, the seconds of whose first call become columns["compile_s"]: it compiles, and is in no timed window."""
 
-    def timed(images, target):
+    def timed(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if "compile_s" in columns:
             return step(images, target)
         synchronize(device)
-        began = time.perf_counter()
-        found = step(images, target)
+        began_s = time.perf_counter()
+        result = step(images, target)
         synchronize(device)
-        columns["compile_s"] = time.perf_counter() - began
-        return found
+        columns["compile_s"] = time.perf_counter() - began_s
+        return result
 
     return timed
 

@@ -1,116 +1,84 @@
 """Training with a clock: warm-up, timed windows, exact evaluation, checkpoints, rows.
 
 The engine never measures inside what it measures: losses and accuracies stay on the device, and everything
-that looks at them, or talks to the other ranks, happens in `_pulse`, between two windows.
+that looks at them, or communicates with the other ranks, happens in `_pulse`, between two windows.
 """
 
 import dataclasses
-import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import numpy
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import Shape, shape_in
-from benchmarks.common.data.loaders import Loader, num_odd_files
-from benchmarks.common.dist.agreement import agree, count_devices, gather, stop_request
-from benchmarks.common.dist.devices import Reduce, Worker, peak_memory_mb, share_buffers
+from benchmarks.common.data.loaders import count_bad_files
+from benchmarks.common.dist.agreement import StopRequest, agree, count_devices, gather, stop_request
+from benchmarks.common.dist.devices import peak_memory_mb
+from benchmarks.common.dist.layout import resolve_layout, stored_fields
 from benchmarks.common.model.model import flops_per_image, learning_rate
 from benchmarks.common.system.errors import Stopped
-from benchmarks.common.train.checkpoint import Checkpointer, Load, State, load_whole_state, whole_state
-from benchmarks.common.train.clock import Clock, Window, check_windows_fit, first_timed
+from benchmarks.common.train.checkpoint import Checkpointer
+from benchmarks.common.train.clock import Clock, Window, check_windows_fit, time_first_step
 from benchmarks.common.train.meters import Meter
-from benchmarks.common.train.phase_recorder import Exchange, WithoutExchange, take_apart
+from benchmarks.common.train.phase_recorder import break_down_steps
 from benchmarks.common.train.record import Record
-
-Step = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor | None, torch.Tensor | None]]
-"""One optimizer step on this rank's (images, target): detached (loss, output), or Nones without them."""
+from benchmarks.common.train.strategy import Strategy
 
 
-def fit(
-    config: Config,
-    worker: Worker,
-    *,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    train: Loader,
-    val: Loader,
-    step: Step,
-    shape: Shape,
-    reduce: Reduce = lambda tensor: tensor,
-    predict: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    share: Callable[[], None] | None = None,
-    state: State | None = None,
-    load: Load | None = None,
-    extra: dict | None = None,
-    without_exchange: WithoutExchange | None = None,
-    exchange: Exchange | None = None,
-    devices: Sequence[torch.device] = (),
-    columns: dict | None = None,
-    make_clock: Callable[[torch.device], Clock] = Clock,
-) -> None:
-    """Train `model` by `step` for config.epochs, evaluate after each, time windows, write rows.
+def fit(strategy: Strategy, clock: Clock | None = None) -> None:
+    """Train for config.epochs, evaluate after each, time windows, write rows, and shut the strategy down.
 
-    model: the bare model, without a wrapper. shape: what the proof's reference does alike. reduce: sums a tensor over
-    the ranks. predict: images to scores of all classes (default: the model), called equally often on every rank.
-    share: brings what ranks hold differently to all of them before it is evaluated or saved (default: rank 0's
-    buffers, since each rank's BatchNorm saw only its shard). state, load: what a checkpoint holds, whole, and how it
-    is taken up again, called on every rank (default: model and optimizer). extra: more objects with a state_dict to
-    save, such as a gradient scaler. without_exchange: a context in which `step` leaves out all talk between ranks;
-    exchange: that talk alone. devices: all that this rank computes on (default: the worker's). columns: what only the
-    script knows of the settings (see Record.finish). Raises Diverged where the loss is no number, Stopped by a signal.
+    clock: times the windows; default: the Clock of the rank's device. Raises Diverged where the loss is no number,
+    Stopped by a signal, and UserError where no window fits into an epoch or a checkpoint cannot be taken up.
     """
-    share = share or functools.partial(share_buffers, model, worker, reduce)
-    state = state or functools.partial(whole_state, model, optimizer)
-    load = load or functools.partial(load_whole_state, model, optimizer)
-    checkpoints = Checkpointer(config, worker, len(train.classes), share, state, load, extra or {})
-    clock, devices, columns = make_clock(worker.device), devices or [worker.device], dict(columns or {})
+    config, context = strategy.config, strategy.context
+    columns = dict(strategy.columns)
     if config.compile:  # evaluation has batches of other sizes, each of which would be compiled
-        step, predict = first_timed(step, worker.device, columns), predict or model.forward
-    run = _Run(config, worker, model, optimizer, train, val, step, reduce, predict or model, share, checkpoints, clock)
+        step = time_first_step(strategy.step, context.device, columns)
+        strategy = dataclasses.replace(strategy, step=step, predict=strategy.predict or strategy.model.forward)
+    checkpoints = Checkpointer(strategy)
+    run = _Run(strategy, checkpoints, clock or Clock(context.device))
     first_epoch, first_step = run.resume()
-    with checkpoints, stop_request(config, worker) as run.stop:
+    with checkpoints, stop_request(config, context) as run.stop:
         for epoch in range(first_epoch, config.epochs):
             run.train_epoch(epoch, first_step if epoch == first_epoch else 0)
             run.evaluate(epoch)
             run.save_epoch(epoch)
     run.summarize()
-    num_devices = worker.world_size * len(set(devices))
+    devices = strategy.devices or [context.device]
+    num_devices = context.world_size * len(set(devices))
     if config.account_steps:  # the results are final by now: nothing that these steps do is kept
-        first_step, parts = run.steps_run + 1, (config, worker, optimizer, train, run.advance, reduce)
-        rows, means = take_apart(*parts, without_exchange, num_devices, exchange)  # one step goes before these
-        run.record.steps_taken_apart(rows, first_step)
+        first_step = run.steps_run + 1  # one step goes before these
+        rows, means = break_down_steps(strategy, run.advance, num_devices)
+        run.record.step_breakdown(rows, first_step)
         run.summary |= means
-    met = {"world_size": num_devices} | train.met | dataclasses.asdict(shape_in(config, shape)) | columns
-    run.record.finish(run.summary | {"parallel": count_devices(devices, worker, reduce) > 1}, met)
+    all_reduce, layout = strategy.communication.all_reduce, resolve_layout(config, strategy.layout)
+    resolved = {"world_size": num_devices} | strategy.loaders.train.resolved | stored_fields(layout) | columns
+    parallel = count_devices(devices, context, all_reduce) > 1
+    run.record.finish(run.summary | {"parallel": parallel}, resolved)
+    strategy.shut_down()
 
 
-@dataclasses.dataclass
 class _Run:
-    config: Config
-    worker: Worker
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-    train: Loader
-    val: Loader
-    step: Step
-    reduce: Reduce
-    predict: Callable[[torch.Tensor], torch.Tensor]
-    share: Callable[[], None]
-    checkpoints: Checkpointer
-    clock: Clock
+    """One training: its rows, its counters, and where it stands."""
 
-    def __post_init__(self):
-        self.record = Record(self.config, self.worker, self.config.epochs * self.train.num_steps)
-        self.meter = Meter(self.worker.device)
+    def __init__(self, strategy: Strategy, checkpoints: Checkpointer, clock: Clock):
+        self.strategy, self.checkpoints, self.clock = strategy, checkpoints, clock
+        self.stop: StopRequest
+        self.config, self.context = strategy.config, strategy.context
+        self.model, self.optimizer, self.step = strategy.model, strategy.optimizer, strategy.step
+        self.train, self.val = strategy.loaders
+        self.all_reduce = strategy.communication.all_reduce
+        self.predict = strategy.predict or strategy.model
+        self.record = Record(self.config, self.context, self.config.epochs * self.train.num_steps)
+        self.meter = Meter(self.context.device)
         self.losses: list[torch.Tensor | None] = []  # of the steps since the last pulse
         self.steps_run = self.steps_unsaved = 0
         self.windows: list[Window] = []
         self.step_ms: list[float] = []
-        self.summary: dict = {}
+        self.summary: dict[str, Any] = {}
         self.best_acc1 = 0.0
 
     def train_epoch(self, epoch: int, first_step: int) -> None:
@@ -133,26 +101,26 @@ class _Run:
         # of an epoch that another process began, nobody knows how long it took
         self.summary["epoch_s"] = seconds = None if first_step else time.perf_counter() - began_s
         self._epoch_row(epoch, "train", seconds, self.meter)
-        self.meter = Meter(self.worker.device)
+        self.meter = Meter(self.context.device)
         self.record.book("training outside windows")
 
-    def advance(self, batches: Iterator, lr: float) -> None:
+    def advance(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], lr: float) -> None:
         """One optimizer step on the next batch."""
         images, target = next(batches)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         loss, output = self.step(images, target)
-        if loss is not None:
+        if loss is not None and output is not None:
             self.meter.update(loss, output, target)
         self.losses.append(loss)
         self.steps_run += 1
         self.steps_unsaved += 1
 
     def _window_due(self, n: int, first_step: int) -> bool:
-        """After the warm-up, where the epoch has room for it, and not in its first step, which waits for the loader."""
-        warm, wanted = self.steps_run >= self.config.warmup_steps, len(self.windows) < self.config.windows
-        room = first_step < n <= self.train.num_steps - self.config.window_steps
-        return warm and wanted and room and not self.clock.running
+        """After the warm-up, where it fits into the epoch, and not in its first step, which waits for the loader."""
+        warm, requested = self.steps_run >= self.config.warmup_steps, len(self.windows) < self.config.windows
+        fits = first_step < n <= self.train.num_steps - self.config.window_steps
+        return warm and requested and fits and not self.clock.running
 
     def _close_window(self) -> None:
         seconds, step_ms = self.clock.stop()
@@ -169,36 +137,38 @@ class _Run:
         if not (save or ended or due or len(self.losses) >= self.config.window_steps):
             return
         steps_done = epoch * self.train.num_steps + next_step
-        stop = agree(self.losses, self.stop.signum, steps_done, self.worker.device, self.reduce)
+        stop = agree(self.losses, self.stop.signum, steps_done, self.context.device, self.all_reduce)
         self.losses = []
         self.record.progress(steps_done)
         if self.config.checkpoint_dir and (save or stop) and not (ended and not stop):
             self.save("last.pt", epoch, next_step)
         if stop:
-            self.reduce(torch.zeros(1, device=self.worker.device))  # the launcher ends the others once one rank leaves
+            self.all_reduce(
+                torch.zeros(1, device=self.context.device)
+            )  # the launcher ends the others once one rank leaves
             raise Stopped(stop, f"a checkpoint of step {next_step} of epoch {epoch} was saved")
 
     @torch.no_grad()
     def evaluate(self, epoch: int) -> None:
         """Loss and accuracy over every validation image exactly once."""
         began_s = time.perf_counter()
-        self.share()
+        self.strategy.sync_state()
         self.model.eval()
-        meter, batches_left = Meter(self.worker.device), self.val.num_steps
+        meter, batches_left = Meter(self.context.device), self.val.num_steps
         self.val.set_epoch(epoch)
         for images, target in self.val:
             output = self.predict(images)
             target, batches_left = target.to(output.device), batches_left - 1
             meter.update(cross_entropy(output.float(), target), output, target)
-        blank = torch.zeros(1, 3, self.config.image_size, self.config.image_size, device=self.worker.device)
+        blank = torch.zeros(1, 3, self.config.image_size, self.config.image_size, device=self.context.device)
         for _ in range(batches_left):  # this rank had no image of these, but others may wait for its forward pass
             self.predict(blank)
         self.model.train()
         self._epoch_row(epoch, "val", time.perf_counter() - began_s, meter)
         self.record.book("evaluation")
 
-    def _epoch_row(self, epoch: int, phase: str, seconds: float, meter: Meter) -> None:
-        totals = meter.totals(self.reduce)
+    def _epoch_row(self, epoch: int, phase: str, seconds: float | None, meter: Meter) -> None:
+        totals = meter.totals(self.all_reduce)
         if totals is None:  # a synthetic set has nothing to validate
             return
         self.record.epoch(epoch, phase, seconds, totals)
@@ -219,18 +189,18 @@ class _Run:
     def save(self, name: str, epoch: int, step: int) -> None:
         """Write a checkpoint from which training goes on at `step` of `epoch`."""
         self.steps_unsaved = 0
-        sums = self.reduce(self.meter.sums.clone())
+        sums = self.all_reduce(self.meter.sums.clone())
         self.checkpoints.save(name, {"epoch": epoch, "step": step, "best_acc1": self.best_acc1, "train_sums": sums})
         self.record.book("checkpoints")
 
     def resume(self) -> tuple[int, int]:
         """The epoch and the step in it to start from, with everything restored if --resume found a checkpoint."""
-        at, self.summary = self.checkpoints.resume(self.optimizer, self.train.num_steps)
+        at, self.summary = self.checkpoints.resume(self.train.num_steps)
         if at is None:
             check_windows_fit(self.config, self.train.num_steps)
             return 0, 0
         self.best_acc1 = at["best_acc1"]
-        if self.worker.reports:  # the sums are over all ranks already: one rank brings them in again
+        if self.context.reports:  # the sums are over all ranks already: one rank brings them in again
             self.meter.sums.copy_(at["train_sums"])
             print(f"resumed at step {at['step']} of epoch {at['epoch']}", flush=True)
         return at["epoch"], at["step"]
@@ -238,13 +208,13 @@ class _Run:
     def summarize(self) -> None:
         """The summary of the run, from the windows and the last evaluation."""
         images, seconds = (sum(getattr(window, name) for window in self.windows) for name in ("images", "seconds"))
-        memory_mb = gather([peak_memory_mb(self.worker.device)], self.worker, self.reduce)
+        memory_mb = gather([peak_memory_mb(self.context.device)], self.context, self.all_reduce)
         self.summary |= {
             "images_per_s": images / seconds if seconds else None,
             "windows": [dataclasses.astuple(window) for window in self.windows],
             "step_ms_p50": float(numpy.percentile(self.step_ms, 50)) if self.step_ms else None,
             "step_ms_p95": float(numpy.percentile(self.step_ms, 95)) if self.step_ms else None,
             "peak_memory_mb": memory_mb.max().item(),
-            "flops_per_image": flops_per_image(self.config, len(self.train.classes)) if self.worker.reports else None,
-        } | num_odd_files([self.train, self.val], self.worker.device, self.reduce)
+            "flops_per_image": flops_per_image(self.config, len(self.train.classes)) if self.context.reports else None,
+        } | count_bad_files([self.train, self.val], self.context.device, self.all_reduce)
         self.record.book("summary")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.common.dist.ranks import find_place
+from benchmarks.common.dist.ranks import find_rank_info
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import Diverged, Stopped, Unavailable, UserError
 
@@ -81,7 +81,7 @@ def note(status: str, reason: str, rank: int | None = None) -> None:
         return
     if rank is None:
         try:
-            rank = find_place().rank
+            rank = find_rank_info().rank
         except UserError:
             rank = 0
-    folder.note(status, reason, rank)
+    folder.write_cause(status, reason, rank)

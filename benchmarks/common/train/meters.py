@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from benchmarks.common.dist.devices import Reduce
+from benchmarks.common.dist.devices import AllReduce
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Meter:
         self.sums[:3] += batch
         self.sums[3] += num_images
 
-    def totals(self, reduce: Reduce) -> Totals | None:
+    def totals(self, all_reduce: AllReduce) -> Totals | None:
         """Totals over all ranks, on every rank; None where no image was seen."""
-        loss, top1, top5, images = reduce(self.sums.clone()).tolist()
+        loss, top1, top5, images = all_reduce(self.sums.clone()).tolist()
         if not images:
             return None
         return Totals(loss / images, 100 * top1 / images, 100 * top5 / images, int(images))

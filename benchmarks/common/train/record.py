@@ -11,7 +11,7 @@ import torch
 import torchvision
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.dist.devices import Worker, device_name
+from benchmarks.common.dist.devices import RankContext, device_name
 from benchmarks.common.store.results import TABLES, append_rows
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.train.clock import Window
@@ -24,9 +24,9 @@ IMPORTED_AT = time.monotonic()
 class Record:
     """Rows and summary of one run. Silent on ranks that do not report; without a launcher it only prints."""
 
-    def __init__(self, config: Config, worker: Worker, num_steps: int):
-        self.config, self.worker, self.num_steps = config, worker, num_steps
-        self.folder = RunFolder.current() if worker.reports else None
+    def __init__(self, config: Config, context: RankContext, num_steps: int):
+        self.config, self.context, self.num_steps = config, context, num_steps
+        self.folder = RunFolder.current() if context.reports else None
         self.parts: dict[str, float] = {}
         self.started_at = _process_start()
         self.booked_until = self.started_at
@@ -50,12 +50,13 @@ class Record:
         sample = {"images": window.images, "seconds": window.seconds, "images_per_s": window.images / window.seconds}
         self.rows("windows", [{"window": number, **sample}])
         self.rows(
-            "steps", [{"rank": self.worker.rank, "step": first_step + n, "step_ms": ms} for n, ms in enumerate(step_ms)]
+            "steps",
+            [{"rank": self.context.rank, "step": first_step + n, "step_ms": ms} for n, ms in enumerate(step_ms)],
         )
 
-    def steps_taken_apart(self, rows: list[dict], first_step: int) -> None:
-        """The phases of steps that came after the timed windows; rows of several ranks tell `rank` and `number`."""
-        here = self.worker.rank
+    def step_breakdown(self, rows: list[dict], first_step: int) -> None:
+        """The phases of steps that came after the timed windows; rows of several ranks hold `rank` and `number`."""
+        here = self.context.rank
         places = [(row.pop("rank", here), first_step + row.pop("number", n)) for n, row in enumerate(rows)]
         self.rows("steps", [{"rank": rank, "step": step} | row for (rank, step), row in zip(places, rows, strict=True)])
         self.book("step account")
@@ -76,7 +77,7 @@ class Record:
                 }
             ],
         )
-        if self.worker.reports:
+        if self.context.reports:
             print(
                 f"epoch {epoch} {phase:5}  loss {totals.loss:.4f}  top-1 {totals.acc1:6.2f} %  "
                 f"top-5 {totals.acc5:6.2f} %  {totals.images} images" + (f" in {seconds:.2f} s" if seconds else ""),
@@ -99,12 +100,12 @@ class Record:
         measured: columns of runs.csv. met: what the engine and the script know of the run's settings, which go into
         the row, too, where runs.csv has a column for them; None empties that column and is no setting.
         """
-        worker = self.worker
+        context = self.context
         met = {
-            "device": worker.device.type,
-            "device_name": device_name(worker.device, met.get("world_size", 1) // worker.nodes),
-            "backend": worker.backend,
-            "nodes": worker.nodes,
+            "device": context.device.type,
+            "device_name": device_name(context.device, met.get("world_size", 1) // context.nodes),
+            "backend": context.backend,
+            "nodes": context.nodes,
             "threads_per_rank": torch.get_num_threads(),
             "precision": self.config.precision,
             **({"global_batch": self.config.global_batch} if self.config.batch_per_device else {}),
@@ -118,7 +119,7 @@ class Record:
             moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.booked_until}
             wall = moments | {"parts": self.parts, "cpu_s": time.process_time()}
             self.folder.write_summary({"row": row, "met": met, "wall": wall})
-        elif worker.reports and row.get("images_per_s"):
+        elif context.reports and row.get("images_per_s"):
             print(f"{row['images_per_s']:.1f} images/s", flush=True)
 
 

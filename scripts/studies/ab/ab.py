@@ -1,4 +1,4 @@
-"""Is B faster than A? Two things by one strategy, in one sitting, round by round in random order.
+"""Is B faster than A? Two variants of one strategy, in one session, round by round in random order.
 
     A=HEAD~1 B=tree: STRATEGY=ddp python -m scripts.studies.ab.ab          # or: make ab A=HEAD~1 B=tree:
     A=flags: B="flags:--bucket-cap-mb 100" FAIL_OVER=5% python -m scripts.studies.ab.ab
@@ -9,8 +9,9 @@ scripts/stats/sequential.py says whether another is needed: the error rate holds
 the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and RESULTS/B, what was compared
 and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
-Exit code: 0; 1 where a side's run fails, or with FAIL_OVER where B is slower by more than that with confidence; 2 for
-a mistake, and with FAIL_OVER where that is not decided; 129, 130, 131 or 143 after a signal. The last line says which.
+Exit code: 0; 1 where a variant's run fails, or with FAIL_OVER where B is slower by more than that with confidence; 2
+for a mistake, and with FAIL_OVER where that is not decided; 129, 130, 131 or 143 after a signal. The last line says
+which.
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -27,28 +29,31 @@ from benchmarks.common.store.results import WARM_UP, read_table, write_json
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import Relay, relay
-from benchmarks.common.system.output import ignore_output_errors
-from scripts.runner import plan, preflight, schedule, source_version
+from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
+from benchmarks.common.system.programs import run_program
+from scripts.runner import preflight, run_plan, schedule, source_version
+from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import timed_part
-from scripts.sets.identity import Identity, differing
+from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
-from scripts.stats.formatting import count, digits, interval, parse_percent, show
-from scripts.stats.sequential import MOST_ROUNDS, Step, next_step
+from scripts.stats.formatting import format_interval, format_number, format_setting, parse_percent, plural
+from scripts.stats.sequential import MAX_ROUNDS, SequentialResult, look_at_rounds
 from scripts.studies.ab import variants
-from scripts.studies.ab.variants import Side
+from scripts.studies.ab.variants import Variant
 
-Pair = tuple[Side, Side]
+VariantPair = tuple[Variant, Variant]
 
 
 @dataclasses.dataclass
-class Sitting:
-    """What has been measured so far, of A and B: images/s of each round, and which ran first."""
+class Session:
+    """What has been measured so far of A and B."""
 
     seed: int
     began: float
     rates: dict[str, list[float]] = dataclasses.field(default_factory=lambda: {"A": [], "B": []})
+    """images/s of each round."""
     first: list[str] = dataclasses.field(default_factory=list)
+    """Which variant ran first in each round."""
 
     @property
     def log_ratios(self) -> list[float]:
@@ -62,38 +67,38 @@ class Sitting:
         return math.sqrt(sum((each - mean) ** 2 for each in logs) / (len(logs) - 1) / 2) if len(logs) > 1 else None
 
 
-class Failed(Exception):
-    """A side's run has not become ok: a sentence with its log."""
+class RunFailed(Exception):
+    """A variant's run did not end ok. The text says why, and names its log."""
 
 
 def main() -> int:
-    given = plan.read_variables()
+    variables = read_variables()
     limit = parse_percent(os.environ["FAIL_OVER"], "FAIL_OVER") if os.environ.get("FAIL_OVER") else None
-    most = given.repeats if os.environ.get("REPEATS") else MOST_ROUNDS
-    if not given.strategy:
+    most = variables.repeats if os.environ.get("REPEATS") else MAX_ROUNDS
+    if not variables.strategy:
         raise UserError("STRATEGY is not set; for example: make ab A=HEAD~1 B=tree: STRATEGY=ddp")
-    if machine.number("NNODES", "a number of nodes") not in (None, 1):
+    if machine.number_from_env("NNODES", "a number of nodes") not in (None, 1):
         raise UserError(
             "make ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
         )
-    strategy = preflight.only(given.strategy)
-    a, b = (variants.read_side(name, os.environ.get(name, "").strip(), given, strategy) for name in ("A", "B"))
-    runs = {side.name: run_of(side, strategy, given) for side in (a, b)}
-    preflight.check_ranks([run.config for run in runs.values()], [given.ranks_here])
-    print("\n".join(in_words((a, b), runs, most)), flush=True)
+    strategy = preflight.parse_strategy(variables.strategy)
+    a, b = (variants.parse_variant(name, os.environ.get(name, "").strip(), variables, strategy) for name in ("A", "B"))
+    runs = {variant.name: timed_run(variant, strategy, variables) for variant in (a, b)}
+    preflight.check_ranks([run.config for run in runs.values()], [variables.ranks_here])
+    print("\n".join(describe_comparison((a, b), runs, most)), flush=True)
     if os.environ.get("PLAN") == "yes":
         return 0
-    if given.results and (given.results / "ab.json").exists():
-        raise UserError(f"{given.results} holds a comparison already, of another sitting; choose another RESULTS=")
-    results = preflight.open_set(given.results, "ab-")
-    with schedule.claimed(results), relay() as children, variants.checkouts((a, b)) as where:
+    if variables.results and (variables.results / "ab.json").exists():
+        raise UserError(f"{variables.results} holds a comparison already, of another session; choose another RESULTS=")
+    results = preflight.open_result_set(variables.results, "ab-")
+    with schedule.lock_result_set(results), forward_signals() as children, variants.checkouts((a, b)) as where:
         for name in ("A", "B"):
-            schedule.record_lost(results / name)
-        sitting = Sitting(time.time_ns() % 2**32, time.monotonic())
-        measure = Measure(results, runs, {"A": a, "B": b}, where, children)
+            schedule.record_lost_runs(results / name)
+        session = Session(time.time_ns() % 2**32, time.monotonic())
+        run_variant = VariantRunner(results, runs, {"A": a, "B": b}, where, children)
         try:
-            step = sit(measure, sitting, most, limit or 0.0, given.budget_s)
-        except Failed as failed:
+            step = run_rounds(run_variant, session, most, limit or 0.0, variables.budget_s)
+        except RunFailed as failed:
             print(f"failed: {failed}", file=sys.stderr)
             return 1
         if children.signum:
@@ -101,137 +106,148 @@ def main() -> int:
     for name in ("A", "B"):
         if (results / name / "runs.csv").exists():
             load_set(results / name).refuse_contradictions()
-    return verdict(step, sitting, results, limit)
+    return report_verdict(step, session, results, limit)
 
 
-def run_of(side: Side, strategy: str, given: plan.Given) -> plan.Run:
-    """The timed part of what the side asks for, as a run of round 1."""
-    whole = plan.make_run(given, strategy, 1, side.config, flags=side.flags)
-    short = timed_part(whole.config, whole.asked["fingerprint"], whole.asked["ranks"])
-    (run,) = plan.fitted([dataclasses.replace(whole, config=short, asked=whole.asked | dataclasses.asdict(short))])
+def timed_run(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
+    """The timed part of the variant's run, as a run of round 1."""
+    whole = run_plan.make_run(variables, strategy, 1, variant.config, flags=variant.flags)
+    short = timed_part(whole.config, whole.requested["fingerprint"], whole.requested["ranks"])
+    (run,) = run_plan.skip_what_does_not_fit(
+        [dataclasses.replace(whole, config=short, requested=whole.requested | dataclasses.asdict(short))]
+    )
     return run
 
 
-def in_words(pair: Pair, runs: dict[str, plan.Run], most: int) -> list[str]:
+def describe_comparison(pair: VariantPair, runs: dict[str, run_plan.Run], most: int) -> list[str]:
     """What is compared, a line each, before anything is started."""
     strategy = runs["A"].strategy
-    lines = [f"{side.name}: {strategy}, {side.text}: {side.source or 'no git'}, {side.python}" for side in pair]
-    a, b = (Identity(runs[side.name].asked, {}) for side in pair)
-    names = differing([a, b])
-    values = (f"{name} ({show(a.fields.get(name))} against {show(b.fields.get(name))})" for name in names)
-    if pair[0].what == pair[1].what:
+    lines = [
+        f"{variant.name}: {strategy}, {variant.text}: {variant.source or 'no git'}, {variant.python}"
+        for variant in pair
+    ]
+    a, b = (Identity(runs[variant.name].requested, {}) for variant in pair)
+    names = differing_fields([a, b])
+    values = (
+        f"{name} ({format_setting(a.fields.get(name))} against {format_setting(b.fields.get(name))})" for name in names
+    )
+    if pair[0].content == pair[1].content:
         lines.append("A and B are the same: an A/A run, which finds a difference in 1 of 20")
     elif names:
         lines.append(f"they differ in {', '.join(values)}")
-    if all(side.commit for side in pair) and source_version.local_changes():
-        lines.append("local changes are not measured: both sides are commits")
-    return [*lines, f"at most {count(most, 'round')}, after a warm-up of each; fewer where the answer is clear"]
+    if all(variant.commit for variant in pair) and source_version.local_changes():
+        lines.append("local changes are not measured: A and B are commits")
+    return [*lines, f"at most {plural(most, 'round')}, after a warm-up of each; fewer where the answer is clear"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Measure:
-    """How a run of a side is made."""
+class VariantRunner:
+    """Runs one variant of the comparison."""
 
     results: Path
-    runs: dict[str, plan.Run]
-    sides: dict[str, Side]
-    where: dict[str, Path]
-    children: Relay
+    runs: dict[str, run_plan.Run]
+    variants: dict[str, Variant]
+    checkouts: dict[str, Path]
+    children: SignalForwarder
 
     def __call__(self, name: str, number: int, position: int, label: str) -> float | None:
-        """images/s of a run; None after a signal, or of the warm-up. Raises Failed where it is not ok."""
-        side, folder = self.sides[name], preflight.open_set(self.results / name)
+        """images/s of a run; None after a signal, or of the warm-up. Raises RunFailed where it is not ok."""
+        variant, folder = self.variants[name], preflight.open_result_set(self.results / name)
         run = dataclasses.replace(self.runs[name], round=number, position=position)
-        made, told = plan.begin(run, folder, label)
-        variants.write_config(side, made, run.config)
-        told["PYTHON"] = side.python
-        schedule.describe(folder, run, self.children, side.python)
-        code = schedule.start(run, made, told, self.children, self.where[name])
+        run_folder, env = run_plan.create_run_folder(run, folder, label)
+        variants.write_config(variant, run_folder, run.config)
+        env["PYTHON"] = variant.python
+        schedule.record_environment(folder, run, self.children, variant.python)
+        code = schedule.start_launcher(run, run_folder, env, self.children, self.checkouts[name])
         if self.children.signum:
             return None
-        return self._rate(name, made, number, code)
+        return self._rate(name, run_folder, number, code)
 
-    def _rate(self, name: str, made: RunFolder, number: int, code: int) -> float | None:
-        rows = read_table(made.results, "runs")
-        row = next((row for row in rows.itertuples() if row.run_id == made.run_id), None)
+    def _rate(self, name: str, run_folder: RunFolder, number: int, code: int) -> float | None:
+        rows = read_table(run_folder.results, "runs")
+        row: Any = next((row for row in rows.itertuples() if row.run_id == run_folder.run_id), None)
         if row is None or code or row.status not in ("ok", WARM_UP) or row.reason.startswith("skipped"):
             why = f"{row.status}: {row.reason}" if row is not None else f"its launcher ended with code {code}"
-            log = made.log if made.log.exists() else made.path
-            raise Failed(f"{name}, {self.sides[name].text}: {why}; its log: {log}")
-        met = made.settings().get("met", {})
-        if f"{met.get('commit')} {met.get('local_changes')}".strip() != self.sides[name].source:
+            log = run_folder.log if run_folder.log.exists() else run_folder.path
+            raise RunFailed(f"{name}, {self.variants[name].text}: {why}; its log: {log}")
+        met = run_folder.settings().get("met", {})
+        if f"{met.get('commit')} {met.get('local_changes')}".strip() != self.variants[name].source:
             why = "its files were changed while they were measured (or git sees those in RESULTS)"
-            raise Failed(f"{name}, {self.sides[name].text}: {why}")
+            raise RunFailed(f"{name}, {self.variants[name].text}: {why}")
         if not number:
             return None
         if not row.images_per_s > 0:
-            raise Failed(f"{name}, {self.sides[name].text}: timed nothing; its log: {made.log}")
+            raise RunFailed(f"{name}, {self.variants[name].text}: timed nothing; its log: {run_folder.log}")
         return row.images_per_s
 
 
-def sit(measure: Measure, sitting: Sitting, most: int, limit: float, budget_s: float | None) -> Step:
+def run_rounds(
+    run_variant: VariantRunner, session: Session, most: int, limit: float, budget_s: float | None
+) -> SequentialResult:
     """Rounds until the answer is clear, or there are no more, or time is over, or a signal comes."""
     for name in ("A", "B"):
-        if not measure.children.signum:
-            measure(name, 0, 0, f"{name} {WARM_UP}")
-    step, longest_s = next_step([], most, limit), 0.0
-    while step.more and not measure.children.signum:
-        number, began = len(sitting.first) + 1, time.monotonic()
-        if budget_s is not None and began - sitting.began + longest_s > budget_s:
+        if not run_variant.children.signum:
+            run_variant(name, 0, 0, f"{name} {WARM_UP}")
+    step, longest_s = look_at_rounds([], most, limit), 0.0
+    while step.more and not run_variant.children.signum:
+        number, began = len(session.first) + 1, time.monotonic()
+        if budget_s is not None and began - session.began + longest_s > budget_s:
             print(f"BUDGET={budget_s:g}s: another round, of about {longest_s:.0f} s, does not fit")
             break
-        order = random.Random(f"{sitting.seed} {number}").sample("AB", 2)
+        order = random.Random(f"{session.seed} {number}").sample("AB", 2)
         rates = {}
         for place, name in enumerate(order, 1):
-            if not measure.children.signum:
-                rates[name] = measure(name, number, place, f"{name} {number}/{most}")
-        if measure.children.signum:
+            if not run_variant.children.signum:
+                rates[name] = run_variant(name, number, place, f"{name} {number}/{most}")
+        if run_variant.children.signum:
             break
         for name, rate in rates.items():
-            sitting.rates[name].append(rate)
-        sitting.first.append(order[0])
-        step, longest_s = next_step(sitting.log_ratios, most, limit), max(longest_s, time.monotonic() - began)
-        record(measure, sitting, step)
-        print(f"round {number}: {so_far(step)}", flush=True)
+            if rate is not None:
+                session.rates[name].append(rate)
+        session.first.append(order[0])
+        step, longest_s = look_at_rounds(session.log_ratios, most, limit), max(longest_s, time.monotonic() - began)
+        write_result(run_variant, session, step)
+        print(f"round {number}: {format_ratio(step)}", flush=True)
     return step
 
 
-def so_far(step: Step) -> str:
+def format_ratio(step: SequentialResult) -> str:
     """B's throughput over A's, with its interval where it has been looked at."""
     found = step.estimate
-    return f"B/A {found.value:.3f} {interval(found.low, found.high, '{:.3f}'.format)}".strip()
+    return f"B/A {found.value:.3f} {format_interval(found.low, found.high, '{:.3f}'.format)}".strip()
 
 
-def record(measure: Measure, sitting: Sitting, step: Step) -> None:
+def write_result(run_variant: VariantRunner, session: Session, step: SequentialResult) -> None:
     """ab.json: what is compared, and what was found so far; no round is lost."""
-    told = {
-        name: {"is": side.text, "source": side.source, "python": side.python} for name, side in measure.sides.items()
+    compared = {
+        name: {"is": variant.text, "source": variant.source, "python": variant.python}
+        for name, variant in run_variant.variants.items()
     }
-    found = dataclasses.asdict(step.estimate) | {"sd_of_runs": sitting.sd, "seconds": time.monotonic() - sitting.began}
-    rounds = {"order_seed": sitting.seed, "first": sitting.first, "images_per_s": sitting.rates}
-    strategy = measure.runs["A"].strategy
-    write_json(measure.results / "ab.json", {"strategy": strategy, **told, "rounds": rounds, "b_over_a": found})
+    found = dataclasses.asdict(step.estimate) | {"sd_of_runs": session.sd, "seconds": time.monotonic() - session.began}
+    rounds = {"order_seed": session.seed, "first": session.first, "images_per_s": session.rates}
+    strategy = run_variant.runs["A"].strategy
+    write_json(run_variant.results / "ab.json", {"strategy": strategy, **compared, "rounds": rounds, "b_over_a": found})
 
 
-def verdict(step: Step, sitting: Sitting, results: Path, limit: float | None) -> int:
+def report_verdict(step: SequentialResult, session: Session, results: Path, limit: float | None) -> int:
     """Print what was found; returns the exit code, which the last line explains."""
-    found, num_rounds = step.estimate, len(sitting.first)
-    seconds = time.monotonic() - sitting.began
+    found, num_rounds = step.estimate, len(session.first)
+    seconds = time.monotonic() - session.began
     rates = ""
     if num_rounds:
-        a, b = (math.exp(sum(map(math.log, sitting.rates[name])) / num_rounds) for name in "AB")
-        rates = f"A {digits(a)} images/s, B {digits(b)}; "
-    print(f"\n{rates}{count(num_rounds, 'round')}, {seconds:.0f} s; {results}")
-    if sitting.sd is not None:
-        print(f"sd from run to run: {100 * sitting.sd:.1f} %")
+        a, b = (math.exp(sum(map(math.log, session.rates[name])) / num_rounds) for name in "AB")
+        rates = f"A {format_number(a)} images/s, B {format_number(b)}; "
+    print(f"\n{rates}{plural(num_rounds, 'round')}, {seconds:.0f} s; {results}")
+    if session.sd is not None:
+        print(f"sd from run to run: {100 * session.sd:.1f} %")
     if found.smallest_difference is not None:
-        least, look = f"{100 * found.smallest_difference:.1f} %", count(num_rounds, "round")
+        least, look = f"{100 * found.smallest_difference:.1f} %", plural(num_rounds, "round")
         print(f"one look after {look}, had that been set beforehand, finds a difference of {least} with 80 % power")
     if step.early:
         print("it stopped early, where the answer was clear: the interval holds, the ratio is biased outward")
     said = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
     said += f": {found.why}" if found.why else ""
-    print(f"{said}; {so_far(step)}" if num_rounds else "no verdict: no round was done", flush=True)
+    print(f"{said}; {format_ratio(step)}" if num_rounds else "no verdict: no round was done", flush=True)
     if limit is None:
         return 0
     percent = f"{100 * limit:g} %"
@@ -246,11 +262,4 @@ def verdict(step: Step, sitting: Sitting, results: Path, limit: float | None) ->
 
 
 if __name__ == "__main__":
-    ignore_output_errors()
-    try:
-        sys.exit(tyro.cli(main, description=__doc__))
-    except (UserError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:  # such as a full disk
-        print(f"error: {error.filename or 'ab'}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
-    sys.exit(2)
+    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes="ab")

@@ -1,4 +1,4 @@
-"""The two things that `make ab` compares, and a checkout of each that is a commit.
+"""The two variants that `make ab` compares, and a checkout of each that is a commit.
 
     commit:REV, or REV     a commit, in a git worktree of its own; its launchers and its code
     tree:                  this checkout as it is, local changes included
@@ -19,17 +19,17 @@ from pathlib import Path
 from benchmarks.common.config.config import FIELDS, Config, load_config
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
 from scripts.runner import source_version, worktrees
-from scripts.runner.make_variables import Given
-from scripts.runner.plan import python
+from scripts.runner.make_variables import MakeVariables
+from scripts.runner.run_plan import interpreter_path
 
-ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("commit", "tree", "flags", "config", "python")
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
-    """One of two things. commit: its hash, '' for this checkout; fields: of the configuration that it knows."""
+class Variant:
+    """What is compared. commit: its hash, '' for this checkout; fields: those of Config that its code knows."""
 
     name: str
     text: str
@@ -43,27 +43,27 @@ class Side:
     def source(self) -> str:
         """What its code is: a commit, and local changes where there are any."""
         return (
-            self.commit[: source_version.DIGITS]
+            self.commit[: source_version.NUM_HASH_DIGITS]
             or f"{source_version.commit() or ''} {source_version.local_changes()}".strip()
         )
 
     @property
-    def what(self) -> tuple:
-        """Equal for two sides that are the same thing."""
+    def content(self) -> tuple[str, str, Config]:
+        """Equal for two variants that run the same."""
         return self.source, self.python, dataclasses.replace(self.config, config="")
 
 
-def read_side(name: str, text: str, given: Given, strategy: str) -> Side:
-    """The side `name` (A or B) that `text` says. Raises UserError for what cannot be measured."""
+def parse_variant(name: str, text: str, variables: MakeVariables, strategy: str) -> Variant:
+    """The variant `name` (A or B) that `text` describes. Raises UserError for what cannot be measured."""
     kind, colon, value = text.partition(":")
     if not text:
         example = 'make ab A=HEAD~1 B=tree:, or A="flags:" B="flags:--bucket-cap-mb 100"'
         raise UserError(f"{name} is not set; for example: {example}")
     if not colon or kind not in KINDS:
         kind, value = "commit", text
-    flags, interpreter = list(given.flags), python()
+    flags, interpreter = list(variables.flags), interpreter_path()
     if kind == "tree" and value:
-        raise UserError(f"{name}={text}: tree: is this checkout, and takes nothing; leave {value!r} out")
+        raise UserError(f"{name}={text}: tree: is this checkout, and has no value; leave {value!r} out")
     if kind == "flags":
         flags += value.split()
     elif kind == "config":
@@ -72,12 +72,12 @@ def read_side(name: str, text: str, given: Given, strategy: str) -> Side:
         flags += ["--config", value]
     elif kind == "python":
         interpreter = _interpreter(name, text, value)
-    typed = " ".join([given.args, value if kind == "flags" else ""]).strip()
-    side = Side(name, text, _from_here(load_config(flags)), typed, interpreter)
-    return _of_commit(side, value, strategy) if kind == "commit" else side
+    typed = " ".join([variables.args, value if kind == "flags" else ""]).strip()
+    variant = Variant(name, text, _with_absolute_data(load_config(flags)), typed, interpreter)
+    return _variant_of_commit(variant, value, strategy) if kind == "commit" else variant
 
 
-def _from_here(config: Config) -> Config:
+def _with_absolute_data(config: Config) -> Config:
     """With a path that holds in any checkout."""
     return dataclasses.replace(config, data=os.path.abspath(config.data))
 
@@ -89,8 +89,8 @@ def _interpreter(name: str, text: str, value: str) -> str:
     return os.path.abspath(found)  # not resolved, or a venv is lost
 
 
-def _of_commit(side: Side, rev: str, strategy: str) -> Side:
-    where = f"{side.name}={side.text}"
+def _variant_of_commit(variant: Variant, rev: str, strategy: str) -> Variant:
+    where = f"{variant.name}={variant.text}"
     commit = worktrees.find_commit(rev)
     if not commit:
         why = "is no commit of this repository" if source_version.commit() else "needs git, and this is no git checkout"
@@ -99,19 +99,19 @@ def _of_commit(side: Side, rev: str, strategy: str) -> Side:
         raise UserError(f"{where}: {why}; compare another, or later commits")
     known = worktrees.fields_of(commit)
     defaults = vars(Config())
-    lacking = [key for key, value in vars(side.config).items() if key not in known and value != defaults[key]]
+    lacking = [key for key, value in vars(variant.config).items() if key not in known and value != defaults[key]]
     if lacking:
         raise UserError(f"{where}: commit {commit[:12]} has no option {lacking[0]}, which is set; leave it out")
-    return dataclasses.replace(side, commit=commit, fields=frozenset(known & FIELDS.keys()))
+    return dataclasses.replace(variant, commit=commit, fields=frozenset(known & FIELDS.keys()))
 
 
-def write_config(side: Side, folder: RunFolder, config: Config) -> None:
-    """The configuration of a run for the code of a side."""
-    worktrees.write_config(folder, vars(config), side.fields)
+def write_config(variant: Variant, folder: RunFolder, config: Config) -> None:
+    """Write the configuration of a run for the code of a variant."""
+    worktrees.write_config(folder, vars(config), variant.fields)
 
 
 @contextlib.contextmanager
-def checkouts(sides: Sequence[Side]) -> Iterator[dict[str, Path]]:
-    """Where each side's code is, by its name: this checkout, or a worktree that is removed at the end."""
-    with worktrees.checked_out([side.commit for side in sides if side.commit]) as folders:
-        yield {side.name: folders.get(side.commit, ROOT) for side in sides}
+def checkouts(variants: Sequence[Variant]) -> Iterator[dict[str, Path]]:
+    """Where each variant's code is, by its name: this checkout, or a worktree that is removed at the end."""
+    with worktrees.checked_out([variant.commit for variant in variants if variant.commit]) as folders:
+        yield {variant.name: folders.get(variant.commit, ROOT) for variant in variants}

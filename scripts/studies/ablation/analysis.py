@@ -1,6 +1,6 @@
-"""What each option is worth, one at a time from a baseline and all together: the options, and a set's runs of them.
+"""The ablation study: options that are turned on one at a time and all together, and their ratios to a baseline.
 
-    from scripts.studies.ablation.analysis import OPTIONS, points_of
+    from scripts.studies.ablation.analysis import OPTIONS, option_results
 
 scripts/studies/ablation/plan.py plans the runs, scripts/studies/ablation/chart.py draws them. Needs no torch.
 """
@@ -8,33 +8,39 @@ scripts/studies/ablation/plan.py plans the runs, scripts/studies/ablation/chart.
 import csv
 import dataclasses
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.common.store.results import cell, write_whole
+from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.sets.result_set import Group, ResultSet
-from scripts.stats.families import against
+from scripts.stats.families import ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 
-BASELINE, TOGETHER = "baseline", "all together"
-SHARE = "share"  # of threads: a rank's share of the cores
-COLUMNS = (
+BASELINE, ALL_TOGETHER = "baseline", "all together"
+CORES_OVER_RANKS = "cores / ranks"  # a value of threads_per_rank
+ABLATE_COLUMNS = (
     "strategy", "option", "num_runs", "images_per_s", "ci_low", "ci_high", "ratio", "ratio_low", "ratio_high",
     "verdict", "why_not", "about", "torch", "commit", "date",
 )  # fmt: skip
 
 
+Fields = dict[str, object]
+"""Values of requested settings: configuration fields, and threads_per_rank."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """Something people turn on. off, on: fields of what a run is asked. needs: what not every machine or run has."""
+    """Something that people turn on. `off` and `on` are the requested settings without it and with it."""
 
     name: str
-    off: dict[str, object]
-    on: dict[str, object]
+    off: Fields
+    on: Fields
     needs: str = ""
+    """What not every machine or run has: see missing() in plan.py."""
 
 
-# The one table. The baseline has every `off`.
+# The baseline has every `off`.
 OPTIONS = [
     Option("channels_last", {"memory_format": "contiguous"}, {"memory_format": "channels_last"}),
     Option("bf16", {"precision": "fp32"}, {"precision": "bf16"}, "bf16"),
@@ -45,7 +51,7 @@ OPTIONS = [
     Option("buckets of 100 MiB", {"bucket_cap_mb": 0.0}, {"bucket_cap_mb": 100.0}, "ranks"),
     Option("static_graph", {"static_graph": False}, {"static_graph": True}, "ranks"),
     Option("gradient_as_bucket_view", {"gradient_as_bucket_view": False}, {"gradient_as_bucket_view": True}, "ranks"),
-    Option("a thread a core", {"threads_per_rank": 1}, {"threads_per_rank": SHARE}),
+    Option("a thread a core", {"threads_per_rank": 1}, {"threads_per_rank": CORES_OVER_RANKS}),
     Option("fast decoder", {"decoder": "pillow"}, {"decoder": "auto"}, "files"),
     Option("packed images", {"loader": "folder"}, {"loader": "packed"}, "pack"),
     Option("a loader process", {"workers": 0}, {"workers": 1}, "files"),
@@ -54,95 +60,103 @@ OPTIONS = [
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
-    """An option, the baseline or all together: its runs and what they are worth, or why there are none."""
+class OptionResult:
+    """The runs of the baseline, of one option, or of all together; or why there are none."""
 
     name: str
     group: Group | None
-    worth: RatioEstimate | None
+    ratio: RatioEstimate | None
+    """Throughput over the baseline's; None for the baseline itself."""
     why_not: str = ""
 
 
-def fields_of(options: list[Option]) -> dict[str, object]:
-    """What a run with these options is asked, of the fields that any option has; of threads SHARE stays."""
-    found = {name: value for option in OPTIONS for name, value in option.off.items()}
+def requested_fields(options: list[Option]) -> Fields:
+    """The requested settings of a run with these options, of all fields that any option has."""
+    fields = {name: value for option in OPTIONS for name, value in option.off.items()}
     for option in options:
-        found |= option.on
-    return found
+        fields |= option.on
+    return fields
 
 
-def points_of(results: ResultSet, strategy: str) -> list[Point]:
-    """The baseline, each option in the table's order, and all together. A set's runs are told by what they were asked.
+def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
+    """The baseline, each option in the order of OPTIONS, and all together, by the requested settings of a set's runs.
 
-    Raises UserError where the baseline was not timed, or a place has runs in several settings.
+    The intervals of the ratios are simultaneous (Dunnett). Raises UserError where the baseline was not timed, or the
+    set has one option's runs in several settings.
     """
-    found: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     for group in results.groups:
-        if group.strategy == strategy and (name := name_of(group.settings)) and (group.samples or name not in found):
-            if name in found and found[name].samples:
+        name = option_name(group.settings) if group.strategy == strategy else ""
+        if name and (group.samples or name not in groups):
+            if name in groups and groups[name].samples:
                 raise UserError(
-                    f"{results.path} has {name} in several settings: {found[name].label}, and {group.label}; "
+                    f"{results.path} has {name} in several settings: {groups[name].label}, and {group.label}; "
                     "measure into a set of its own: RESULTS=results/new"
                 )
-            found[name] = group
-    base = found.get(BASELINE)
-    if base is None or not base.samples:
+            groups[name] = group
+    baseline = groups.get(BASELINE)
+    if baseline is None or not baseline.samples:
         raise UserError(
             f"{results.path} has no timed baseline of {strategy}; make ablate STRATEGY={strategy} makes one"
         )
-    timed = {name: group.sample for name, group in found.items() if group.samples}
-    worth = against(BASELINE, timed)
-    names = [BASELINE, *(option.name for option in OPTIONS), TOGETHER]
-    return [_point(name, found.get(name), worth.get(name)) for name in names]
+    timed = {name: group.sample for name, group in groups.items() if group.samples}
+    ratios = ratios_to_baseline(BASELINE, timed)
+    names = [BASELINE, *(option.name for option in OPTIONS), ALL_TOGETHER]
+    return [_result(name, groups.get(name), ratios.get(name)) for name in names]
 
 
-def studied(results: ResultSet) -> list[str]:
+def studied_strategies(results: ResultSet) -> list[str]:
     """The strategies with a timed baseline."""
-    timed = (group for group in results.groups if group.samples and name_of(group.settings) == BASELINE)
+    timed = (group for group in results.groups if group.samples and option_name(group.settings) == BASELINE)
     return [*dict.fromkeys(group.strategy for group in timed)]
 
 
-def _point(name: str, group: Group | None, worth: RatioEstimate | None) -> Point:
+def _result(name: str, group: Group | None, ratio: RatioEstimate | None) -> OptionResult:
     if group is not None and group.samples:
-        return Point(name, group, worth)
+        return OptionResult(name, group, ratio)
     reasons = [] if group is None else [text for text in dict.fromkeys(group.rows.reason) if text]
-    why = "; ".join(reasons) or "not run: here it comes to what the baseline has"
-    return Point(name, None, None, why.removeprefix("skipped: "))
+    why_not = "; ".join(reasons) or "not run: here it comes to what the baseline has"
+    return OptionResult(name, None, None, why_not.removeprefix("skipped: "))
 
 
-def name_of(asked: dict) -> str:
-    """Which point a run with these settings is; empty for one that has nothing to do with the table."""
-    known = fields_of([])
-    if not known.keys() <= asked.keys():
+def option_name(requested: Mapping[str, object]) -> str:
+    """BASELINE, the name of an option, or ALL_TOGETHER: which of them a run with these requested settings is. '' for a
+    run that does not belong to the study."""
+    off = requested_fields([])
+    if not off.keys() <= requested.keys():
         return ""
-    asked = asked | {"loader": "folder"} if asked["loader"] == "synthetic" else asked  # whoever asks for it has it off
-    different = {name: asked[name] for name, value in known.items() if asked[name] != value}
+    requested = dict(requested)
+    if requested["loader"] == "synthetic":
+        requested["loader"] = "folder"  # both are the baseline's value: synthetic images are the user's choice
+    different = {name: requested[name] for name, value in off.items() if requested[name] != value}
     if not different:
         return BASELINE
     for option in OPTIONS:
-        if different.keys() == option.on.keys() and all(different[n] == v for n, v in option.on.items() if v != SHARE):
+        if different.keys() == option.on.keys() and all(
+            value in (different[name], CORES_OVER_RANKS) for name, value in option.on.items()
+        ):
             return option.name
-    wanted = fields_of(OPTIONS)
-    all_on = all(
-        value in (wanted[name], asked[name]) and wanted[name] in (value, SHARE) for name, value in different.items()
-    )
-    return TOGETHER if all_on and len(different) > 1 else ""
+    on = requested_fields(OPTIONS)
+    all_on = all(on[name] in (value, CORES_OVER_RANKS) for name, value in different.items())
+    return ALL_TOGETHER if all_on and len(different) > 1 else ""
 
 
-def write_csv(results: ResultSet, strategy: str, points: list[Point], about: str) -> Path:
-    """ablate.csv of the set: a row a point, also of those that were not run. about: what was run on what."""
+def write_csv(results: ResultSet, strategy: str, options: Sequence[OptionResult], about: str) -> Path:
+    """Write ablate.csv of the set: a row per option, also of those that were not run. about: model, machine and
+    batch."""
     path, out = results.path / "ablate.csv", io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    writer = csv.DictWriter(out, ABLATE_COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
-    base = points[0].group.ok.iloc[0]
-    origin = {"about": about, "torch": base.torch, "commit": base.commit, "date": str(base.started_at)[:10]}
-    for point in points:
-        row = {"strategy": strategy, "option": point.name, "why_not": point.why_not} | origin
-        if point.group is not None:
-            speed = point.group.throughput
+    baseline = options[0].group
+    assert baseline is not None
+    run = baseline.ok.iloc[0]
+    origin = {"about": about, "torch": run.torch, "commit": run.commit, "date": str(run.started_at)[:10]}
+    for option in options:
+        row: dict[str, object] = {"strategy": strategy, "option": option.name, "why_not": option.why_not} | origin
+        if option.group is not None and (speed := option.group.throughput) is not None:
             row |= {"num_runs": speed.num_runs, "images_per_s": speed.value, "ci_low": speed.low, "ci_high": speed.high}
-        if worth := point.worth:
-            row |= {"ratio": worth.value, "ratio_low": worth.low, "ratio_high": worth.high, "verdict": worth.verdict}
-        writer.writerow({name: cell(value) for name, value in row.items()})
-    write_whole(path, out.getvalue())
+        if ratio := option.ratio:
+            row |= {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high, "verdict": ratio.verdict}
+        writer.writerow({name: format_cell(value) for name, value in row.items()})
+    write_text_atomically(path, out.getvalue())
     return path

@@ -1,25 +1,28 @@
-"""Draw what each option is worth, from a set that make ablate made.
+"""Draw the ratio of each option to the baseline, from a set that make ablate made.
 
     python -m scripts.studies.ablation.chart --results results/latest --strategy ddp
 
-Prints a table, writes its lines to ablate.csv of the set, also those of what was not run and why, and draws
-charts/ablate_<strategy>.png and .svg. Exit code: 1 where no run is ok, 2 for a mistake. Needs no torch.
+Prints a table, writes it to ablate.csv of the set, with a row also for each option that was not run and why, and
+draws charts/ablate_<strategy>.png and .svg. Exit code: 1 where no run is ok, 2 for a mistake. Needs no torch.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
+import tyro
 from matplotlib.figure import Figure
 
+from benchmarks.common.system.programs import run_program
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
-from scripts.charts.chart_command import command, nothing, save_study
+from scripts.charts.chart_command import report_nothing, save_study_chart
 from scripts.charts.figures import describe_rows, footnote
-from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.result_set import Group, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.stats.families import find_spread
-from scripts.stats.formatting import digits, interval, text_table
-from scripts.studies.ablation.analysis import Point, points_of, write_csv
+from scripts.stats.formatting import format_interval, format_number, text_table
+from scripts.studies.ablation.analysis import OptionResult, option_results, write_csv
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,62 +33,65 @@ class Options:
     strategy: str
 
 
-def table(points: list[Point]) -> str:
-    """The points as text, each over the baseline; or why there is nothing."""
+def table(results: Sequence[OptionResult]) -> str:
+    """Each option's throughput and its ratio to the baseline as text; or why the option was not run."""
     lines = [("option", "images/s", "n", "x baseline", "95 %, together", "")]
-    for point in points:
-        if point.group is None:
-            lines.append((point.name, "", "", "", "", point.why_not))
+    for option in results:
+        if option.group is None or (speed := option.group.throughput) is None:
+            lines.append((option.name, "", "", "", "", option.why_not))
             continue
-        speed, worth = point.group.throughput, point.worth
-        over = (f"{worth.value:.3f}", interval(worth.low, worth.high, "{:.3f}".format)) if worth else ("1", "")
-        lines.append(
-            (point.name, digits(speed.value), str(speed.num_runs), *over, worth.why or worth.verdict if worth else "")
-        )
+        value, bounds, note = "1", "", ""
+        if ratio := option.ratio:
+            value, bounds = f"{ratio.value:.3f}", format_interval(ratio.low, ratio.high, "{:.3f}".format)
+            note = ratio.why or ratio.verdict
+        lines.append((option.name, format_number(speed.value), str(speed.num_runs), value, bounds, note))
     return text_table(lines, left=(0, 4, 5))
 
 
-def ablate_chart(results: ResultSet, strategy: str, points: list[Point]) -> Figure:
-    """Bars of throughput over the baseline's mean, from 0, with every repeat, the family's intervals and n."""
-    timed = [point for point in points if point.group is not None]
-    base = timed[0].group.throughput.value
-    bars = [_bar(point, base) for point in timed]
-    title, about = f"{strategy}: what each option is worth", describe_rows(timed[0].group.ok)
+def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResult]) -> Figure:
+    """Bars of throughput over the baseline's mean, from 0, with every repeat, the simultaneous intervals and n."""
+    groups = [option.group for option in options if option.group is not None]
+    baseline = groups[0].throughput
+    assert baseline is not None
+    bars = [_bar(option, option.group, baseline.value) for option in options if option.group is not None]
+    title, about = f"{strategy}: what each option is worth", describe_rows(groups[0].ok)
     figure, (axes,), _ = make_bar_figure(title, [results], len(bars), about=about)
     draw_bars(axes, bars, 1, "x baseline")
     axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
     axes.set_xlabel("throughput over the baseline's (dashed), one option at a time; 1 = no difference")
-    spread = find_spread([point.group.sample for point in timed if len(point.group.samples) > 1] or [])
+    spread = find_spread([group.sample for group in groups if len(group.samples) > 1])
     notes = [
-        f"black lines: 95 % intervals of all ratios together (Dunnett; {spread.words}); dots: repeats over the "
+        f"black lines: 95 % intervals of all ratios together (Dunnett; {spread.method_text}); dots: repeats over the "
         "baseline's mean."
         if any(bar.low is not None for bar in bars)
         else "no interval: one repeat says nothing about the spread between runs.",
-        f"baseline: {digits(base)} images/s.",
-        *(f"{point.name}: {point.why_not}" for point in points if point.group is None),
+        f"baseline: {format_number(baseline.value)} images/s.",
+        *(f"{option.name}: {option.why_not}" for option in options if option.group is None),
     ]
     footnote(figure, notes)
     return figure
 
 
-def _bar(point: Point, base: float) -> Bar:
-    sample, worth = numpy.exp(point.group.sample.logs) / base, point.worth
-    value = worth.value if worth else 1.0
-    low, high = (worth.low, worth.high) if worth else (None, None)
-    cells = (str(len(sample)), f"{value:.2f}", interval(low, high, "{:.2f}".format))
-    return Bar(point.name, value, low, high, [*map(float, sample)], cells, point.group.parallel, 0)
+def _bar(option: OptionResult, group: Group, baseline_images_per_s: float) -> Bar:
+    repeats, ratio = numpy.exp(group.sample.logs) / baseline_images_per_s, option.ratio
+    value = ratio.value if ratio else 1.0
+    low, high = (ratio.low, ratio.high) if ratio else (None, None)
+    cells = (str(len(repeats)), f"{value:.2f}", format_interval(low, high, "{:.2f}".format))
+    return Bar(option.name, value, low, high, [*map(float, repeats)], cells, group.parallel, 0)
 
 
 def main(options: Options) -> int:
     refuse_links(options.results)
     results, strategy = load_set(options.results), options.strategy
     if not any(group.samples and group.strategy == strategy for group in results.groups):
-        return nothing(results, f"no ok run of {strategy} in {results.path}")
-    points = points_of(results, strategy)
-    print(table(points))
-    written = write_csv(results, strategy, points, f"{strategy}, {describe_rows(points[0].group.ok)}")
-    return save_study(results, written, ablate_chart(results, strategy, points), f"ablate_{strategy}")
+        return report_nothing(results, f"no ok run of {strategy} in {results.path}")
+    measured = option_results(results, strategy)
+    print(table(measured))
+    baseline = measured[0].group
+    assert baseline is not None
+    written = write_csv(results, strategy, measured, f"{strategy}, {describe_rows(baseline.ok)}")
+    return save_study_chart(results, written, ablate_chart(results, strategy, measured), f"ablate_{strategy}")
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -1,71 +1,88 @@
-"""The plan of `make ablate`: a strategy's baseline, each option of one table by itself, and all of them together.
+"""The plan of `make ablate`: a strategy's baseline, each option by itself, and all options together.
 
-    STRATEGY=ddp launchers/all.sh ablate          # or: make ablate
+    STRATEGY=ddp launchers/all.sh ablation         # or: make ablate
 
-The table is OPTIONS in scripts/studies/ablation/analysis.py. What cannot run here is a skipped row with its reason.
+The options are OPTIONS in scripts/studies/ablation/analysis.py. An option that cannot run here becomes a skipped row
+with its reason.
 """
 
 import dataclasses
+from typing import Any
 
-from benchmarks.common.config.config import FIELDS, Config, load_config
+from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.packed import pack_path
-from benchmarks.common.dist.precision import met_precision
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
-from benchmarks.common.system.compiling import no_compiler
+from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
-from scripts.runner.make_variables import Given
-from scripts.runner.plan import Run, in_rounds, make_run
+from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
-from scripts.studies.ablation.analysis import OPTIONS, SHARE, TOGETHER, Option, fields_of
+from scripts.runner.run_plan import Run, make_run, order_rounds
+from scripts.studies.ablation.analysis import ALL_TOGETHER, CORES_OVER_RANKS, OPTIONS, Option, requested_fields
 
 
-def ablation(given: Given) -> list[Run]:
-    """STRATEGY with no option, each, and all that can run here, REPEATS times. Raises UserError."""
-    if not given.strategy:
+def plan_runs(variables: MakeVariables) -> list[Run]:
+    """STRATEGY without options, with each option, and with all that can run here, REPEATS times. Raises UserError for a
+    variable that is missing or wrong."""
+    if not variables.strategy:
         raise UserError("STRATEGY is not set; for example: make ablate STRATEGY=ddp")
-    strategy, config = preflight.only(given.strategy), load_config(given.flags)
-    if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in given.args.split()):
+    strategy, config = preflight.parse_strategy(variables.strategy), load_config(variables.flags)
+    if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in variables.args.split()):
         config = dataclasses.replace(config, loader="synthetic")  # else the baseline's Pillow is all that is timed
-    preflight.check_ranks([config], [given.ranks_here])
-    why_not = {option.name: missing(option, config, given.ranks_here) for option in OPTIONS}
+    preflight.check_ranks([config], [variables.ranks_here])
+    why_not = {option.name: missing(option, config, variables.ranks_here) for option in OPTIONS}
     able = [option for option in OPTIONS if not why_not[option.name]]
-    points = [("", [])] + [(option.name, [option]) for option in OPTIONS] + [(TOGETHER, able)]
+    combinations: list[tuple[str, list[Option]]] = [("", [])]
+    combinations += [(option.name, [option]) for option in OPTIONS]
+    combinations.append((ALL_TOGETHER, able))
 
-    def make(number: int, name: str, options: list[Option]) -> Run:
-        fields = fields_of(options) | ({"loader": "synthetic"} if config.loader == "synthetic" else {})
+    def make(round_number: int, name: str, options: list[Option]) -> Run:
+        fields: dict[str, Any] = requested_fields(options)
+        if config.loader == "synthetic":
+            fields["loader"] = "synthetic"
         threads = fields.pop("threads_per_rank")
-        own = dataclasses.replace(config, **{key: value for key, value in fields.items() if key in FIELDS})
-        threads = machine.threads_per_rank(given.ranks_here) if threads == SHARE else threads
-        run = make_run(given, strategy, number, own, threads=threads, flags=given.args, num_seeds=given.num_seeds)
-        short = timed_part(run.config, run.asked["fingerprint"], run.asked["ranks"])
-        variables = run.variables | {"SKIP": why_not.get(name, "")}
-        return dataclasses.replace(run, config=short, asked=run.asked | dataclasses.asdict(short), variables=variables)
+        if threads == CORES_OVER_RANKS:
+            threads = machine.threads_per_rank(variables.ranks_here)
+        own = dataclasses.replace(config, **fields)
+        run = make_run(
+            variables, strategy, round_number, own, threads=threads, flags=variables.args, num_seeds=variables.num_seeds
+        )
+        short = timed_part(run.config, run.requested["fingerprint"], run.requested["ranks"])
+        env = run.variables | {"SKIP": why_not.get(name, "")}
+        return dataclasses.replace(
+            run, config=short, requested=run.requested | dataclasses.asdict(short), variables=env
+        )
 
-    def of_round(number: int) -> list[Run]:
-        runs = [make(number, *point) for point in points]
-        # an option that comes to what the baseline has, such as a core's threads, is no run
+    def of_round(round_number: int) -> list[Run]:
+        runs = [make(round_number, name, options) for name, options in combinations]
+        # an option that changes nothing here, such as one thread per rank where a rank has one core, is no run
         return [run for place, run in enumerate(runs) if run.key not in {other.key for other in runs[:place]}]
 
-    return in_rounds(given, of_round)
+    return order_rounds(variables, of_round)
 
 
 def missing(option: Option, config: Config, ranks_here: int) -> str:
-    """What the option needs and is not here, with the remedy; empty where it can run."""
+    """What the option needs and this machine or run does not have, with the remedy; '' where the option can run."""
     if option.needs in ("cuda", "copies") and not machine.num_gpus():
         return "needs a GPU"
     if option.needs in ("files", "pack", "copies") and config.loader == "synthetic":
         return 'images are synthetic, so that nothing is read; ARGS="--loader folder" reads some'
     if option.needs == "compiler":
-        return no_compiler(on_gpu=machine.num_gpus() > 0)
-    if option.needs == "ranks" and machine.all_ranks(ranks_here)[0] < 2:
+        return missing_compiler(on_gpu=machine.num_gpus() > 0)
+    if option.needs == "ranks" and machine.ranks_and_nodes(ranks_here)[0] < 2:
         return "needs two ranks or more, which talk to each other"
     if option.needs == "pack":
         packed = all(pack_path(config, part).exists() for part in ("train", "val"))
         return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
     if option.needs == "bf16":
         try:
-            met_precision("bf16", machine.capability())
+            resolve_precision("bf16", machine.min_compute_capability())
         except UserError as error:
             return str(error)
     return ""
+
+
+def chart_command(variables: MakeVariables) -> list[str]:
+    """The module that draws the chart of these runs, and its flags."""
+    return ["scripts.studies.ablation.chart", "--strategy", preflight.parse_strategy(variables.strategy)]

@@ -1,9 +1,9 @@
-"""One rank of `make bench-allreduce`: times all-reduces of many sizes through one path, by turns with a bare loop.
+"""One rank of `make bench-allreduce`: times all-reduces of many sizes over one path, interleaved with a bare loop.
 
     from scripts.studies.allreduce.allreduce_rank import main   # measure.py and predict/measure.py start it
 
-A path is what a strategy sends a full bucket through. Every size is checked before it is timed. Times are means over
-the ranks; rank 0 prints a row a size. gated: a round waits for a line on stdin, and has no bare loop in it.
+A path is the call by which a strategy sends a full gradient bucket. Every size is checked before it is timed. Times are
+means over the ranks; rank 0 prints a row per size.
 """
 
 import dataclasses
@@ -17,124 +17,137 @@ from datetime import timedelta
 import torch
 
 from benchmarks.common.system.gpus import usable_gpus
-from scripts.studies.allreduce.analysis import sizes_to
+from scripts.studies.allreduce.analysis import message_sizes
 
-TIMED_BYTES = 2**25  # of one size in one round, at least two calls and at most 50
-LATE = timedelta(minutes=10)
+ON_REQUEST = "on-request"
+"""The last word on the command line where each round waits for a line on stdin, and has no bare loop in it."""
+BYTES_PER_SIZE = 2**25  # that one round sends of one size, in 2 to 50 calls
+TIMEOUT = timedelta(minutes=10)
+
+Call = Callable[[torch.Tensor], object]
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
-    """A path that is set up. send: as a strategy does it, in place; bare: the plainest call that the library has."""
+class AllReducePath:
+    """A path that is ready to use. all_reduce: as a strategy calls it, in place. bare_all_reduce: the simplest call
+    that the library has."""
 
     rank: int
-    ranks: int
+    num_ranks: int
     device: torch.device
     dtype: torch.dtype
-    send: Callable[[torch.Tensor], object]
-    bare: Callable[[torch.Tensor], object]
+    all_reduce: Call
+    bare_all_reduce: Call
 
 
-def by_torch(backend: str, dtype: torch.dtype = torch.float32) -> Way:
-    """torch.distributed as DDP calls it: a sum that is started, and waited for."""
+def torch_path(backend: str, dtype: torch.dtype = torch.float32) -> AllReducePath:
+    """torch.distributed as DDP calls it: an asynchronous sum, then a wait."""
     import torch.distributed as dist
 
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    meet = f"file://{os.environ['RENDEZVOUS_FILE']}"
-    dist.init_process_group(backend, init_method=meet, rank=rank, world_size=ranks, timeout=LATE)
-    send = lambda tensor: dist.all_reduce(tensor, async_op=True).wait()  # noqa: E731
-    return Way(rank, ranks, device, dtype, send, dist.all_reduce)
+    init_method = f"file://{os.environ['RENDEZVOUS_FILE']}"
+    dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=num_ranks, timeout=TIMEOUT)
+
+    def all_reduce(tensor: torch.Tensor) -> None:
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        work.wait()
+
+    return AllReducePath(rank, num_ranks, device, dtype, all_reduce, dist.all_reduce)
 
 
-def by_horovod() -> Way:
+def horovod_path() -> AllReducePath:
     """Horovod as its DistributedOptimizer calls it."""
     import horovod.torch as hvd
 
     hvd.init()
     device = torch.device("cuda", hvd.local_rank()) if usable_gpus() else torch.device("cpu")
 
-    def send(tensor: torch.Tensor) -> None:
+    def all_reduce(tensor: torch.Tensor) -> None:
         hvd.synchronize(hvd.allreduce_async_(tensor, name=f"{tensor.dtype} {tensor.numel()}", op=hvd.Sum))
 
-    def bare(tensor: torch.Tensor) -> None:
-        hvd.allreduce_(tensor, name=f"bare {tensor.numel()}", op=hvd.Sum)  # without one, each call is new to all ranks
+    def bare_all_reduce(tensor: torch.Tensor) -> None:
+        # Without a name, each call is a new tensor that all ranks have to negotiate.
+        hvd.allreduce_(tensor, name=f"bare {tensor.numel()}", op=hvd.Sum)
 
-    return Way(hvd.rank(), hvd.size(), device, torch.float32, send, bare)
+    return AllReducePath(hvd.rank(), hvd.size(), device, torch.float32, all_reduce, bare_all_reduce)
 
 
-PATHS: dict[str, Callable[[], Way]] = {
-    "gloo": lambda: by_torch("gloo"),
-    "gloo, bf16": lambda: by_torch("gloo", torch.bfloat16),
-    "nccl": lambda: by_torch("nccl"),
-    "nccl, bf16": lambda: by_torch("nccl", torch.bfloat16),
-    "horovod": by_horovod,
+PATHS: dict[str, Callable[[], AllReducePath]] = {
+    "gloo": lambda: torch_path("gloo"),
+    "gloo, bf16": lambda: torch_path("gloo", torch.bfloat16),
+    "nccl": lambda: torch_path("nccl"),
+    "nccl, bf16": lambda: torch_path("nccl", torch.bfloat16),
+    "horovod": horovod_path,
 }
 
 
-def num_wrong(way: Way, tensor: torch.Tensor) -> int:
-    """Values of an all-reduce that are not the sum; small whole numbers, which bf16 holds exactly. Leaves zeros."""
-    rows, pattern = tensor.view(-1, 256), (torch.arange(256, device=way.device) % 32).to(way.dtype)
-    rows.copy_((pattern + way.rank).expand_as(rows))
-    way.send(tensor)
-    wrong = int((rows != pattern * way.ranks + way.ranks * (way.ranks - 1) // 2).sum())
+def num_wrong_values(path: AllReducePath, tensor: torch.Tensor) -> int:
+    """How many values of an all-reduce are not the sum. The summands are small whole numbers, which bf16 represents
+    exactly. tensor: its number of elements is a multiple of 256; it holds zeros afterwards."""
+    rows, pattern = tensor.view(-1, 256), (torch.arange(256, device=path.device) % 32).to(path.dtype)
+    rows.copy_((pattern + path.rank).expand_as(rows))
+    path.all_reduce(tensor)
+    num_wrong = int((rows != pattern * path.num_ranks + path.num_ranks * (path.num_ranks - 1) // 2).sum())
     tensor.zero_()  # sums of zeros stay zeros, however often
-    return wrong
+    return num_wrong
 
 
-def timed(way: Way, call: Callable, tensor: torch.Tensor, times: int) -> tuple[float, float]:
-    """Seconds, and CPU seconds of this process, of one call; ranks start together."""
-    way.send(torch.zeros(1, dtype=way.dtype, device=way.device))
-    settle(way.device)
-    began, cpu_began = time.perf_counter(), time.process_time()
-    for _ in range(times):
+def time_call(path: AllReducePath, call: Call, tensor: torch.Tensor, num_calls: int) -> tuple[float, float]:
+    """(wall-clock seconds, CPU seconds of this process) of one call. All ranks start together."""
+    path.all_reduce(torch.zeros(1, dtype=path.dtype, device=path.device))
+    synchronize(path.device)
+    began_s, cpu_began_s = time.perf_counter(), time.process_time()
+    for _ in range(num_calls):
         call(tensor)
-    settle(way.device)
-    return (time.perf_counter() - began) / times, (time.process_time() - cpu_began) / times
+    synchronize(path.device)
+    return (time.perf_counter() - began_s) / num_calls, (time.process_time() - cpu_began_s) / num_calls
 
 
-def settle(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def sweep(way: Way, buffer: torch.Tensor, number: int, calls: dict[str, Callable]) -> None:
-    """A round: all sizes up to the buffer's, in powers of four and the largest; rank 0 prints a row for each.
+def time_round(path: AllReducePath, buffer: torch.Tensor, round_number: int, calls: dict[str, Call]) -> None:
+    """Time all sizes up to the buffer's once. Rank 0 prints a row for each.
 
-    calls: by what their columns begin with; the order turns from round to round.
+    calls: what is timed, by the prefix of its columns. Their order alternates between rounds.
     """
-    item = buffer.element_size()
-    for size in sizes_to(buffer.numel() * item):
-        tensor = buffer[: size // item]
-        wrong, times = num_wrong(way, tensor), max(2, min(50, TIMED_BYTES // size))
-        found = {}
-        for prefix, call in sorted(calls.items(), reverse=number % 2 == 1):
-            found |= dict(zip((f"{prefix}seconds", f"{prefix}cpu_s"), timed(way, call, tensor, times), strict=True))
-        means = torch.tensor([*found.values(), wrong], dtype=torch.float64, device=way.device)
-        way.send(means)
-        *values, wrong = (means / way.ranks).tolist()
-        row = {"round": number, "ranks": way.ranks, "bytes": size, "calls": times}
-        row |= dict(zip(found, values, strict=True)) | {"wrong": round(wrong * way.ranks)}
-        if way.rank == 0:
+    element_bytes = buffer.element_size()
+    for size in message_sizes(buffer.numel() * element_bytes):
+        tensor = buffer[: size // element_bytes]
+        num_wrong, num_calls = num_wrong_values(path, tensor), max(2, min(50, BYTES_PER_SIZE // size))
+        times: dict[str, float] = {}
+        for prefix, call in sorted(calls.items(), reverse=round_number % 2 == 1):
+            times[f"{prefix}seconds"], times[f"{prefix}cpu_s"] = time_call(path, call, tensor, num_calls)
+        sums = torch.tensor([*times.values(), num_wrong], dtype=torch.float64, device=path.device)
+        path.all_reduce(sums)
+        *means, mean_wrong = (sums / path.num_ranks).tolist()
+        row = {"round": round_number, "ranks": path.num_ranks, "bytes": size, "calls": num_calls}
+        row |= dict(zip(times, means, strict=True)) | {"wrong": round(mean_wrong * path.num_ranks)}
+        if path.rank == 0:
             print("row:", json.dumps(row), flush=True)
 
 
 def main() -> None:
-    """One rank, of the words PATH ROUNDS LARGEST [gated]."""
-    path, rounds, largest, gated = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] == ["gated"]
+    """One rank. The words on the command line are: path, number of rounds, largest size in bytes[, on-request]."""
+    name, num_rounds, largest = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    on_request = sys.argv[4:] == [ON_REQUEST]
     if "THREADS_PER_RANK" in os.environ:
         torch.set_num_threads(int(os.environ["THREADS_PER_RANK"]))
-    way = PATHS[path]()
-    buffer = torch.zeros(largest // way.dtype.itemsize, dtype=way.dtype, device=way.device)
-    calls = {"": way.send} if gated else {"": way.send, "bare_": way.bare}
+    path = PATHS[name]()
+    buffer = torch.zeros(largest // path.dtype.itemsize, dtype=path.dtype, device=path.device)
+    calls = {"": path.all_reduce} if on_request else {"": path.all_reduce, "bare_": path.bare_all_reduce}
     for call in calls.values():
-        call(buffer)  # pages and connections are there before a clock runs
-    for number in range(rounds):
-        if gated:
+        call(buffer)  # memory pages and connections exist before anything is timed
+    for round_number in range(num_rounds):
+        if on_request:
             print("ready:", flush=True)
             if not sys.stdin.readline():
                 break
-        sweep(way, buffer, number, calls)
-    os._exit(0)  # process groups need no last word here, and Horovod's shutdown waits
+        time_round(path, buffer, round_number, calls)
+    os._exit(0)  # process groups need no shutdown here, and Horovod's waits

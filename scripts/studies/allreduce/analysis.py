@@ -1,88 +1,140 @@
-"""What rounds of all-reduces say: bandwidths with intervals, the ratio to a bare loop, and the link that fits.
+"""Analysis of timed all-reduces: bandwidths with intervals, the ratio to a bare loop, and the fitted link.
 
-    from scripts.studies.allreduce.analysis import bandwidth_rows, links, over_bare
+    from scripts.studies.allreduce.analysis import bandwidth_rows, fit_links, ratio_to_bare_loop
 
 Needs no torch.
 """
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
 
 import numpy
 import pandas
 
-from scripts.stats.formatting import interval, text_table
+from scripts.stats.formatting import format_interval, text_table
 from scripts.stats.intervals import mean_interval
-from scripts.studies.allreduce.links import Fit, bandwidths, fit_link
+from scripts.studies.allreduce.links import LinkFit, bandwidths, fit_link
 
-SMALLEST = 2**10
-FROM = 2**20  # bytes; what a gradient bucket holds, and more
+SMALLEST_BYTES = 2**10
+LARGE_BYTES = 2**20  # as much as a gradient bucket holds, or more
 HEADER = ("path", "bytes", "n", "time, us", "algbw, GB/s", "busbw, GB/s", "95 %", "bare loop's", "wrong")
 
 
-def sizes_to(largest: int) -> list[int]:
-    """Bytes of a sweep: 1 KB, and four times as many again and again, up to `largest`, which is among them."""
-    return sorted({min(SMALLEST * 4**power, largest) for power in range(16)})
+@dataclasses.dataclass(frozen=True)
+class BandwidthRow:
+    """A row of bandwidths.csv: the all-reduces of one path and size. Bandwidths are in bytes/s."""
+
+    path: str
+    ranks: int
+    bytes: int
+    num_rounds: int
+    seconds: float
+    """Geometric mean over rounds of one all-reduce."""
+    algorithm_bytes_per_s: float
+    bus_bytes_per_s: float
+    bus_low: float | None
+    """95 % interval over rounds; None with one round."""
+    bus_high: float | None
+    over_bare: float
+    """Bus bandwidth over that of the bare loop."""
+    wrong: int
+    """Values that were not the sum."""
 
 
-def bandwidth_rows(rows: pandas.DataFrame) -> list[dict]:
-    """One a path and size. rows: path, ranks, round, bytes, seconds, bare_seconds, wrong; seconds of one all-reduce.
+def message_sizes(largest: int) -> list[int]:
+    """Bytes of the timed all-reduces: 1 KB, then four times as many each, up to `largest`, which is included."""
+    return sorted({min(SMALLEST_BYTES * 4**power, largest) for power in range(16)})
 
-    Bandwidths in bytes/s; the interval of the bus bandwidth is over rounds.
+
+def bandwidth_rows(rows: pandas.DataFrame) -> list[BandwidthRow]:
+    """One row per path and size.
+
+    rows: of allreduce.csv, with path, ranks, round, bytes, seconds, bare_seconds and wrong; seconds are of one
+    all-reduce.
     """
     found = []
-    for (path, size), part in rows.groupby(["path", "bytes"], sort=False):
-        mean, low, high = (
-            None if log is None else float(numpy.exp(log)) for log in mean_interval(numpy.log(part.seconds))
-        )
-        ranks = int(part.ranks.iloc[0])
-        algorithm, bus = bandwidths(size, mean, ranks)
-        ends = [None if end is None else bandwidths(size, end, ranks)[1] for end in (high, low)]
+    for (path, _), part in rows.groupby(["path", "bytes"], sort=False):
+        mean_s, low_s, high_s = _geometric_mean(numpy.log(part.seconds.to_numpy(float)))
+        num_bytes, ranks = int(part.bytes.iloc[0]), int(part.ranks.iloc[0])
+        algorithm, bus = bandwidths(num_bytes, mean_s, ranks)
         found.append(
-            {"path": path, "ranks": ranks, "bytes": int(size), "num_rounds": len(part), "seconds": mean}
-            | {"algorithm_bytes_per_s": algorithm, "bus_bytes_per_s": bus}
-            | {"bus_low": ends[0], "bus_high": ends[1]}
-            | {"over_bare": float(numpy.exp(numpy.log(part.bare_seconds / part.seconds).mean()))}
-            | {"wrong": int(part.wrong.sum())}
+            BandwidthRow(
+                path=str(path),
+                ranks=ranks,
+                bytes=num_bytes,
+                num_rounds=len(part),
+                seconds=mean_s,
+                algorithm_bytes_per_s=float(algorithm),
+                bus_bytes_per_s=float(bus),
+                bus_low=None if high_s is None else float(bandwidths(num_bytes, high_s, ranks)[1]),
+                bus_high=None if low_s is None else float(bandwidths(num_bytes, low_s, ranks)[1]),
+                over_bare=_geometric_mean(numpy.log((part.bare_seconds / part.seconds).to_numpy(float)))[0],
+                wrong=int(part.wrong.sum()),
+            )
         )
     return found
 
 
-def over_bare(rows: pandas.DataFrame, path: str, at_least: int = 0) -> tuple[float, float | None, float | None]:
-    """Bus bandwidth of a path over a bare loop's, which had turns with it: the mean over sizes, and its interval over
-    rounds. at_least: bytes of the smallest that count."""
+def ratio_to_bare_loop(
+    rows: pandas.DataFrame, path: str, at_least: int = 0
+) -> tuple[float, float | None, float | None]:
+    """(ratio, low, high): bus bandwidth of a path over that of the bare loop that was timed interleaved with it.
+
+    The ratio is the geometric mean over sizes; its 95 % interval is over rounds. at_least: bytes of the smallest size
+    that counts.
+    """
     part = rows[(rows.path == path) & (rows.bytes >= at_least)]
-    logs = numpy.log(part.bare_seconds / part.seconds).groupby(part["round"]).mean()
-    mean, low, high = mean_interval(logs.to_numpy())
-    return tuple(None if log is None else float(numpy.exp(log)) for log in (mean, low, high))
+    log_ratios = pandas.Series(numpy.log((part.bare_seconds / part.seconds).to_numpy(float)))
+    of_rounds = log_ratios.groupby(part["round"].to_numpy()).mean()
+    return _geometric_mean(of_rounds.to_numpy(float))
 
 
-def links(rows: pandas.DataFrame) -> list[Fit]:
+def _geometric_mean(logs: numpy.ndarray) -> tuple[float, float | None, float | None]:
+    """The geometric mean of numbers, from their logarithms, and its 95 % interval: Student's on the logarithms; None
+    for both ends with one number."""
+    mean, low, high = mean_interval(logs)
+    if low is None or high is None:
+        return float(numpy.exp(mean)), None, None
+    return float(numpy.exp(mean)), float(numpy.exp(low)), float(numpy.exp(high))
+
+
+def fit_links(rows: pandas.DataFrame) -> list[LinkFit]:
     """The link that fits each path's times; see fit_link."""
     return [_fit(str(path), part) for path, part in rows.groupby("path", sort=False)]
 
 
-def _fit(path: str, part: pandas.DataFrame) -> Fit:
-    tables = [part.pivot(index="round", columns="bytes", values=name) for name in ("seconds", "cpu_s")]
-    sizes = [int(size) for size in tables[0].columns]
-    return fit_link(path, int(part.ranks.iloc[0]), sizes, *(table.to_numpy() for table in tables))
+def _fit(path: str, part: pandas.DataFrame) -> LinkFit:
+    seconds, cpu_s = (part.pivot(index="round", columns="bytes", values=name) for name in ("seconds", "cpu_s"))
+    sizes = [int(size) for size in seconds.columns]
+    return fit_link(path, int(part.ranks.iloc[0]), sizes, seconds.to_numpy(float), cpu_s.to_numpy(float))
 
 
-def table(rows: Sequence[Mapping]) -> str:
+def table(rows: Sequence[BandwidthRow]) -> str:
     """Bandwidth rows as text, with GB of 10^9 bytes."""
     lines = [HEADER]
     for row in rows:
-        ends = [None if row[name] is None else row[name] / 1e9 for name in ("bus_low", "bus_high")]
-        rates = (f"{row[name] / 1e9:.3f}" for name in ("algorithm_bytes_per_s", "bus_bytes_per_s"))
-        cells = (row["path"], f"{row['bytes']:,}", str(row["num_rounds"]), f"{1e6 * row['seconds']:,.0f}", *rates)
-        lines.append((*cells, interval(*ends, "{:.3f}".format), f"x {row['over_bare']:.3f}", str(row["wrong"])))
+        low, high = (None if end is None else end / 1e9 for end in (row.bus_low, row.bus_high))
+        lines.append(
+            (
+                row.path,
+                f"{row.bytes:,}",
+                str(row.num_rounds),
+                f"{1e6 * row.seconds:,.0f}",
+                f"{row.algorithm_bytes_per_s / 1e9:.3f}",
+                f"{row.bus_bytes_per_s / 1e9:.3f}",
+                format_interval(low, high, "{:.3f}".format),
+                f"x {row.over_bare:.3f}",
+                str(row.wrong),
+            )
+        )
     return text_table(lines, left=(0,))
 
 
-def said(fit: Fit) -> str:
-    """The fit in a line."""
+def describe_fit(fit: LinkFit) -> str:
+    """The fit in one line."""
     latency, rate, busy = fit.latency_s, fit.bytes_per_s, fit.busy
     return (
-        f"{fit.path}: a message takes {1e6 * latency.value:.0f} [{1e6 * latency.low:.0f}, {1e6 * latency.high:.0f}] us "
-        f"and 1 s for {rate.value / 1e9:.2f} [{rate.low / 1e9:.2f}, {rate.high / 1e9:.2f}] GB; meanwhile a rank's core "
-        f"is busy {100 * busy.value:.0f} % with it"
+        f"{fit.path}: latency {1e6 * latency.value:.0f} [{1e6 * latency.low:.0f}, {1e6 * latency.high:.0f}] us, "
+        f"bandwidth {rate.value / 1e9:.2f} [{rate.low / 1e9:.2f}, {rate.high / 1e9:.2f}] GB/s; a rank's core is "
+        f"{100 * busy.value:.0f} % busy during an all-reduce"
     )

@@ -1,11 +1,11 @@
-"""How fast gradients travel: all-reduces from 1 KB to 256 MB, by the path that each strategy sends them through.
+"""Bandwidth of gradient exchange: all-reduces from 1 KB to 256 MB over the path that each strategy uses.
 
     python -m scripts.studies.allreduce.measure --out results/allreduce              # make bench-allreduce
 
-gloo (or NCCL, where there are GPUs) as DDP calls it, in float32 and, as compressed gradients are, in bf16; and
-Horovod. Each size is checked, then timed by turns with a bare loop of the library's plainest call. Bandwidths are those
-of nccl-tests: algbw is bytes over time, busbw what a ring's links carry of it. A fit of latency and bandwidth is the
-link model of `make predict`. Leaves allreduce.csv, bandwidths.csv, links.csv and a chart. Exit code 1: a sum was wrong.
+The paths are gloo (NCCL where there are GPUs) as DDP calls it, in float32 and, for compressed gradients, in bf16; and
+Horovod. Each size is checked, then timed interleaved with a bare loop of the library's simplest call. Bandwidths are
+those of nccl-tests (algbw and busbw). A fit of latency and bandwidth is the link model of `make predict`. Writes
+allreduce.csv, bandwidths.csv, links.csv and a chart. Exit code 1: a sum was wrong.
 """
 
 import dataclasses
@@ -15,31 +15,44 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
-from scripts.runner.launch_ranks import environment, horovodrun
+from scripts.runner.launch_ranks import horovodrun_command, rank_environment
 from scripts.runner.measured_figures import add_rows
-from scripts.stats.formatting import interval
-from scripts.studies.allreduce.analysis import FROM, SMALLEST, bandwidth_rows, links, over_bare, said, sizes_to, table
+from scripts.stats.formatting import format_interval
+from scripts.studies.allreduce.analysis import (
+    LARGE_BYTES,
+    SMALLEST_BYTES,
+    BandwidthRow,
+    bandwidth_rows,
+    describe_fit,
+    fit_links,
+    message_sizes,
+    ratio_to_bare_loop,
+    table,
+)
 from scripts.studies.allreduce.chart import allreduce_chart
-from scripts.studies.allreduce.links import row_of
-from scripts.studies.allreduce.worker_pool import ROOT, Crew, calling
+from scripts.studies.allreduce.links import LinkFit, links_row
+from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
 
-RANK = "scripts.studies.allreduce.allreduce_rank"
+RANK_MODULE = "scripts.studies.allreduce.allreduce_rank"
 HOROVOD = "horovod"
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """All-reduces of many sizes on the ranks of this machine: NPROC, by default one a GPU, else 2."""
+    """All-reduces of many sizes on the ranks of this machine: NPROC, by default one per GPU, else 2."""
 
     out: Path = Path("results/allreduce")
     """Folder for the tables and the chart."""
@@ -48,96 +61,126 @@ class Options:
     largest: int = 2**28
     """Bytes of the largest all-reduce; 1 KB or more."""
     only: tuple[str, ...] = ()
-    """Paths, such as gloo or horovod; default: all that are here."""
+    """Paths, such as gloo or horovod; default: all that are available."""
     output: Path | None = None
     """CSV file to which each path's link and ratio to a bare loop are added, with commit, date and machine."""
 
 
 def main(options: Options) -> int:
-    ranks = machine.num_ranks()
-    if options.rounds < 2 or options.largest < SMALLEST:
-        raise UserError("a spread needs --rounds 2 or more, and a size --largest 1024 or more")
-    if ranks < 2:
-        raise UserError("one rank has nobody to send to; set NPROC=2 or more")
+    num_ranks = machine.num_ranks()
+    if options.rounds < 2 or options.largest < SMALLEST_BYTES:
+        raise UserError("an interval needs --rounds 2 or more, and a size --largest 1024 or more")
+    if num_ranks < 2:
+        raise UserError("an all-reduce needs two ranks; set NPROC=2 or more")
+    paths = choose_paths(options.only)
+    rows = []
+    num_sizes = len(message_sizes(options.largest))
+    with tqdm(total=len(paths) * options.rounds * num_sizes, desc="all-reduces", disable=None, leave=False) as bar:
+        for path in paths:
+            for row in time_path(path, num_ranks, options.rounds, options.largest):
+                rows.append({"path": path} | row)
+                bar.update()
+    about = f"{this_device()}, {num_ranks} ranks on {machine.num_cores()} cores"
+    return report(pandas.DataFrame(rows), about, options.out, options.output)
+
+
+def choose_paths(only: tuple[str, ...]) -> list[str]:
+    """The paths that are available here, or those of `only` among them. Raises UserError where none is left."""
     library = "nccl" if machine.num_gpus() else "gloo"
-    paths = [path for path in (library, f"{library}, bf16", HOROVOD) if not options.only or path in options.only]
+    paths = [path for path in (library, f"{library}, bf16", HOROVOD) if not only or path in only]
     if not paths:
-        raise UserError(f"no path {options.only[0]!r} here; there are {library}, '{library}, bf16' and {HOROVOD}")
+        raise UserError(f"no path {only[0]!r} here; there are {library}, '{library}, bf16' and {HOROVOD}")
     if HOROVOD in paths and importlib.util.find_spec(HOROVOD) is None:
         paths.remove(HOROVOD)
         print("horovod is skipped: it is not installed; run scripts/setup/install_horovod.sh", file=sys.stderr)
-    found = []
-    num_sizes = len(sizes_to(options.largest))
-    with tqdm(total=len(paths) * options.rounds * num_sizes, desc="all-reduces", disable=None, leave=False) as bar:
-        for path in paths:
-            for row in rows_of(path, ranks, options.rounds, options.largest):
-                found.append({"path": path} | row)
-                bar.update()
-    rows = pandas.DataFrame(found)
-    about = f"{device()}, {ranks} ranks on {machine.num_cores()} cores"
-    return told(rows, about, options.out, options.output)
+    return paths
 
 
-def told(rows: pandas.DataFrame, about: str, out: Path, output: Path | None = None) -> int:
-    """Print what the rounds say, and write it; 1 where a sum was wrong."""
-    found, fits, kept = bandwidth_rows(rows), links(rows), []
-    print(f"{about}\n{table(found)}\n")
-    for fit in fits:
-        ratios = {"num_rounds": rows[rows.path == fit.path]["round"].nunique()}
-        for at_least, name, words in ((0, "all", "over all sizes"), (FROM, "from_1_mb", "from 1 MB on")):
-            ratio, low, high = over_bare(rows, fit.path, min(at_least, int(rows.bytes.max())))
-            ratios |= {f"over_bare_{name}": ratio, f"over_bare_{name}_low": low, f"over_bare_{name}_high": high}
-            bounds = interval(low, high, "{:.3f}".format)
-            n = f"n = {ratios['num_rounds']} rounds, paired"
-            print(f"{fit.path}: busbw / a bare loop's {ratio:.3f} {bounds} {words} (95 %, {n})")
-        kept.append(row_of(fit) | ratios)
-    print("\n" + "\n".join(map(said, fits)))
+def report(rows: pandas.DataFrame, about: str, out: Path, output: Path | None = None) -> int:
+    """Print and write the results of the timed rounds; returns 1 where a sum was wrong.
+
+    rows: of allreduce.csv. about: the machine. output: a CSV file that gets a row per path.
+    """
+    of_sizes, fits = bandwidth_rows(rows), fit_links(rows)
+    print(f"{about}\n{table(of_sizes)}\n")
+    of_paths = [links_row(fit) | bare_loop_columns(rows, fit.path) for fit in fits]
+    print("\n" + "\n".join(map(describe_fit, fits)))
     if output:
-        add_rows(output, kept)
-    out.mkdir(parents=True, exist_ok=True)
-    for name, some in (("allreduce", rows), ("bandwidths", pandas.DataFrame(found))):
-        write_whole(out / f"{name}.csv", some.assign(machine=about).to_csv(index=False))
-    fitted = pandas.DataFrame(map(row_of, fits)).assign(machine=about)
-    write_whole(out / "links.csv", fitted.to_csv(index=False))
-    charts = save_chart(allreduce_chart(found, fits, about), out, "allreduce")
-    tables = (out / f"{name}.csv" for name in ("allreduce", "bandwidths", "links"))
-    print("\nwritten:", *(f"  {path}" for path in (*tables, *charts)), sep="\n")
-    if wrong := int(rows.wrong.sum()):
-        print(f"error: {wrong} values of {(rows.wrong > 0).sum()} all-reduces were not the sum", file=sys.stderr)
+        add_rows(output, of_paths)
+    written = write_results(rows, of_sizes, fits, about, out)
+    print("\nwritten:", *(f"  {path}" for path in written), sep="\n")
+    if num_wrong := int(rows.wrong.sum()):
+        num_calls = int((rows.wrong > 0).sum())
+        print(f"error: {num_wrong} values of {num_calls} all-reduces were not the sum", file=sys.stderr)
         return 1
     return 0
 
 
-def rows_of(path: str, ranks: int, rounds: int, largest: int) -> Iterator[dict]:
-    """The rows that the ranks print, as they come. Raises UserError where they do not get to their end."""
-    args, threads = [path, str(rounds), str(largest)], machine.threads_per_rank(ranks)
-    expected = rounds * len(sizes_to(largest))
-    if path != HOROVOD:
-        with Crew(RANK, args, ranks, threads) as crew:
-            for _ in range(expected):
-                yield crew.hear("row")
-        return
-    command = [*horovodrun(ranks), *calling(RANK), *args]
-    given = {
-        "cwd": ROOT,
-        "env": environment(threads),
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-        "text": True,
+def bare_loop_columns(rows: pandas.DataFrame, path: str) -> dict[str, object]:
+    """The ratio of a path to its bare loop, over all sizes and over the large ones, as columns; prints both."""
+    num_rounds = rows[rows.path == path]["round"].nunique()
+    columns: dict[str, object] = {"num_rounds": num_rounds}
+    for at_least, name, sizes in ((0, "all", "over all sizes"), (LARGE_BYTES, "from_1_mb", "from 1 MB on")):
+        ratio, low, high = ratio_to_bare_loop(rows, path, min(at_least, int(rows.bytes.max())))
+        columns |= {f"over_bare_{name}": ratio, f"over_bare_{name}_low": low, f"over_bare_{name}_high": high}
+        bounds = format_interval(low, high, "{:.3f}".format)
+        print(f"{path}: busbw / a bare loop's {ratio:.3f} {bounds} {sizes} (95 %, n = {num_rounds} rounds, paired)")
+    return columns
+
+
+def write_results(
+    rows: pandas.DataFrame, of_sizes: list[BandwidthRow], fits: list[LinkFit], about: str, out: Path
+) -> list[Path]:
+    """Write the three tables and the chart into the folder `out`; returns their paths."""
+    tables = {
+        "allreduce": rows,
+        "bandwidths": pandas.DataFrame([dataclasses.asdict(row) for row in of_sizes]),
+        "links": pandas.DataFrame(map(links_row, fits)),
     }
-    with subprocess.Popen(command, **given) as launched:
-        heard, last = 0, ""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, frame in tables.items():
+        write_text_atomically(out / f"{name}.csv", frame.assign(machine=about).to_csv(index=False))
+    return [
+        *(out / f"{name}.csv" for name in tables),
+        *save_chart(allreduce_chart(of_sizes, fits, about), out, "allreduce"),
+    ]
+
+
+def time_path(path: str, num_ranks: int, num_rounds: int, largest: int) -> Iterator[dict[str, Any]]:
+    """The rows that rank 0 prints, as they come. Raises UserError where the ranks end early."""
+    args, threads = [path, str(num_rounds), str(largest)], machine.threads_per_rank(num_ranks)
+    num_expected = num_rounds * len(message_sizes(largest))
+    if path == HOROVOD:
+        yield from _time_horovod(args, num_ranks, threads, num_expected)
+        return
+    with WorkerPool(RANK_MODULE, args, num_ranks, threads) as workers:
+        for _ in range(num_expected):
+            yield workers.receive("row")
+
+
+def _time_horovod(args: list[str], num_ranks: int, threads: int, num_expected: int) -> Iterator[dict[str, Any]]:
+    launched = subprocess.Popen(
+        [*horovodrun_command(num_ranks), *main_command(RANK_MODULE), *args],
+        cwd=ROOT,
+        env=rank_environment(threads),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with launched:
+        assert launched.stdout is not None
+        num_received, last_line = 0, ""
         for line in launched.stdout:
-            last = line.strip() or last
+            last_line = line.strip() or last_line
             if "row: " in line:
-                heard += 1
+                num_received += 1
                 yield json.loads(line.split("row: ")[1])
-        if launched.wait() or heard < expected:
-            at = f"after {heard} of {expected} sizes"
-            raise UserError(f"horovodrun ended with {launched.returncode} {at}: {last[-300:]}")
+        if launched.wait() or num_received < num_expected:
+            progress = f"after {num_received} of {num_expected} sizes"
+            raise UserError(f"horovodrun ended with exit code {launched.returncode} {progress}: {last_line[-300:]}")
 
 
-def device() -> str:
+def this_device() -> str:
     import torch
 
     from benchmarks.common.dist.devices import device_name
@@ -146,8 +189,4 @@ def device() -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

@@ -1,8 +1,8 @@
-"""Processes that are started once and work by turns: one line to each on its stdin, answers from its stdout.
+"""A pool of worker processes that start once and then wait for lines on stdin; their answers come from stdout.
 
-    from scripts.studies.allreduce.worker_pool import Crew
+    from scripts.studies.allreduce.worker_pool import WorkerPool
 
-What waits, waits for a line, and takes no time from the others.
+A worker that waits for a line uses no CPU time, so that workers of several kinds can be timed in interleaved windows.
 """
 
 import contextlib
@@ -12,71 +12,108 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
 
 from benchmarks.common.system.errors import UserError
-from scripts.runner.launch_ranks import environment
+from benchmarks.common.system.repository import ROOT
+from scripts.runner.launch_ranks import rank_environment
 
-ROOT = Path(__file__).resolve().parents[3]
 
-
-def calling(module: str) -> list[str]:
-    """The words that call main() of a module which is no command of its own."""
+def main_command(module: str) -> list[str]:
+    """The command that calls main() of a module."""
     return [sys.executable, "-c", f"from {module} import main; main()"]
 
 
-class Crew:
-    """`ranks` processes that call main() of one module, and meet in a file: a process group, or one that knows nobody.
+class WorkerPool:
+    """`num_ranks` processes that call main() of one module. They find each other through a rendezvous file.
 
-    inside: the words before the command of each rank, such as those that put it into a network namespace.
+    threads: of each process. command_prefixes: words before the command of each rank, such as those that enter a
+    network namespace. interface: the network interface on which the ranks communicate.
     """
 
-    def __init__(self, module: str, args: Sequence[str], ranks: int, threads: int, inside=(), interface: str = "lo"):
-        self.folder = tempfile.TemporaryDirectory(prefix="crew-")
-        self.meetings = 0
-        env = environment(threads, interface) | {"RENDEZVOUS_FILE": self.new_meeting()}
-        env |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-        self.ranks = []
-        for rank in range(ranks):
-            command = [*(inside[rank] if inside else ()), *calling(module), *args]
-            own = env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            with self._said(rank).open("w") as errors:
-                self.ranks.append(subprocess.Popen(command, cwd=ROOT, env=own, stderr=errors, **pipes))
+    def __init__(
+        self,
+        module: str,
+        args: Sequence[str],
+        num_ranks: int,
+        threads: int,
+        command_prefixes: Sequence[Sequence[str]] = (),
+        interface: str = "lo",
+    ):
+        self.folder = tempfile.TemporaryDirectory(prefix="worker-pool-")
+        self.num_rendezvous = 0
+        env = rank_environment(threads, interface) | {"RENDEZVOUS_FILE": self.new_rendezvous_file()}
+        env |= {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
+        self.processes: list[subprocess.Popen[str]] = []
+        for rank in range(num_ranks):
+            prefix = command_prefixes[rank] if command_prefixes else ()
+            with self._stderr_file(rank).open("w") as stderr:
+                process = subprocess.Popen(
+                    [*prefix, *main_command(module), *args],
+                    cwd=ROOT,
+                    env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    text=True,
+                )
+            self.processes.append(process)
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_) -> None:
-        for process in self.ranks:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for process in self.processes:
             process.kill()
-        for process in self.ranks:
+        for process in self.processes:
             process.communicate()
         self.folder.cleanup()
 
-    def new_meeting(self) -> str:
-        """A file at which the ranks have not met yet."""
-        self.meetings += 1
-        return str(Path(self.folder.name, f"ranks-{self.meetings}"))
+    def new_rendezvous_file(self) -> str:
+        """The path of a file that no process group has used yet."""
+        self.num_rendezvous += 1
+        return str(Path(self.folder.name, f"ranks-{self.num_rendezvous}"))
 
-    def _said(self, rank: int) -> Path:
-        """What a rank wrote to stderr."""
+    def _stderr_file(self, rank: int) -> Path:
         return Path(self.folder.name, f"errors-{rank}")
 
-    def tell(self, line: str) -> None:
-        """`line` to every rank, at once."""
-        for process in self.ranks:
-            with contextlib.suppress(BrokenPipeError):  # hear() says why it ended
-                process.stdin.write(line + "\n")
-                process.stdin.flush()
+    def send(self, line: str) -> None:
+        """Write `line` to the stdin of every rank."""
+        for process in self.processes:
+            with contextlib.suppress(BrokenPipeError):  # receive() raises an error that says why the rank ended
+                stdin = _opened(process.stdin)
+                stdin.write(line + "\n")
+                stdin.flush()
 
-    def hear(self, word: str, rank: int = 0) -> dict | None:
-        """What one rank says next after `word:`; its other output is passed over. Raises UserError where it ended."""
-        for line in self.ranks[rank].stdout:
+    def wait_for(self, word: str, rank: int = 0) -> None:
+        """Wait until one rank prints a line `word:`. Raises UserError where the rank ended."""
+        self._next_line(word, rank)
+
+    def receive(self, word: str, rank: int = 0) -> dict[str, Any]:
+        """The JSON object that one rank prints next after `word:`. Other output is ignored. Raises UserError where the
+        rank ended."""
+        return json.loads(self._next_line(word, rank))
+
+    def wait_for_all(self, word: str) -> None:
+        for rank in range(len(self.processes)):
+            self.wait_for(word, rank)
+
+    def receive_all(self, word: str) -> list[dict[str, Any]]:
+        return [self.receive(word, rank) for rank in range(len(self.processes))]
+
+    def _next_line(self, word: str, rank: int) -> str:
+        process = self.processes[rank]
+        for line in _opened(process.stdout):
             if line.startswith(f"{word}:"):
-                text = line.removeprefix(f"{word}:").strip()
-                return json.loads(text) if text else None
-        said = [line for line in self._said(rank).read_text().splitlines() if line.strip()]
-        raise UserError(f"rank {rank} ended with {self.ranks[rank].wait()}: {said[-1][-300:] if said else 'no word'}")
+                return line.removeprefix(f"{word}:").strip()
+        lines = [line for line in self._stderr_file(rank).read_text().splitlines() if line.strip()]
+        last_line = lines[-1][-300:] if lines else "it printed no error"
+        raise UserError(f"rank {rank} ended with exit code {process.wait()}: {last_line}")
 
-    def hear_all(self, word: str) -> list[dict | None]:
-        return [self.hear(word, rank) for rank in range(len(self.ranks))]
+
+def _opened(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None, "the process was started without this pipe"
+    return pipe

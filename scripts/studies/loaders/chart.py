@@ -7,7 +7,6 @@ Reads loaders.csv and costs.csv of the folder and writes loaders.png and .svg be
 
 import dataclasses
 import io
-import sys
 from pathlib import Path
 
 import pandas
@@ -17,12 +16,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular
+from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import COLORS, footnote, save_chart
 from scripts.sets.safe_names import LIMIT_BYTES, refuse_links
-from scripts.stats.formatting import digits
+from scripts.stats.formatting import format_number
 
-KINDS = {"ours": (COLORS[0], ""), "bare": ("white", ""), "": (COLORS[1], "///")}  # by a name's first word
+BAR_STYLES = {"ours": (COLORS[0], ""), "bare": ("white", ""), "": (COLORS[1], "///")}  # by a name's first word
 CAUSE_HATCHES = ("", "///", "...", "xxx", "---")
 
 
@@ -35,7 +35,7 @@ class Options:
 
 
 def loaders_chart(rates: pandas.DataFrame, costs: pandas.DataFrame) -> Figure:
-    """Bars of images/s, a panel a number of cores, and below them the CPU time of an image by cause.
+    """Bars of images/s, a panel per number of cores, and below them the CPU time of an image by cause.
 
     rates, costs: as scripts.studies.loaders.measure writes them.
     """
@@ -60,16 +60,16 @@ def loaders_chart(rates: pandas.DataFrame, costs: pandas.DataFrame) -> Figure:
 
 
 def _draw_rates(axes: Axes, rates: pandas.DataFrame) -> None:
-    for place, row in enumerate(rates.itertuples()):
-        color, hatch = KINDS.get(row.loader.split()[0].strip(","), KINDS[""])
-        axes.barh(place, row.images_per_s, height=0.72, color=color, hatch=hatch, edgecolor="black", linewidth=0.8)
-        end = row.images_per_s
-        if pandas.notna(row.low):
-            axes.plot([row.low, row.high], [place, place], color="black", linewidth=1.5, marker="|", markersize=6)
-            end = max(end, row.high)
-        times = f", {row.times_plain:.2f}x" if pandas.notna(row.times_plain) else ""
-        of_bare = f", {row.times_bare:.2f} of its bare loop" if pandas.notna(row.times_bare) else ""
-        text = f"{digits(row.images_per_s)}{times}{of_bare}  (n = {row.n})"
+    for place, row in enumerate(rates.to_dict("records")):
+        color, hatch = BAR_STYLES.get(row["loader"].split()[0].strip(","), BAR_STYLES[""])
+        axes.barh(place, row["images_per_s"], height=0.72, color=color, hatch=hatch, edgecolor="black", linewidth=0.8)
+        end = row["images_per_s"]
+        if pandas.notna(row["low"]):
+            axes.plot([row["low"], row["high"]], [place, place], color="black", linewidth=1.5, marker="|", markersize=6)
+            end = max(end, row["high"])
+        times = f", {row['times_plain']:.2f}x" if pandas.notna(row["times_plain"]) else ""
+        of_bare = f", {row['times_bare']:.2f} of its bare loop" if pandas.notna(row["times_bare"]) else ""
+        text = f"{format_number(row['images_per_s'])}{times}{of_bare}  (n = {row['n']})"
         axes.annotate(
             text,
             (end, place),
@@ -86,27 +86,28 @@ def _draw_rates(axes: Axes, rates: pandas.DataFrame) -> None:
 
 
 def _draw_costs(axes: Axes, costs: pandas.DataFrame) -> None:
-    """A stacked bar a loader. A cause that came out below zero, by noise, is no bar, but is said beside it."""
+    """A stacked bar per loader. A cause that is below zero, by noise, has no bar; its number stands beside the bar."""
     names, causes = list(dict.fromkeys(costs.loader)), list(dict.fromkeys(costs.cause))
     ends = dict.fromkeys(names, 0.0)
     for number, cause in enumerate(causes):
-        for row in costs[costs.cause == cause].itertuples():
-            width, place = max(0.0, row.us_per_image), names.index(row.loader)
+        for row in costs[costs.cause == cause].to_dict("records"):
+            width, place = max(0.0, row["us_per_image"]), names.index(row["loader"])
             axes.barh(
                 place,
                 width,
-                left=ends[row.loader],
+                left=ends[row["loader"]],
                 height=0.6,
                 color="white" if not number else COLORS[(number - 1) % len(COLORS)],
                 hatch=CAUSE_HATCHES[number % len(CAUSE_HATCHES)],
                 edgecolor="black",
                 linewidth=0.6,
-                label=cause if row.loader == names[0] else None,
+                label=cause if row["loader"] == names[0] else None,
             )
-            ends[row.loader] += width
+            ends[row["loader"]] += width
     for place, name in enumerate(names):
         rows = costs[costs.loader == name]
-        below = [f"; {row.cause}: {row.us_per_image:.1f}" for row in rows.itertuples() if row.us_per_image < 0]
+        of_causes = zip(rows.cause, rows.us_per_image, strict=True)
+        below = [f"; {cause}: {us_per_image:.1f}" for cause, us_per_image in of_causes if us_per_image < 0]
         text = f"bare loop: {rows.bare_share.iloc[-1]:.0%}{''.join(below)}"
         axes.annotate(text, (ends[name], place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7)
     axes.set_yticks(range(len(names)), [f"ours, {name}" for name in names], fontsize=7)
@@ -120,15 +121,11 @@ def main(options: Options) -> None:
     refuse_links(options.results)
     try:
         paths = [options.results / f"{name}.csv" for name in ("loaders", "costs")]
-        rates, costs = (pandas.read_csv(io.BytesIO(read_regular(path, LIMIT_BYTES))) for path in paths)
+        rates, costs = (pandas.read_csv(io.BytesIO(read_regular_file(path, LIMIT_BYTES))) for path in paths)
     except OSError as error:
         raise UserError(f"cannot read {error.filename}: {error.strerror}; run make bench-loaders first") from None
     print("written:", *save_chart(loaders_chart(rates, costs), options.results, "loaders"), sep="\n  ")
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Options))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -1,7 +1,9 @@
-"""What our loader spends on an image, by cause: CPU time, which other work on the machine disturbs less than seconds.
+"""The CPU time that this suite's loader spends on an image, by cause. Other work on the machine disturbs CPU time less
+than wall-clock time.
 
-Each step of the ladder reads the same crops of the same images as the one before, and does one thing more. All take
-turns, many times; a cause's cost is the median over the turns of its step's difference from the one before.
+The loader is rebuilt in stages. Each stage reads the same crops of the same images as the stage before, and does one
+thing more. All stages are timed interleaved, many times. The cost of a cause is the median, over these rounds, of the
+difference between its stage and the stage before.
 """
 
 import contextlib
@@ -18,87 +20,97 @@ from scipy.stats import quantile_test
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.crops import finish, random_numbers
-from benchmarks.common.data.image_dataset import Key, Photographs
-from benchmarks.common.data.loaders import build_loaders, image_folders
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.data.crops import ChooseCrop, Crop, random_numbers, resize_into
+from benchmarks.common.data.image_dataset import ImageDataset, ImageKey
+from benchmarks.common.data.loaders import Loader, build_loaders, open_datasets
+from benchmarks.common.dist.devices import RankContext
+from scripts.studies.loaders.loader_variants import always
 
-BATCHES = 8  # of a turn
-WARM_TURNS = 2
+NUM_BATCHES = 8  # that a stage reads in a round
+NUM_WARMUP_ROUNDS = 2
 CAUSES = ("bare loop", "seeding", "crop parameters", "collate", "queue")
 
 
-def costs(config: Config, turns: int) -> pandas.DataFrame:
-    """A row a cause: CPU us_per_image with its 95 % interval, the share of what is left to the bare loop, and n.
+COSTS_COLUMNS = ("loader", "cause", "us_per_image", "low", "high", "bare_share", "n")
 
-    seeding: the random numbers. collate: whole batches with targets instead of the same place again and again.
-    queue: by one worker process instead of by the process that asks.
-    bare_share: what the bare loop spends over what our loader spends up to this step.
+
+def measure_costs(config: Config, num_rounds: int) -> pandas.DataFrame:
+    """Rows of costs.csv, one per cause: CPU us_per_image with its 95 % interval (low, high), bare_share, and n.
+
+    The causes: "seeding" makes the random numbers, "crop parameters" chooses crops from them, "collate" fills whole
+    batches with targets instead of one place again and again, "queue" uses a worker process instead of the main one.
+    bare_share: CPU time of the bare loop over that of this stage.
     """
-    steps = ladder(dataclasses.replace(config, steps=BATCHES, workers=0))
-    taken: list[list[float]] = [[] for _ in steps]
+    stages = loading_stages(dataclasses.replace(config, steps=NUM_BATCHES, workers=0))
+    us_per_image: list[list[float]] = [[] for _ in stages]
     name = f"{config.loader}, {config.pack if config.loader == 'packed' else config.decoder}"
-    for turn in tqdm(range(WARM_TURNS + turns), f"costs of {name}", disable=None, leave=False):
-        for step, of_step in zip(steps, taken, strict=True):
-            began = cpu_us()
-            step()
-            if turn >= WARM_TURNS:
-                of_step.append((cpu_us() - began) / (BATCHES * config.global_batch))
+    for round_number in tqdm(range(NUM_WARMUP_ROUNDS + num_rounds), f"costs of {name}", disable=None, leave=False):
+        for stage, of_stage in zip(stages, us_per_image, strict=True):
+            began_us = cpu_us()
+            stage()
+            if round_number >= NUM_WARMUP_ROUNDS:
+                of_stage.append((cpu_us() - began_us) / (NUM_BATCHES * config.global_batch))
     rows = []
     for number, cause in enumerate(CAUSES):
-        before = taken[number - 1] if number else [0.0] * turns
-        spent = [now - then for now, then in zip(taken[number], before, strict=True)]
-        interval = quantile_test(spent, p=0.5).confidence_interval(0.95)
-        share = statistics.median(bare / now for bare, now in zip(taken[0], taken[number], strict=True))
-        rows.append([name, cause, statistics.median(spent), interval.low, interval.high, share, turns])
-    return pandas.DataFrame(rows, columns=["loader", "cause", "us_per_image", "low", "high", "bare_share", "n"])
+        before = us_per_image[number - 1] if number else [0.0] * num_rounds
+        differences = [now - then for now, then in zip(us_per_image[number], before, strict=True)]
+        interval = quantile_test(differences, p=0.5).confidence_interval(0.95)
+        share = statistics.median(bare / now for bare, now in zip(us_per_image[0], us_per_image[number], strict=True))
+        rows.append([name, cause, statistics.median(differences), interval.low, interval.high, share, num_rounds])
+    return pandas.DataFrame(rows, columns=list(COSTS_COLUMNS))
 
 
-def ladder(config: Config) -> list[Callable[[], object]]:
-    """What one turn of each of CAUSES does: BATCHES batches, each time the same."""
-    train, _ = build_loaders(config, Worker(torch.device("cpu")))
-    with_queue, _ = build_loaders(dataclasses.replace(config, workers=1), Worker(torch.device("cpu")))
-    images, batches = image_folders(config)[0], [*train.batches]
-    images.read = images.open_reader()
-    drawn = [
-        [view_of(images, key, choose) for key, choose in zip(keys, images.views(keys), strict=True)] for keys in batches
+def loading_stages(config: Config) -> list[Callable[[], object]]:
+    """A function for each of CAUSES, which reads NUM_BATCHES batches, the same in each call."""
+    context = RankContext(torch.device("cpu"))
+    train, _ = build_loaders(config, context)
+    with_queue, _ = build_loaders(dataclasses.replace(config, workers=1), context)
+    images, batches = open_datasets(config)[0], [*train.batches]
+    crops_of_batches = [
+        [crop_of(images, key, choose) for key, choose in zip(keys, images.crops(keys), strict=True)] for keys in batches
     ]
     out = torch.empty(config.image_size, config.image_size, 3, dtype=torch.uint8)
 
-    def read(key: Key, choose: Callable) -> None:
-        box, view, _ = images.read(images.source.content(key[2]), choose)
-        finish(box, view, out)
+    def read(key: ImageKey, choose: ChooseCrop) -> None:
+        box, crop, _ = images.decode(images.source.content(key[2]), choose)
+        resize_into(box, crop, out)
 
-    def bare(seeded: bool = False) -> None:
-        for keys, views in zip(batches, drawn, strict=True):
+    def bare_loop(seeded: bool = False) -> None:
+        for keys, crops in zip(batches, crops_of_batches, strict=True):
             if seeded:
                 random_numbers(config.seed, keys[0][0], keys[0][1], len(keys))
-            for key, view in zip(keys, views, strict=True):
-                read(key, lambda *_, view=view: view)
+            for key, crop in zip(keys, crops, strict=True):
+                read(key, always(crop))
 
-    def cropped() -> None:
+    def with_crop_parameters() -> None:
         for keys in batches:
-            for key, choose in zip(keys, images.views(keys), strict=True):
+            for key, choose in zip(keys, images.crops(keys), strict=True):
                 read(key, choose)
 
-    def whole(loader) -> Callable[[], None]:
+    def whole_loader(loader: Loader) -> Callable[[], None]:
         def one_pass() -> None:
             for _ in loader.host_batches:
                 pass
 
         return one_pass
 
-    return [bare, lambda: bare(seeded=True), cropped, whole(train), whole(with_queue)]
+    return [
+        bare_loop,
+        lambda: bare_loop(seeded=True),
+        with_crop_parameters,
+        whole_loader(train),
+        whole_loader(with_queue),
+    ]
 
 
-def view_of(images: Photographs, key: Key, choose: Callable):
-    """The View that the image's reader asks for."""
-    _, view, _ = images.read(images.source.content(key[2]), choose)
-    return view
+def crop_of(images: ImageDataset, key: ImageKey, choose: ChooseCrop) -> Crop:
+    """The crop that the image gets."""
+    _, crop, _ = images.decode(images.source.content(key[2]), choose)
+    return crop
 
 
 def cpu_us() -> float:
-    """CPU time of this process, with its threads that have ended, and of its living children."""
+    """CPU time in microseconds of this process, with its threads that have ended, and of its living children."""
     return (time.process_time_ns() + sum(_on_cpu_ns(child.pid) for child in psutil.Process().children())) / 1e3
 
 

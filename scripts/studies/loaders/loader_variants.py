@@ -1,4 +1,4 @@
-"""The loaders that measure.py compares: each a function of (config, cores) that yields numbers of images."""
+"""The loaders that measure.py compares: this suite's, bare loops, and those of other projects."""
 
 import dataclasses
 import importlib.util
@@ -7,26 +7,29 @@ import shutil
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.crops import finish, random_numbers, random_view
-from benchmarks.common.data.decode import DECODERS, MODULES, loads, open_image, read_by_nvimgcodec
-from benchmarks.common.data.image_dataset import raw_reader
+from benchmarks.common.data.crops import ChooseCrop, Crop, random_crop, random_numbers, resize_into
+from benchmarks.common.data.decode import DECODERS, Decoder, import_problem, nvimgcodec_decoder, open_image
+from benchmarks.common.data.image_dataset import ImageDataset, packed_pixels_decoder
 from benchmarks.common.data.listing import list_images
-from benchmarks.common.data.loaders import build_loaders, image_folders
-from benchmarks.common.data.packed import KINDS
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.data.loaders import build_loaders, open_datasets
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LARGEST_IMAGE_BYTES, read_regular
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 from scripts.setup import pack
+
+PackKind = Literal["full", "256", "jpeg256"]
 
 PEERS = {
     "nvimgcodec": "nvidia-nvimgcodec-cu13",
@@ -35,86 +38,110 @@ PEERS = {
     "webdataset": "webdataset",
     "litdata": "litdata",
 }
-DRAWN = 2000  # crops that a bare loop has beforehand
-MADE = 10  # times the images: ImageNet's 140 GB become 700, 350 and 31 GB, a tar, and LitData's chunks
-SAMPLE = 200  # images whose sizes tell the size of all
+NUM_DRAWN_CROPS = 2000  # that a bare loop draws before it starts
+DISK_FACTOR = 10  # times the images: ImageNet's 140 GB become 700, 350 and 31 GB, a tar, and LitData's chunks
+NUM_SIZED_IMAGES = 200  # whose file sizes stand for those of all images
+PACK_KINDS: tuple[PackKind, ...] = ("full", "256", "jpeg256")
+
+Batches = Callable[[Config, int], Iterator[int]]
+"""(configuration, number of cores) -> the sizes of the batches that the loader yields, without end."""
+BareLoop = Callable[[Config], Iterator[int]]
+"""The same on one core."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class LoaderVariant:
+    """A loader that is timed."""
+
     name: str
-    batches: Callable[[Config, int], Iterator[int]]
+    batches: Batches
     bare: tuple[str, ...] = ()
-    """The loops that this one could be at best."""
+    """The bare loops that this loader could at best be as fast as."""
 
 
-def installed(config: Config, temporary: Path, words: list[str]) -> list[Way]:
-    """All ways that can run here, their files made in `temporary`; says what the others lack.
+def prepare_variants(config: Config, temporary: Path, words: list[str]) -> list[LoaderVariant]:
+    """All variants that can run here and have one of `words` in their name, with their files written to `temporary`.
+    Prints why others are left out.
 
     Raises UserError where these files would not fit.
     """
-    missing = absent()
+    missing = missing_libraries()
     for name, why in missing.items():
         print(f"left out: {name}: {why}")
     os.environ["PACKED"] = str(temporary)
-    packs = {kind: dataclasses.replace(config, loader="packed", pack=kind) for kind in KINDS}
-    ways = [Way("torchvision, Pillow", plain), Way("ours, Pillow", ours(decoder="pillow"))]
-    if "torchcodec" not in missing:
-        ways.append(Way("ours, torchcodec", ours(decoder="torchcodec")))
-    if "nvimgcodec" not in missing:
-        ways += [
-            Way("ours, nvimgcodec", ours(decoder="nvimgcodec"), bare=("bare nvimgcodec loop",)),
-            Way("bare nvimgcodec loop", in_processes(bare_crops)),
-        ]
-    bare = bare_pack(packs["full"])
-    loops = [Way("bare packed full, threads", in_threads(bare)), Way("bare packed full, processes", in_processes(bare))]
-    for kind in packs:
-        best = loops if kind == "full" else []
-        ways += [Way(f"ours, packed {kind}", ours(loader="packed", pack=kind), tuple(way.name for way in best)), *best]
-    if "nvidia.dali" not in missing:
-        ways.append(Way("DALI, CPU", dali))
-    if "webdataset" not in missing:
-        ways.append(Way("webdataset, Pillow", webdataset(temporary / "shard.tar")))
-    if "litdata" not in missing:
-        ways.append(Way("litdata, Pillow", litdata(temporary / "litdata")))
-    ways = [way for way in ways if not words or any(word in way.name for word in words)]
-    if any(word in way.name for way in ways for word in ("packed", "webdataset", "litdata")):
-        refuse_without_room(config.data, temporary)
-    for kind in packs:
-        if any("packed" in way.name and kind in way.name for way in ways):
+    variants = [
+        variant
+        for variant in all_variants(config, temporary, missing)
+        if not words or any(word in variant.name for word in words)
+    ]
+    if any(word in variant.name for variant in variants for word in ("packed", "webdataset", "litdata")):
+        check_disk_space(config.data, temporary)
+    for kind in PACK_KINDS:
+        if any("packed" in variant.name and kind in variant.name for variant in variants):
             pack.main(pack.Options(config.data, kind))
-    if any("webdataset" in way.name for way in ways):
+    if any("webdataset" in variant.name for variant in variants):
         write_tar(config, temporary / "shard.tar")
-    if any("litdata" in way.name for way in ways):
+    if any("litdata" in variant.name for variant in variants):
         write_litdata(config, temporary / "litdata")
-    return ways
+    return variants
 
 
-def refuse_without_room(data: str, folder: Path) -> None:
+def all_variants(config: Config, temporary: Path, missing: Collection[str]) -> list[LoaderVariant]:
+    """The variants whose libraries are not `missing`."""
+    variants = [
+        LoaderVariant("torchvision, Pillow", torchvision_loader),
+        LoaderVariant("ours, Pillow", own_loader(decoder="pillow")),
+    ]
+    if "torchcodec" not in missing:
+        variants.append(LoaderVariant("ours, torchcodec", own_loader(decoder="torchcodec")))
+    if "nvimgcodec" not in missing:
+        bare_name = "bare nvimgcodec loop"
+        variants.append(LoaderVariant("ours, nvimgcodec", own_loader(decoder="nvimgcodec"), bare=(bare_name,)))
+        variants.append(LoaderVariant(bare_name, run_in_processes(bare_nvimgcodec_loop)))
+    bare_packed = bare_packed_loop(dataclasses.replace(config, loader="packed", pack="full"))
+    bare_variants = [
+        LoaderVariant("bare packed full, threads", run_in_threads(bare_packed)),
+        LoaderVariant("bare packed full, processes", run_in_processes(bare_packed)),
+    ]
+    for kind in PACK_KINDS:
+        bare = bare_variants if kind == "full" else []
+        names = tuple(variant.name for variant in bare)
+        variants += [LoaderVariant(f"ours, packed {kind}", own_loader(loader="packed", pack=kind), names), *bare]
+    if "nvidia.dali" not in missing:
+        variants.append(LoaderVariant("DALI, CPU", dali))
+    if "webdataset" not in missing:
+        variants.append(LoaderVariant("webdataset, Pillow", webdataset(temporary / "shard.tar")))
+    if "litdata" not in missing:
+        variants.append(LoaderVariant("litdata, Pillow", litdata(temporary / "litdata")))
+    return variants
+
+
+def check_disk_space(data: str, folder: Path) -> None:
+    """Raises UserError where packed and copied images would not fit into `folder`."""
     size, free = 0.0, shutil.disk_usage(folder).free
     for listing in (list_images(Path(data) / part) for part in ("train", "val")):
-        some = range(0, len(listing), max(1, len(listing) // SAMPLE))
+        some = range(0, len(listing), max(1, len(listing) // NUM_SIZED_IMAGES))
         size += len(listing) * sum(os.path.getsize(listing.path(index)) for index in some) / len(some)
-    if MADE * size > free:
+    if DISK_FACTOR * size > free:
         raise UserError(
-            f"all of {data} is packed and copied first, which takes about {MADE * size / 1e9:.3g} GB in "
+            f"all of {data} is packed and copied first, which takes about {DISK_FACTOR * size / 1e9:.3g} GB in "
             f"{folder.parent}, and {free / 1e9:.3g} GB are free; give DATA a folder of some thousand images, or none, "
             "or TMPDIR a larger disk"
         )
 
 
-def absent() -> dict[str, str]:
-    """Libraries that cannot take part, and why: those that fail to load need no installing."""
+def missing_libraries() -> dict[str, str]:
+    """Libraries that cannot take part, and why: they are not installed, or they do not load."""
     why = {}
     for name, package in PEERS.items():
-        if not findable(MODULES.get(name, name)):
+        if not is_importable(DECODERS[name].module if name in DECODERS else name):
             why[name] = f"not installed; pip install {package}"
-        elif name in DECODERS and (problem := loads(name)):
+        elif name in DECODERS and (problem := import_problem(name)):
             why[name] = problem
     return why
 
 
-def findable(name: str) -> bool:
+def is_importable(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
@@ -125,85 +152,94 @@ def transform(config: Config) -> v2.Compose:
     return v2.Compose([v2.RandomResizedCrop(config.image_size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
 
 
-def repeated(make: Callable[[], object]) -> Iterator[int]:
-    """Sizes of the batches of one epoch after the other."""
+def batch_sizes(make: Callable[[], Iterable[Any]]) -> Iterator[int]:
+    """Sizes of the batches of one epoch after the other. make: the batches of an epoch, each of which begins with the
+    images."""
     batches = make()
     while True:
         for images, *_ in batches:
             yield len(images)
 
 
-def by_pillow(path: str):
+def read_with_pillow(path: str) -> Image.Image:
     """As torchvision's ImageFolder reads a file, but only JPEGs and PNGs: Pillow starts Ghostscript for an EPS."""
-    return open_image(read_regular(path, LARGEST_IMAGE_BYTES)).convert("RGB")
+    return open_image(read_regular_file(path, MAX_IMAGE_BYTES)).convert("RGB")
 
 
-def workers_of(cores: int) -> int:
+def num_workers_on(cores: int) -> int:
     return cores if cores > 1 else 0
 
 
-def plain(config: Config, cores: int) -> Iterator[int]:
-    images = ImageFolder(Path(config.data) / "train", transform(config), loader=by_pillow)
-    workers = workers_of(cores)
-    return repeated(
+def torchvision_loader(config: Config, cores: int) -> Iterator[int]:
+    images = ImageFolder(Path(config.data) / "train", transform(config), loader=read_with_pillow)
+    workers = num_workers_on(cores)
+    return batch_sizes(
         lambda: DataLoader(images, config.global_batch, True, num_workers=workers, persistent_workers=workers > 0)
     )
 
 
-def ours(**changes) -> Callable[[Config, int], Iterator[int]]:
+def own_loader(**changes: Any) -> Batches:
+    """The suite's loader. changes: configuration fields."""
+
     def batches(config: Config, cores: int) -> Iterator[int]:
-        config = dataclasses.replace(config, workers=workers_of(cores), **changes)
-        train, _ = build_loaders(config, Worker(torch.device("cpu")))
-        return repeated(lambda: train.host_batches)
+        config = dataclasses.replace(config, workers=num_workers_on(cores), **changes)
+        train, _ = build_loaders(config, RankContext(torch.device("cpu")))
+        return batch_sizes(lambda: train.host_batches)
 
     return batches
 
 
-# --- bare loops: no seeds, no draws, no batches -------------------------------------------------------------------
+# --- bare loops: no seeds, no random numbers, no batches ----------------------------------------------------------
 
 
-def drawn(images, config: Config) -> list:
-    """(content, view) of images in random order, drawn beforehand; a folder's content is its path."""
-    order = numpy.random.default_rng(0).permutation(DRAWN) % len(images)
-    numbers = random_numbers(0, 0, 0, DRAWN)
+def draw_crops(images: ImageDataset, config: Config) -> list[tuple[int, Crop]]:
+    """(index, crop) of images in random order, NUM_DRAWN_CROPS of them."""
+    order = numpy.random.default_rng(0).permutation(NUM_DRAWN_CROPS) % len(images)
+    numbers = random_numbers(0, 0, 0, NUM_DRAWN_CROPS)
     sizes: dict[int, tuple[int, int]] = {}
     found = []
     for index, of_image in zip(order.tolist(), numbers, strict=True):
         if index not in sizes:
             sizes[index] = size_of(images, index)
-        found.append((index, random_view(config.image_size, of_image)(*sizes[index])))
+        found.append((index, random_crop(config.image_size, of_image)(*sizes[index])))
     return found
 
 
-def size_of(images, index: int) -> tuple[int, int]:
+def size_of(images: ImageDataset, index: int) -> tuple[int, int]:
+    """(height, width) of an image."""
     content = images.source.content(index)
     if not isinstance(content, bytes):
-        return content.shape[:2]
+        return content.shape[0], content.shape[1]
     with open_image(content) as image:
         return image.height, image.width
 
 
-def bare_loop(images, read, config: Config) -> Iterator[int]:
-    crops, out = drawn(images, config), torch.empty(config.image_size, config.image_size, 3, dtype=torch.uint8)
+def bare_loop(images: ImageDataset, decode: Decoder, config: Config) -> Iterator[int]:
+    crops, out = draw_crops(images, config), torch.empty(config.image_size, config.image_size, 3, dtype=torch.uint8)
     while True:
-        for index, view in crops:
-            box, *_ = read(images.source.content(index), lambda *_, view=view: view)
-            finish(box, view, out)
+        for index, crop in crops:
+            box, *_ = decode(images.source.content(index), always(crop))
+            resize_into(box, crop, out)
             yield 1
 
 
-def bare_crops(config: Config) -> Iterator[int]:
-    return bare_loop(image_folders(config)[0], read_by_nvimgcodec(), config)
+def always(crop: Crop) -> ChooseCrop:
+    """Chooses this crop, whatever the size of the image."""
+    return lambda height, width: crop
 
 
-def bare_pack(packs: Config) -> Callable[[Config], Iterator[int]]:
+def bare_nvimgcodec_loop(config: Config) -> Iterator[int]:
+    return bare_loop(open_datasets(config)[0], nvimgcodec_decoder(), config)
+
+
+def bare_packed_loop(packed: Config) -> BareLoop:
     return lambda config: bare_loop(
-        image_folders(dataclasses.replace(packs, image_size=config.image_size))[0], raw_reader(), config
+        open_datasets(dataclasses.replace(packed, image_size=config.image_size))[0], packed_pixels_decoder(), config
     )
 
 
-def in_threads(loop: Callable[[Config], Iterator[int]]) -> Callable[[Config, int], Iterator[int]]:
-    """As many loops as cores, each in a thread; yields how many images they made since it was asked last."""
+def run_in_threads(loop: BareLoop) -> Batches:
+    """As many loops as cores, each in a thread; yields how many images all have made since the last item."""
 
     def batches(config: Config, cores: int) -> Iterator[int]:
         if cores == 1:
@@ -230,8 +266,8 @@ def in_threads(loop: Callable[[Config], Iterator[int]]) -> Callable[[Config, int
     return batches
 
 
-def in_processes(loop: Callable[[Config], Iterator[int]]) -> Callable[[Config, int], Iterator[int]]:
-    """The same with processes."""
+def run_in_processes(loop: BareLoop) -> Batches:
+    """As many loops as cores, each in a process; yields how many images all have made since the last item."""
 
     def batches(config: Config, cores: int) -> Iterator[int]:
         counts = torch.zeros(cores, dtype=torch.int64).share_memory_()
@@ -265,7 +301,7 @@ def dali(config: Config, cores: int) -> Iterator[int]:
     from nvidia.dali import fn, pipeline_def, types
 
     @pipeline_def(batch_size=config.global_batch, num_threads=cores, device_id=None)
-    def pipeline():
+    def pipeline() -> Any:
         jpegs, labels = fn.readers.file(file_root=str(Path(config.data) / "train"), random_shuffle=True)
         images = fn.decoders.image_random_crop(jpegs, device="cpu", output_type=types.RGB)
         size = config.image_size
@@ -288,7 +324,7 @@ def write_tar(config: Config, path: Path) -> None:
             tar.add(label, f"{number:08d}.cls")
 
 
-def webdataset(path: Path) -> Callable[[Config, int], Iterator[int]]:
+def webdataset(path: Path) -> Batches:
     def batches(config: Config, cores: int) -> Iterator[int]:
         import webdataset as wds
 
@@ -298,12 +334,13 @@ def webdataset(path: Path) -> Callable[[Config, int], Iterator[int]]:
         # what decode("pilrgb") does, but of JPEGs and PNGs only
         images = shards.to_tuple("jpg", "cls").map_tuple(lambda jpeg: change(open_image(jpeg).convert("RGB")), int)
         images = images.batched(config.global_batch)
-        return repeated(lambda: DataLoader(images, None, num_workers=workers_of(cores), persistent_workers=cores > 1))
+        workers = num_workers_on(cores)
+        return batch_sizes(lambda: DataLoader(images, None, num_workers=workers, persistent_workers=workers > 0))
 
     return batches
 
 
-def as_stored(sample: tuple[str, int]) -> dict:
+def litdata_sample(sample: tuple[str, int]) -> dict[str, Any]:
     return {"image": Path(sample[0]).read_bytes(), "target": sample[1]}
 
 
@@ -311,24 +348,24 @@ def write_litdata(config: Config, path: Path) -> None:
     import litdata
 
     samples = ImageFolder(Path(config.data) / "train").samples
-    litdata.optimize(as_stored, samples, str(path), num_workers=1, chunk_bytes="64MB")
+    litdata.optimize(litdata_sample, samples, str(path), num_workers=1, chunk_bytes="64MB")
 
 
-def litdata(path: Path) -> Callable[[Config, int], Iterator[int]]:
+def litdata(path: Path) -> Batches:
     def batches(config: Config, cores: int) -> Iterator[int]:
         from litdata import StreamingDataLoader, StreamingDataset
 
         change = transform(config)
 
         class Images(StreamingDataset):
-            def __getitem__(self, index):
+            def __getitem__(self, index: Any) -> tuple[Any, Any]:
                 sample = super().__getitem__(index)
                 with open_image(sample["image"]) as image:
                     return change(image.convert("RGB")), sample["target"]
 
         images = Images(str(path), shuffle=True)
-        return repeated(
-            lambda: StreamingDataLoader(images, batch_size=config.global_batch, num_workers=workers_of(cores))
+        return batch_sizes(
+            lambda: StreamingDataLoader(images, batch_size=config.global_batch, num_workers=num_workers_on(cores))
         )
 
     return batches

@@ -1,4 +1,4 @@
-"""Is the loader the limit? The loader alone, training alone, and both together, by turns in one process.
+"""Is the loader the limit? Times the loader alone, training alone, and both together, interleaved in one process.
 
     python -m scripts.studies.loaders.verdict_measure --config configs/smoke.yaml --results results/latest
 
@@ -10,22 +10,27 @@ has the verdict. Images a second a core: over the CPU seconds that this process 
 
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config, load_config, whole_batch
+from benchmarks.common.config.config import Config, load_config, resolve_global_batch
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from scripts.runner import plan, preflight
-from scripts.stats.formatting import interval, show
+from benchmarks.common.system.programs import run_program
+from scripts.runner import preflight
+from scripts.runner.make_variables import read_variables
+from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, WHATS, rates, verdict
+
+if TYPE_CHECKING:
+    import psutil
 
 ROUNDS, WINDOW_S = 8, 0.8  # windows of each kind, and how long one should last
 WARMUP_STEPS = 3
@@ -40,7 +45,7 @@ class Options:
 
 def main(config: Config, results: Path | None) -> None:
     if results:
-        if why := preflight.why_published(results):
+        if why := preflight.why_not_writable(results):
             raise UserError(why)
         check_alike(config, results)
     rows = measure(config)
@@ -48,12 +53,12 @@ def main(config: Config, results: Path | None) -> None:
     for what, rate in rates(table).items():
         of_a_core = table[table.what == what].images_per_s_per_core.mean()
         print(
-            f"{what:<15} {rate.value:9.1f} images/s {interval(rate.low, rate.high, '{:.1f}'.format)}  "
+            f"{what:<15} {rate.value:9.1f} images/s {format_interval(rate.low, rate.high, '{:.1f}'.format)}  "
             f"{of_a_core:9.1f} images/s a core  (n = {rate.num_windows} windows)"
         )
     print(verdict(table))
     if results:
-        append_rows(results, "loader", rows, anew=True)
+        append_rows(results, "loader", rows, replace=True)
 
 
 def check_alike(config: Config, results: Path) -> None:
@@ -63,12 +68,12 @@ def check_alike(config: Config, results: Path) -> None:
         found = set(runs[runs.status == "ok"][name])
         if found and getattr(config, name) not in found:
             raise UserError(
-                f"{results} has {name} {', '.join(map(show, found))}, and this would time {getattr(config, name)}; "
-                "give the CONFIG, DATA and ARGS that made the set"
+                f"{results} has {name} {', '.join(map(format_setting, found))}, "
+                f"and this would time {getattr(config, name)}; give the CONFIG, DATA and ARGS that made the set"
             )
 
 
-def measure(config: Config) -> list[dict]:
+def measure(config: Config) -> list[dict[str, Any]]:
     """Rows of loader.csv, a window each. Raises UserError for a loader that reads nothing."""
     import psutil
 
@@ -77,11 +82,11 @@ def measure(config: Config) -> list[dict]:
 
     if config.loader == "synthetic":
         raise UserError("loader synthetic reads nothing; leave --loader out")
-    built = {}  # all that the script makes, without training
-    single.main(config, fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
-    device, step = built["device"], built["step"]
-    config = dataclasses.replace(config, workers=machine.num_workers(config.workers, device.type == "cuda"))
-    batches, process = endless(built["train"]), psutil.Process()
+    strategy = single.build(config)
+    device, step = strategy.context.device, strategy.step
+    num_workers = machine.resolve_num_workers(config.workers, device.type == "cuda")
+    config = dataclasses.replace(config, workers=num_workers)
+    batches, process = endless(strategy.loaders.train), psutil.Process()
     resident = next(batches)
     works: dict[str, Callable[[], object]] = {
         ALONE: lambda: next(batches),
@@ -98,12 +103,13 @@ def measure(config: Config) -> list[dict]:
         synchronize(device)
         return time.perf_counter() - began[0], cpu_s(process) - began[1]
 
-    rows, num_steps = [], {}
+    rows: list[dict[str, Any]] = []
+    num_steps: dict[str, int] = {}
     with tqdm(total=len(WHATS) * (ROUNDS + 1), desc="windows", disable=None, leave=False) as bar:
         for number in range(ROUNDS + 1):
             for what, work in works.items():
-                if what != TRAINING:  # use up what workers got ready while nobody asked
-                    window(work, 1 + config.prefetch + PREFETCHED * config.workers)
+                if what != TRAINING:  # use up the batches that the workers prepared meanwhile
+                    window(work, 1 + config.prefetch + PREFETCHED * num_workers)
                 if number:
                     rows.append(row_of(what, number, num_steps[what], *window(work, num_steps[what]), config))
                 else:
@@ -114,7 +120,9 @@ def measure(config: Config) -> list[dict]:
     return [row | {"verdict": sentence} for row in rows]
 
 
-def row_of(what: str, number: int, num_steps: int, seconds: float, cpu_seconds: float, config: Config) -> dict:
+def row_of(
+    what: str, number: int, num_steps: int, seconds: float, cpu_seconds: float, config: Config
+) -> dict[str, Any]:
     images = num_steps * config.global_batch
     return {
         "run_id": "loader_verdict",
@@ -132,7 +140,7 @@ def row_of(what: str, number: int, num_steps: int, seconds: float, cpu_seconds: 
     }
 
 
-def endless(train) -> Iterator:
+def endless(train: Any) -> Iterator[Any]:
     """Batches of one epoch after the other."""
     epoch = 0
     while True:
@@ -141,21 +149,22 @@ def endless(train) -> Iterator:
         epoch += 1
 
 
-def cpu_s(process) -> float:
-    """CPU seconds of the process and of its children, living or not."""
+def cpu_s(process: "psutil.Process") -> float:
+    """CPU seconds of the process and of its children, also of those that have ended."""
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
     own = process.cpu_times()
     return sum(one.user + one.system for one in times) + own.children_user + own.children_system
 
 
+def command() -> None:
+    """`main` with the command line, which has the flags of a configuration, too."""
+    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    if options.results and not options.results.is_dir():
+        raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
+    os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
+    config = resolve_global_batch(load_config(flags or read_variables().flags), num_devices=1)
+    main(config, options.results)
+
+
 if __name__ == "__main__":
-    try:
-        options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-        if options.results and not options.results.is_dir():
-            raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
-        os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-        config = whole_batch(load_config(flags or plan.read_variables().flags), num_devices=1)
-        main(config, options.results)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command)

@@ -14,29 +14,28 @@ import io
 import itertools
 import math
 import os
-import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.decode import DECODERS, loads, resolved_decoder
+from benchmarks.common.data.decode import AUTO_DECODERS, import_problem, resolve_decoder
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
-from scripts.runner import plan
+from benchmarks.common.system.programs import run_program
+from scripts.runner.make_variables import read_variables
 from scripts.setup import pack
-from scripts.stats.formatting import count, digits
+from scripts.stats.formatting import format_interval, format_number, plural
 from scripts.stats.intervals import Estimate, run_interval
-from scripts.studies.loaders.loader_variants import ours
-from scripts.studies.loaders.measure import machine_here, window
+from scripts.studies.loaders.loader_variants import Batches, own_loader
+from scripts.studies.loaders.measure import Window, describe_machine, time_window
 from scripts.studies.loaders.verdict import TRAINING
 
 ROUNDS, WINDOW_S = 3, 1.0
-SAMPLE = 256  # images that are packed to see what packing gives
+NUM_PACKED_IMAGES = 256  # that are packed to measure packed images
 
 Curve = dict[int, Estimate]
 """By the number of workers, each with a core of its own: images/s of them together."""
@@ -71,43 +70,47 @@ def advice(config: Config, images_per_s: float) -> list[str]:
     with tempfile.TemporaryDirectory() as temporary:
         mine, others = cases(config, Path(temporary))
         jobs = [("", mine, number) for number in numbers] + [(name, other, 1) for name, other in others.items()]
-        taken = {(name, number): [] for name, _, number in jobs}
+        windows: dict[tuple[str, int], list[Window]] = {(name, number): [] for name, _, number in jobs}
         with tqdm(total=ROUNDS * len(jobs), desc="workers", disable=None, leave=False) as bar:
             for _ in range(ROUNDS):
                 for name, batches, number in jobs:
-                    taken[name, number].append(window(batches, config, cores[:number], WINDOW_S))
+                    windows[name, number].append(time_window(batches, config, cores[:number], WINDOW_S))
                     bar.update()
-    curve = {number: run_interval(taken["", number]) for number in numbers}
-    lines = [f"loading on {machine_here()}, load average {os.getloadavg()[0]:.1f}:"]
-    lines += [f"{count(number, 'core')}: {_rate(estimate)}" for number, estimate in curve.items()]
+    curve = {number: run_interval(windows["", number]) for number in numbers}
+    lines = [f"loading on {describe_machine()}, load average {os.getloadavg()[0]:.1f}:"]
+    lines += [f"{plural(number, 'core')}: {_rate(estimate)}" for number, estimate in curve.items()]
     lines.append(need(curve, images_per_s))
     one_core = curve[1].value
     for name in others:
-        estimate = run_interval(taken[name, 1])
+        estimate = run_interval(windows[name, 1])
         cores_needed = math.ceil(cores_for(curve, images_per_s * one_core / estimate.value))
         times = estimate.value / one_core
-        lines.append(f"{name}: {_rate(estimate)} a core, {times:.2f} times as fast: {count(cores_needed, 'core')}")
+        lines.append(f"{name}: {_rate(estimate)} a core, {times:.2f} times as fast: {plural(cores_needed, 'core')}")
     return lines
 
 
-def cases(config: Config, temporary: Path) -> tuple[Callable, dict[str, Callable]]:
+def cases(config: Config, temporary: Path) -> tuple[Batches, dict[str, Batches]]:
     """The loader of `config`, and by name what could take its place: other decoders, and packed pixels."""
     if config.loader == "packed":
-        return ours(), {}
-    decoder = resolved_decoder(config)
-    others = {f"decoder {name}": ours(decoder=name) for name in DECODERS if name != decoder and not loads(name)}
+        return own_loader(), {}
+    decoder = resolve_decoder(config)
+    others = {
+        f"decoder {name}": own_loader(decoder=name)
+        for name in AUTO_DECODERS
+        if name != decoder and not import_problem(name)
+    }
     data = sample(config, temporary)
     with contextlib.redirect_stdout(io.StringIO()):
         pack.main(pack.Options(str(data)))
     os.environ["PACKED"] = str(data / "packed")
-    others["packed, full size (make pack)"] = ours(loader="packed", pack="full", data=str(data))
-    return ours(decoder=decoder), others
+    others["packed, full size (make pack)"] = own_loader(loader="packed", pack="full", data=str(data))
+    return own_loader(decoder=decoder), others
 
 
 def sample(config: Config, temporary: Path) -> Path:
-    """A data folder with links to SAMPLE images of train/, evenly spaced, and to one of them as val/."""
+    """A data folder with links to NUM_PACKED_IMAGES images of train/, evenly spaced, and to one of them as val/."""
     data, images = temporary / "sample", list_images(Path(config.data) / "train")
-    step = max(1, len(images) // SAMPLE)
+    step = max(1, len(images) // NUM_PACKED_IMAGES)
     for part, numbers in (("train", range(0, len(images), step)), ("val", range(1))):
         (data / part / "images").mkdir(parents=True)
         for number in numbers:
@@ -129,18 +132,23 @@ def need(curve: Curve, images_per_s: float) -> str:
     """One sentence: how many cores a device at images_per_s needs, and whether so many were measured."""
     cores, most = math.ceil(cores_for(curve, images_per_s)), max(curve)
     beyond = f"; beyond the {most} measured here, in proportion" if cores > most else ""
-    return f"a device that trains {digits(images_per_s)} images/s needs {count(cores, 'core')} to load for it{beyond}"
+    needed = plural(cores, "core")
+    return f"a device that trains {format_number(images_per_s)} images/s needs {needed} to load for it{beyond}"
 
 
 def _rate(estimate: Estimate) -> str:
-    within = f" [{digits(estimate.low)}, {digits(estimate.high)}]" if estimate.low is not None else ""
-    return f"{digits(estimate.value)}{within} images/s (n = {count(estimate.num_windows, 'window')})"
+    bounds = format_interval(estimate.low, estimate.high, format_number)
+    return (
+        f"{format_number(estimate.value)} {bounds}".rstrip()
+        + f" images/s (n = {plural(estimate.num_windows, 'window')})"
+    )
+
+
+def command() -> None:
+    """`main` with the command line, which has the flags of a configuration, too."""
+    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    main(options, load_config(flags or read_variables().flags))
 
 
 if __name__ == "__main__":
-    try:
-        options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-        main(options, load_config(flags or plan.read_variables().flags))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command)

@@ -4,6 +4,7 @@ It reads, augments and trains as public scripts do; `next()` takes one step.
 """
 
 import itertools
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -16,13 +17,23 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 
-def read_rgb(path):
+def read_rgb(path: str) -> Image.Image:
     """torchvision's own reader of a file, but of JPEGs and PNGs alone: for an EPS Pillow starts Ghostscript."""
     with open(path, "rb") as file:
         return Image.open(file, formats=("JPEG", "PNG")).convert("RGB")
 
 
-def train(device, folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
+def train(
+    device: torch.device,
+    folder: str,
+    arch: str,
+    image_size: int,
+    global_batch: int,
+    workers: int,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+) -> Iterator[None]:
     """Train for ever in the process group that is there already; yields after each step."""
     transform = v2.Compose(
         [
@@ -36,7 +47,7 @@ def train(device, folder, arch, image_size, global_batch, workers, lr, momentum,
         [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
     )
     dataset = ImageFolder(folder, transform, loader=read_rgb)
-    sampler = DistributedSampler(dataset)
+    sampler: DistributedSampler[int] = DistributedSampler(dataset)
     loader = DataLoader(
         dataset,
         global_batch // dist.get_world_size(),

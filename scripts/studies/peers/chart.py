@@ -5,40 +5,44 @@ from scripts.studies.peers.chart import peers_chart, read_peers
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from scripts.charts.bars import Bar, draw_bars
 from scripts.charts.figures import footnote, make_figure
 from scripts.sets.safe_names import read_rows
-from scripts.stats.formatting import interval
+from scripts.stats.formatting import format_interval
 from scripts.studies.peers.analysis import Launch, ratio_rows
 
 
-def read_peers(folder: Path) -> tuple[list[dict], str]:
-    """Rows as ratio_rows makes them, and what was run, of the peers.csv and peer_launches.csv in a folder."""
+def read_peers(folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """(rows as of ratio_rows, the model and the ranks) from the peers.csv and peer_launches.csv in a folder."""
     if not (folder / "peers.csv").exists():
         return [], ""
     rows = read_rows(folder / "peers.csv")
     launches = []
     if (folder / "peer_launches.csv").exists():
-        kinds = Launch.__annotations__.items()
-        told = read_rows(folder / "peer_launches.csv")
-        launches = [Launch(**{name: kind(row[name]) for name, kind in kinds}) for row in told]
+        launches = [launch_of(row) for row in read_rows(folder / "peer_launches.csv")]
     peers = [(row["peer"], row["what"], row["suite"]) for row in rows]
     return ratio_rows(peers, launches, {row["peer"]: row["why_not"] for row in rows}), rows[0]["about"] if rows else ""
 
 
-def cells(row: Mapping) -> list[str]:
-    """A row for the report: what, n, images/s of both, the ratio with its interval, and what is said of it."""
+def launch_of(row: Mapping[str, str]) -> Launch:
+    """The launch of a row of peer_launches.csv."""
+    return Launch(int(row["round"]), int(row["place"]), row["name"], float(row["images_per_s"]), float(row["seconds"]))
+
+
+def report_cells(row: Mapping[str, Any]) -> list[str]:
+    """A row of the report: description, n, images/s of both, the ratio with its interval, the verdict."""
     if row["ratio"] is None:
         return [row["what"], "", "", "", "", row["why_not"]]
-    bounds = interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format)
+    bounds = format_interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format)
     speeds = (f"{row[name]:,.1f}" for name in ("suite_images_per_s", "peer_images_per_s"))
     return [row["what"], str(row["num_pairs"]), *speeds, f"{row['ratio']:.3f} {bounds}".rstrip(), row["verdict"]]
 
 
-def peers_chart(rows: Sequence[Mapping], about: str) -> Figure:
+def peers_chart(rows: Sequence[Mapping[str, Any]], about: str) -> Figure:
     """Bars of suite / peer from 0, every pair as a point, 95 % intervals, n, and a dashed line at 1."""
     timed = [row for row in rows if row["ratio"] is not None]
     bars = [
@@ -51,7 +55,7 @@ def peers_chart(rows: Sequence[Mapping], about: str) -> Figure:
             (
                 str(row["num_pairs"]),
                 f"{row['ratio']:.3f}",
-                interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format),
+                format_interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format),
             ),
             True,
             0,

@@ -1,13 +1,13 @@
-"""What a user would pick instead: the suite's ddp beside other loops, launches by turns, until the ratios are known.
+"""The suite's ddp beside other training loops: interleaved launches, until the intervals of the ratios are narrow.
 
     python -m scripts.studies.peers.measure                       # or: make peers RESULTS=results/latest MINUTES=30
     python -m scripts.studies.peers.measure --only bare itself        # is 0.93 of a bare loop noise?
 
-A round launches benchmarks.ddp and each peer once, in random order, each as a process group of its own:
-same model, images, batches, ranks and threads, in float32. A peer is done when the 95 % interval of suite / peer is
-no wider than --width to each side (and was so a round before), or after --minutes of its pairs. `itself` is the suite
-a second time: what noise makes of 1. Packages that are missing are named with the words that install them. Every
-launch goes to peer_launches.csv, the ratios to peers.csv and a chart. Exit code: 1 where a peer fails.
+A round launches benchmarks.ddp and each peer once, in random order, each as a process group of its own, with the same
+model, images, batches, ranks and threads, in float32. A peer is done when the 95 % interval of suite / peer reaches no
+further than --width to each side (and did so a round before), or after --minutes of its launches. `itself` is the suite
+a second time, so that its ratio shows the noise. Packages that are missing are named with the command that installs
+them. Every launch goes to peer_launches.csv, the ratios to peers.csv and a chart. Exit code: 1 where a peer fails.
 """
 
 import contextlib
@@ -22,26 +22,28 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import load_config, whole_batch
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.config.config import load_config, resolve_global_batch
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
-from scripts.runner.launch_ranks import environment, horovodrun, torchrun
-from scripts.runner.make_variables import Given, read_variables
-from scripts.runner.preflight import check_data, check_ranks, open_set
-from scripts.stats.formatting import interval, text_table
-from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_of, estimate, known, ratio_rows
+from scripts.runner.launch_ranks import horovodrun_command, rank_environment, torchrun_command
+from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.runner.preflight import check_data, check_ranks, open_result_set
+from scripts.stats.formatting import format_interval, text_table
+from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_text, estimate_ratio, is_precise, ratio_rows
 from scripts.studies.peers.chart import peers_chart
-from scripts.studies.peers.repeated_images import long_enough
+from scripts.studies.peers.repeated_images import repeated_images
 
-ROOT = Path(__file__).resolve().parents[3]
-LIMIT_S = 600.0  # of a launch, where neither TIMEOUT nor the configuration says
+LIMIT_S = 600.0  # of a launch, where neither TIMEOUT nor the configuration has a limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,66 +101,69 @@ def main(options: Options) -> int:
         for peer in chosen
         if peer.needs and importlib.util.find_spec(peer.needs) is None
     }
-    given = read_variables()
-    flags = flags_of(given)
+    variables = read_variables()
+    flags = flags_of(variables)
     config = load_config(flags)
-    check_ranks([config], [given.ranks_here])
+    check_ranks([config], [variables.ranks_here])
     check_data(config.data)
-    all_images = load_config(flags).steps * whole_batch(config, machine.num_ranks()).global_batch
-    limit_s = (given.limit_s if given.limit_s is not None else config.limit_s or LIMIT_S) or None
-    results = open_set(given.results, "peers-")
+    all_images = load_config(flags).steps * resolve_global_batch(config, machine.num_ranks()).global_batch
+    limit_s = (variables.limit_s if variables.limit_s is not None else config.limit_s or LIMIT_S) or None
+    results = open_result_set(variables.results, "peers-")
     if (results / "peers.csv").exists():
-        raise UserError(f"{results} has peers of another sitting; choose another RESULTS=, or move peers.csv away")
+        raise UserError(f"{results} has peers of another session; choose another RESULTS=, or move peers.csv away")
     about = f"{config.arch}, {config.image_size} px, {machine.num_ranks()} ranks"
-    here = [peer for peer in chosen if peer.name not in why_not]
-    with long_enough(config.data, all_images) as folder:
-        how = functools.partial(launch, flags=flags, folder=folder, limit_s=limit_s)
-        launches = sit(options, here, how, results, why_not)
+    available = [peer for peer in chosen if peer.name not in why_not]
+    with repeated_images(config.data, all_images) as folder:
+        launch_here = functools.partial(launch, flags=flags, folder=folder, limit_s=limit_s)
+        launches = run_rounds(options, available, launch_here, results, why_not)
     rows = ratio_rows([(peer.name, peer.what, peer.suite) for peer in chosen], launches, why_not)
-    write_whole(results / "peers.csv", csv_of(rows, about))
-    print(text_table([("peer", "n", "suite / peer", "95 %", "half-width", ""), *map(cells, rows)], left=(0, 5)))
+    write_text_atomically(results / "peers.csv", csv_text(rows, about))
+    print(
+        text_table([("peer", "n", "suite / peer", "95 %", "half-width", ""), *map(terminal_cells, rows)], left=(0, 5))
+    )
     print("\nwritten:", *(f"  {results / name}" for name in ("peer_launches.csv", "peers.csv")), sep="\n")
     if any(row["ratio"] for row in rows):
         print(*(f"  {path}" for path in save_chart(peers_chart(rows, about), results / "charts", "peers")), sep="\n")
     return int(any("ended with" in text for text in why_not.values()))
 
 
-def cells(row: dict) -> tuple[str, ...]:
-    """A row of peers.csv on the terminal."""
+def terminal_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """A row of the table on the terminal."""
     if row["ratio"] is None:
         return row["peer"], "", "", "", "", row["why_not"]
-    bounds, width = interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format), row["half_width"]
+    bounds, width = format_interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format), row["half_width"]
     shown = "" if width is None else f"{100 * width:.1f} %"
     return row["peer"], str(row["num_pairs"]), f"{row['ratio']:.3f}", bounds, shown, row["verdict"] or row["why_not"]
 
 
-def flags_of(given: Given) -> list[str]:
+def flags_of(variables: MakeVariables) -> list[str]:
     """The configuration of every launch: what the user gave, in float32, one long epoch of its windows.
 
     lr 0: both sides do the same work for ever; a loss that sinks meets numbers that a CPU is slow with.
     """
-    config = load_config(given.flags)
+    config = load_config(variables.flags)
     steps = 1 + config.warmup_steps + (config.windows + 1) * config.window_steps
     alike = "--loader folder --precision fp32 --memory-format contiguous --lr 0 --epochs 1 --account-steps 0"
-    return [*given.flags, *alike.split(), "--steps", str(steps)]
+    return [*variables.flags, *alike.split(), "--steps", str(steps)]
 
 
-def sit(
+def run_rounds(
     options: Options, peers: list[Peer], launch: Callable[..., float], results: Path, why_not: dict[str, str]
 ) -> list[Launch]:
-    """Rounds until every peer is done. why_not: gets the peers that fail. Raises UserError where the suite does."""
+    """Run rounds until every peer is done. Peers that fail are added to why_not. Raises UserError where the suite
+    fails."""
     launches: list[Launch] = []
     by_name = {peer.name: peer for peer in peers}
-    seed, number = time.time_ns() % 2**32, 0
+    seed, round_number = time.time_ns() % 2**32, 0
     with tqdm(total=len(peers), desc="peers", unit="peer", disable=None, leave=False) as bar:
-        while left := [peer for peer in peers if peer.name not in why_not and not done(peer, launches, options)]:
-            number += 1
-            if options.rounds and number > options.rounds:
+        while left := [peer for peer in peers if peer.name not in why_not and not is_done(peer, launches, options)]:
+            round_number += 1
+            if options.rounds and round_number > options.rounds:
                 break
             bar.update(len(peers) - len(left) - bar.n)
             names = [*dict.fromkeys(peer.suite for peer in left), *(peer.name for peer in left)]
-            for place, name in enumerate(random.Random(f"{seed} {number}").sample(names, len(names)), 1):
-                bar.set_postfix_str(f"round {number}: {name}")
+            for place, name in enumerate(random.Random(f"{seed} {round_number}").sample(names, len(names)), 1):
+                bar.set_postfix_str(f"round {round_number}: {name}")
                 began = time.monotonic()
                 try:
                     rate = launch(by_name.get(name), ["--loader", "synthetic"] if name == SYNTHETIC else [])
@@ -167,56 +172,66 @@ def sit(
                         raise
                     why_not[name] = str(error)
                     continue
-                launches.append(Launch(number, place, name, rate, time.monotonic() - began))
-                write_whole(results / "peer_launches.csv", csv_of(map(dataclasses.asdict, launches)))
+                launches.append(Launch(round_number, place, name, rate, time.monotonic() - began))
+                write_text_atomically(results / "peer_launches.csv", csv_text(map(dataclasses.asdict, launches)))
             for peer in left:
-                found = estimate(peer.name, peer.suite, launches)
+                found = estimate_ratio(peer.name, peer.suite, launches)
                 if found is not None:
-                    bounds = interval(found.low, found.high, "{:.3f}".format)
-                    tqdm.write(f"round {number}: suite / {peer.name} {found.value:.3f} {bounds}".rstrip())
+                    bounds = format_interval(found.low, found.high, "{:.3f}".format)
+                    tqdm.write(f"round {round_number}: suite / {peer.name} {found.value:.3f} {bounds}".rstrip())
     return launches
 
 
-def done(peer: Peer, launches: list[Launch], options: Options) -> bool:
-    spent_s = sum(each.seconds for each in launches if each.name in (peer.name, peer.suite))
-    return known(peer.name, peer.suite, launches, options.width) or spent_s > 60 * options.minutes
+def is_done(peer: Peer, launches: list[Launch], options: Options) -> bool:
+    """Whether the ratio of a peer is precise enough, or its time is used up."""
+    spent_s = sum(launch.seconds for launch in launches if launch.name in (peer.name, peer.suite))
+    return is_precise(peer.name, peer.suite, launches, options.width) or spent_s > 60 * options.minutes
 
 
 def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, limit_s: float | None) -> float:
-    """images/s of one launch on all ranks; None: of the suite. flags: of all launches, own: of this one besides.
-    folder: what a peer reads. Raises UserError where it does not get to its end within limit_s."""
-    ranks = machine.num_ranks()
+    """images/s of one launch of a peer on all ranks; None: of the suite.
+
+    flags: of all launches. own: flags of this launch. folder: the images of a peer. Raises UserError where the launch
+    fails or takes longer than limit_s.
+    """
+    num_ranks = machine.num_ranks()
     module = peer.module if peer is not None else ""
     data = ["--data", folder] if module else []
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with tempfile.TemporaryDirectory(prefix="peers-") as rendezvous_folder:
-        start, variables = torchrun(ranks, rendezvous_folder)
+        start, variables = torchrun_command(num_ranks, rendezvous_folder)
         if peer is not None and peer.by_horovodrun:
-            start, variables = [*horovodrun(ranks), sys.executable], {}
-        env = environment(machine.threads_per_rank(ranks)) | variables
-        command = [*start, "-m", "scripts.studies.peers.measure", "rank", module, *flags, *own, *data]
-        out, errors, code = ended(subprocess.Popen(command, cwd=ROOT, env=env, **pipes), limit_s)
-    windows = [json.loads(line.split("window: ")[1]) for line in out.splitlines() if "window: " in line]
+            start, variables = [*horovodrun_command(num_ranks), sys.executable], {}
+        child = subprocess.Popen(
+            [*start, "-m", "scripts.studies.peers.measure", "rank", module, *flags, *own, *data],
+            cwd=ROOT,
+            env=rank_environment(machine.threads_per_rank(num_ranks)) | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        stdout, stderr, code = wait_for(child, limit_s)
+    windows = [json.loads(line.split("window: ")[1]) for line in stdout.splitlines() if "window: " in line]
     if code or not windows:
-        said = [line for line in errors.splitlines() if "Error" in line] or errors.splitlines()[-1:] or [""]
-        raise UserError(f"ended with code {code}: {said[0][-300:]}")
+        errors = [line for line in stderr.splitlines() if "Error" in line] or stderr.splitlines()[-1:] or [""]
+        raise UserError(f"ended with code {code}: {errors[0][-300:]}")
     images, seconds = (sum(window[key] for window in windows) for key in ("images", "seconds"))
     return images / seconds
 
 
-def ended(child: subprocess.Popen, limit_s: float | None) -> tuple[str, str, int]:
-    """(stdout, stderr, exit code) of a launch. Raises UserError after limit_s, when it is killed with its ranks."""
+def wait_for(child: subprocess.Popen[str], limit_s: float | None) -> tuple[str, str, int]:
+    """(stdout, stderr, exit code) of a launch. Raises UserError after limit_s, when the launch is killed with its
+    ranks."""
     with child:
         try:
-            out, errors = child.communicate(timeout=limit_s)
+            stdout, stderr = child.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            for process in (*psutil.Process(child.pid).children(recursive=True), child):
+            launcher = psutil.Process(child.pid)
+            for process in (*launcher.children(recursive=True), launcher):
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-            raise UserError(
-                f"ended with no result, after {limit_s:g} s; TIMEOUT={2 * limit_s:g} gives it more"
-            ) from None
-    return out, errors, child.returncode
+            limit = limit_s or 0.0
+            raise UserError(f"ended with no result, after {limit:g} s; TIMEOUT={2 * limit:g} gives it more") from None
+    return stdout, stderr, child.returncode
 
 
 if __name__ == "__main__":
@@ -225,8 +240,4 @@ if __name__ == "__main__":
 
         rank(sys.argv[2], sys.argv[3:])
         sys.exit()
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

@@ -3,15 +3,14 @@
     python -m scripts.studies.peers.overhead                             # images/s of benchmarks.ddp / of the bare loop
     python -m scripts.studies.peers.overhead --what instrumentation      # speed of a window with the clock / without
 
-`loop`: one torchrun of benchmarks.ddp as it is. Before or after each of its timed windows, by turns, the same ranks
+`loop`: one torchrun of benchmarks.ddp as it is. Alternately before and after its timed windows, the same ranks
 run as many steps of the bare loop: same model, files, batches and threads, and the same state of the machine. 1
-means that the suite is as fast. `instrumentation`: windows of the same steps, by turns with and without the clock; 1
+means that the suite is as fast. `instrumentation`: windows of the same steps, alternately with and without the clock; 1
 means that it costs nothing. Beside the wall clock, CPU time (user and system, of the first rank) gives a second
 ratio, which other programs on the machine disturb less.
 """
 
 import dataclasses
-import functools
 import json
 import os
 import statistics
@@ -28,14 +27,15 @@ import tyro
 from scipy.stats import t as student_t
 from tqdm import tqdm
 
-from benchmarks.common.config.config import load_config, whole_batch
+from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from scripts.runner.launch_ranks import environment, torchrun
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
+from scripts.runner.launch_ranks import rank_environment, torchrun_command
 from scripts.runner.measured_figures import add_rows
-from scripts.studies.peers.repeated_images import long_enough
+from scripts.studies.peers.repeated_images import repeated_images
 
-ROOT = Path(__file__).resolve().parents[3]
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
 SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
 NUM_EMPTY_WINDOWS = 1000
@@ -78,7 +78,8 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
     """Geometric mean of the ratios of pairs and its 95 % interval, by Student's t of their logarithms."""
     logs = numpy.log(ratios)
     margin = student_t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
-    return tuple(float(numpy.exp(logs.mean() + shift)) for shift in (0, -margin, margin))
+    mean, low, high = (float(numpy.exp(logs.mean() + shift)) for shift in (0, -margin, margin))
+    return mean, low, high
 
 
 def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
@@ -86,10 +87,10 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
 
     Raises UserError where the data are unfit or the ranks fail.
     """
-    from benchmarks.common.data.loaders import image_folders
+    from benchmarks.common.data.loaders import open_datasets
 
     config = load_config(flags)
-    image_folders(config)
+    open_datasets(config)
     flags = [
         *flags,
         "--loader",
@@ -110,21 +111,22 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
         "0",  # both do the same work for ever: a loss that sinks meets numbers that a CPU is slow with
     ]
     num_ranks = machine.num_ranks()
-    all_images = (WARMUP_STEPS + pairs * WINDOW_STEPS) * whole_batch(config, num_ranks).global_batch
+    all_images = (WARMUP_STEPS + pairs * WINDOW_STEPS) * resolve_global_batch(config, num_ranks).global_batch
     with (
-        long_enough(config.data, all_images) as folder,
+        repeated_images(config.data, all_images) as folder,
         tempfile.TemporaryDirectory(prefix="overhead-") as rendezvous_folder,
         tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
     ):
         taken = []
-        start, variables = torchrun(num_ranks, rendezvous_folder)
+        start, variables = torchrun_command(num_ranks, rendezvous_folder)
         command = [*start, "-m", "scripts.studies.peers.overhead", "rank", folder, *flags]
-        env = environment(machine.threads_per_rank(num_ranks)) | variables
+        env = rank_environment(machine.threads_per_rank(num_ranks)) | variables
         errors = Path(rendezvous_folder, "errors")
         with (
             errors.open("w") as file,
             subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=file, text=True) as ranks,
         ):
+            assert ranks.stdout is not None
             for line in ranks.stdout:
                 if line.startswith("pair: "):
                     taken.append(json.loads(line.removeprefix("pair: ")))
@@ -138,6 +140,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
 def rank(folder: str, flags: list[str]) -> None:
     """One rank of benchmarks.ddp, with windows of the bare loop, which reads `folder`, between its own. Rank 0 prints
     both at each pair."""
+    import torch
     import torch.distributed as dist
 
     from benchmarks import ddp
@@ -146,50 +149,55 @@ def rank(folder: str, flags: list[str]) -> None:
     from benchmarks.common.train.engine import fit
     from scripts.studies.peers import bare_ddp
 
-    config = whole_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
+    config = resolve_global_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
     shared = {name: getattr(config, name) for name in "arch image_size global_batch momentum weight_decay".split()}
     shared |= {"folder": f"{folder}/train", "lr": config.lr * config.global_batch / config.lr_batch}
-    shared |= {"workers": machine.num_workers(config.workers, machine.num_gpus() > 0)}
+    shared |= {"workers": machine.resolve_num_workers(config.workers, machine.num_gpus() > 0)}
 
     class PairedClock(Clock):
-        def __init__(self, device):
+        """A clock that times a window of the bare loop before or after each window of the suite."""
+
+        def __init__(self, device: torch.device):
             super().__init__(device)
             self.bare, self.num_windows = bare_ddp.train(device, **shared), 0
+            self.bare_before: tuple[float, float] | None = None
             for _ in range(WARMUP_STEPS):
                 next(self.bare)
 
         def bare_window(self) -> tuple[float, float]:
+            """(seconds, CPU seconds) of a window of the bare loop."""
             dist.barrier()
             synchronize(self.device)
             began = time.perf_counter(), time.process_time()
             for _ in range(WINDOW_STEPS):
                 next(self.bare)
             synchronize(self.device)
-            taken = time.perf_counter() - began[0], time.process_time() - began[1]
+            times = time.perf_counter() - began[0], time.process_time() - began[1]
             dist.barrier()
-            return taken
+            return times
 
-        def start(self):
-            self.bare_first = self.num_windows % 2 and self.bare_window()
+        def start(self) -> None:
+            self.bare_before = self.bare_window() if self.num_windows % 2 else None
             super().start()
             self.cpu_started_s = time.process_time()
 
-        def stop(self):
+        def stop(self) -> tuple[float, list[float]]:
             seconds, step_ms = super().stop()
             suite = seconds, time.process_time() - self.cpu_started_s
-            bare = self.bare_first or self.bare_window()
+            bare = self.bare_before or self.bare_window()
             self.num_windows += 1
             if dist.get_rank() == 0:
                 print("pair:", json.dumps([suite, bare]), flush=True)
             return seconds, step_ms
 
-    ddp.main(config, fit=functools.partial(fit, make_clock=PairedClock))
+    strategy = ddp.build(config)
+    fit(strategy, PairedClock(strategy.context.device))
 
 
 def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]]:
     """Speed, by the wall clock and by CPU time, of windows with the clock over those without.
 
-    A sample is the median over pairs of neighbours: what disturbs one window in many does not count.
+    A sample is the median over pairs of consecutive windows, so that a disturbance of a few windows does not count.
     """
     from benchmarks import single
     from benchmarks.common.dist.devices import synchronize
@@ -200,9 +208,8 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
     # batch does not sink to numbers that a CPU is slow with.
     flags = [*flags, "--image-size", "32", "--global-batch", "8", "--loader", "synthetic", "--lr", "0"]
     flags += ["--steps", "1000000"]
-    built = {}  # all that the script makes, without training
-    single.main(load_config(flags), fit=lambda config, worker, **parts: built.update(parts, device=worker.device))
-    batches, clock, step = iter(built["train"]), Clock(built["device"]), built["step"]
+    strategy = single.build(load_config(flags))
+    batches, clock, step = iter(strategy.loaders.train), Clock(strategy.context.device), strategy.step
 
     def window(start: Callable, tick: Callable, stop: Callable) -> numpy.ndarray:
         """Seconds and CPU seconds of a window."""
@@ -214,16 +221,16 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
         stop()
         return numpy.array([time.perf_counter(), time.process_time()]) - began
 
-    def idle():
+    def idle() -> None:
         synchronize(clock.device)
 
-    ways = {"with": (clock.start, clock.tick, clock.stop), "without": (idle, lambda: None, idle)}
-    window(*ways["without"])
+    variants = {"with": (clock.start, clock.tick, clock.stop), "without": (idle, lambda: None, idle)}
+    window(*variants["without"])
     samples = []
     for _ in tqdm(range(num_samples), desc="samples", disable=None, leave=False):
         ratios = []
         for pair in range(PAIRS_OF_A_SAMPLE):
-            taken = {name: window(*ways[name]) for name in sorted(ways, reverse=pair % 2 == 0)}
+            taken = {name: window(*variants[name]) for name in sorted(variants, reverse=pair % 2 == 0)}
             ratios.append(taken["without"] / taken["with"])
         samples.append(numpy.median(ratios, axis=0))
     began = time.process_time()
@@ -242,8 +249,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
         rank(sys.argv[2], sys.argv[3:])
         sys.exit()
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

@@ -4,6 +4,7 @@
 """
 
 import itertools
+from collections.abc import Iterator
 
 import torch
 import torchvision
@@ -14,7 +15,16 @@ from torch.utils.data import DataLoader
 from scripts.studies.peers.peer_example import files
 
 
-def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
+def train(
+    folder: str,
+    arch: str,
+    image_size: int,
+    global_batch: int,
+    workers: int,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+) -> Iterator[None]:
     """Train for ever in the process group that is there already; yields after each step."""
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     dataset = files(folder, image_size)

@@ -1,11 +1,13 @@
 """A peer: training in the structure of PyTorch's own ImageNet example, written anew. Nothing of the suite is in it.
 
 Pillow, ToTensor and Normalize in the DataLoader, DistributedSampler, DDP, and meters that read their numbers by
-`.item()` in every step (github.com/pytorch/examples, imagenet/main.py). `next()` takes one step; see probe/peers.py.
+`.item()` in every step (github.com/pytorch/examples, imagenet/main.py). `next()` takes one step;
+scripts/studies/peers/measure.py times it.
 """
 
 import itertools
 import os
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -18,13 +20,13 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 
-def read_rgb(path):
+def read_rgb(path: str) -> Image.Image:
     """torchvision's own reader of a file, but of JPEGs and PNGs alone: for an EPS Pillow starts Ghostscript."""
     with open(path, "rb") as file:
         return Image.open(file, formats=("JPEG", "PNG")).convert("RGB")
 
 
-def files(folder, image_size):
+def files(folder: str, image_size: int) -> ImageFolder:
     """The example's training set: images of a folder, cropped at random, flipped, as normalised float tensors."""
     normalize = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     crop, flip = transforms.RandomResizedCrop(image_size), transforms.RandomHorizontalFlip()
@@ -32,22 +34,32 @@ def files(folder, image_size):
 
 
 class Meter:
-    """Mean of what it was given, weighted by n."""
+    """The mean of some values, weighted by n."""
 
-    def __init__(self):
-        self.total, self.count = 0.0, 0
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.count = 0
 
-    def update(self, value, n):
+    def update(self, value: float, n: int) -> None:
         self.total, self.count = self.total + value * n, self.count + n
 
 
-def accuracy(output, target, k):
+def accuracy(output: torch.Tensor, target: torch.Tensor, k: int) -> float:
     """Top-k accuracy of a batch, per cent, as a number on the host."""
     found = output.topk(min(k, output.shape[1]), dim=1).indices.eq(target.view(-1, 1)).any(dim=1)
     return 100 * found.float().mean().item()
 
 
-def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
+def train(
+    folder: str,
+    arch: str,
+    image_size: int,
+    global_batch: int,
+    workers: int,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+) -> Iterator[None]:
     """Train for ever in the process group that is there already; yields after each step."""
     on_gpu, local_rank = torch.cuda.is_available(), int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
@@ -56,7 +68,8 @@ def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_
     model = DistributedDataParallel(model, [local_rank] if on_gpu else None)
     criterion = nn.CrossEntropyLoss().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr, momentum=momentum, weight_decay=weight_decay)
-    sampler, batch = DistributedSampler(dataset), global_batch // dist.get_world_size()
+    sampler: DistributedSampler[int] = DistributedSampler(dataset)
+    batch = global_batch // dist.get_world_size()
     loader = DataLoader(dataset, batch, sampler=sampler, num_workers=workers, pin_memory=on_gpu, drop_last=True)
     losses, top1, top5 = Meter(), Meter(), Meter()
     model.train()

@@ -5,6 +5,7 @@
 
 import itertools
 import os
+from collections.abc import Iterator
 
 import torch
 import torchvision
@@ -16,7 +17,16 @@ from torch.utils.data import DataLoader
 from scripts.studies.peers.peer_example import files
 
 
-def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
+def train(
+    folder: str,
+    arch: str,
+    image_size: int,
+    global_batch: int,
+    workers: int,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+) -> Iterator[None]:
     """Train for ever in the process group that is there already; yields after each step."""
     fabric = Fabric(accelerator="auto", strategy=DDPStrategy(), devices=int(os.environ["LOCAL_WORLD_SIZE"]))
     fabric.launch()

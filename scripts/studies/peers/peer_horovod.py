@@ -4,13 +4,24 @@ As examples/pytorch/pytorch_synthetic_benchmark.py of github.com/horovod/horovod
 scripts/studies/peers/measure.py times it, and compares it with the suite on one random batch, too.
 """
 
+from collections.abc import Iterator
+
 import horovod.torch as hvd
 import torch
 import torchvision
 from torch.nn.functional import cross_entropy
 
 
-def train(folder, arch, image_size, global_batch, workers, lr, momentum, weight_decay):
+def train(
+    folder: str,
+    arch: str,
+    image_size: int,
+    global_batch: int,
+    workers: int,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+) -> Iterator[None]:
     """Train for ever on the ranks that horovodrun started; yields after each step. Reads no files."""
     hvd.init()
     on_gpu = torch.cuda.is_available()

@@ -1,9 +1,9 @@
-"""A folder of images that is long enough for all steps of a loop, from a small one: its classes, several times over.
+"""A folder with enough images for all steps of a loop, from a small one: its classes, repeated.
 
-    with long_enough("data/imagenet-mini", num_images=31_000) as folder: ...      # folder/train/<class>/<lap>/
+    with repeated_images("data/imagenet-mini", num_images=31_000) as folder: ...  # folder/train/<class>/<repetition>/
 
-The suite deals a small folder in laps, as one long epoch. Loops of others begin an epoch anew at the folder's end, with
-new loader workers, and one whose images make no whole batch never comes to a step.
+The suite repeats the images of a small folder within one long epoch. Other loops start a new epoch at the end of the
+folder, with new loader workers; and a loop with fewer images than a batch never makes a step.
 """
 
 import contextlib
@@ -16,19 +16,19 @@ from scripts.setup.check_data import check_image_folder
 
 
 @contextlib.contextmanager
-def long_enough(data: str, num_images: int) -> Iterator[str]:
-    """`data`, or where its train/ has fewer than num_images, a folder of links to its classes, as often as it takes.
+def repeated_images(data: str, num_images: int) -> Iterator[str]:
+    """`data`; or where its train/ has fewer than num_images, a folder with links to its classes, as many as needed.
 
     Raises as check_image_folder does.
     """
-    num_laps = math.ceil(num_images / check_image_folder(data).num_train_images)
-    if num_laps == 1:
+    num_repetitions = math.ceil(num_images / check_image_folder(data).num_train_images)
+    if num_repetitions == 1:
         yield data
         return
-    with tempfile.TemporaryDirectory(prefix="laps-") as scratch:
-        for kind in sorted(path for path in Path(data, "train").iterdir() if path.is_dir()):
-            laps = Path(scratch, "train", kind.name)
-            laps.mkdir(parents=True)
-            for lap in range(num_laps):
-                (laps / str(lap)).symlink_to(kind.resolve())
+    with tempfile.TemporaryDirectory(prefix="repeated-images-") as scratch:
+        for source in sorted(path for path in Path(data, "train").iterdir() if path.is_dir()):
+            class_folder = Path(scratch, "train", source.name)
+            class_folder.mkdir(parents=True)
+            for repetition in range(num_repetitions):
+                (class_folder / str(repetition)).symlink_to(source.resolve())
         yield scratch

@@ -1,12 +1,13 @@
-"""Is the prediction right? This machine's 2-rank step, predicted from measurements in which no gradient is exchanged.
+"""Is the prediction right? This machine's step on two ranks, predicted from measurements without gradient exchange.
 
     python -m scripts.studies.predict.measure --out results/predict-check           # make predict-check
     python -m scripts.studies.predict.measure --gbit 1        # two network namespaces, joined by a link of 1 Gb/s
 
-For each model and size of image, by turns and in random order in one sitting: windows of one rank by itself; of two
-ranks that know nothing of each other, side by side; all-reduces of many sizes with nothing beside them; and, to compare
-with, of the two ranks that train together. All by the suite's own loop. The prediction is written before the last is
-looked at. Exit code 1: the median error is over 10 %, or one is over 20 %.
+For each model and image size, four kinds of windows are interleaved in random order: steps of one rank by itself; steps
+of two ranks side by side that do not communicate; all-reduces of many sizes with no training beside them; and, to
+compare with, steps of two ranks that train together. All steps are the suite's own training loop. The prediction is
+written before the steps of the two ranks together are read. Exit code 1: the median error is over 10 %, or one is over
+20 %.
 """
 
 import contextlib
@@ -14,41 +15,45 @@ import dataclasses
 import json
 import os
 import random
-import sys
 from pathlib import Path
+from typing import Any
 
 import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks import ddp, ddp_compressed
 from benchmarks.common.config.config import load_config
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner.measured_figures import add_rows
 from scripts.runner.preflight import check_data
-from scripts.studies.allreduce.analysis import sizes_to
-from scripts.studies.allreduce.worker_pool import Crew
-from scripts.studies.predict.network_namespaces import joined
+from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
+from scripts.studies.allreduce.analysis import message_sizes
+from scripts.studies.allreduce.worker_pool import WorkerPool
+from scripts.studies.predict.network_namespaces import joined_namespaces
 from scripts.studies.predict.prediction_error import (
     ALONE,
-    CASE,
-    FLOAT,
-    HALVES,
-    RANKS,
-    SIDE,
-    compare,
+    BFLOAT16_PATH,
+    FLOAT32_PATH,
+    NUM_RANKS,
+    SIDE_BY_SIDE,
+    compare_with_measured,
     predict_cases,
     table,
     verdict,
 )
 from scripts.studies.predict.published_figures import published_table
 
-TURNS, EXCHANGE = "scripts.studies.predict.step_worker", "scripts.studies.allreduce.allreduce_rank"
-TOGETHER, SENDING = "together", "exchange"
-WARMUP_STEPS, LARGEST = 3, 2**25  # DDP's largest buckets have 25 MiB and a layer
-SCRIPTS = (ddp, ddp_compressed)
+STEP_WORKER, ALLREDUCE_RANK = "scripts.studies.predict.step_worker", "scripts.studies.allreduce.allreduce_rank"
+TOGETHER, ALL_REDUCES = "together", "all-reduces"
+WARMUP_STEPS = 3
+LARGEST_BYTES = 2**25  # DDP's largest buckets have 25 MiB and a layer
+STRATEGIES = ("ddp", "ddp_compressed")
+
+Tables = dict[str, list[dict[str, Any]]]
+"""Rows by the name of their file: alone, exchange, gradients or measured."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,136 +78,170 @@ class Options:
     """CSV file to which the predictions and their errors are added, with commit, date and machine."""
 
 
-@dataclasses.dataclass
-class Crews:
-    """All processes of a sitting. Those of `alone` are process groups of one rank each."""
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What one prediction is about. The fields are the first columns of every table."""
 
-    alone: list[Crew]
-    pair: Crew
-    exchange: dict[str, Crew]
+    arch: str
+    image_size: int
+    strategy: str
+
+
+@dataclasses.dataclass
+class Workers:
+    """All processes of a session. Those of `alone` are process groups of one rank each."""
+
+    alone: list[WorkerPool]
+    pair: WorkerPool
+    all_reduces: dict[str, WorkerPool]
+    """By the path."""
 
 
 def main(options: Options) -> int:
     if options.rounds < 3:
         raise UserError(f"--rounds is {options.rounds}, but an interval needs 3 or more")
-    if gpus.usable_gpus():  # whatever NUM_GPUS says: ranks would take them, and those of `alone` all the same one
+    if gpus.usable_gpus():  # whatever NUM_GPUS says: ranks would use them, and those of `alone` all the same one
         raise UserError(
             "predict-check has inputs for CPUs and gloo only; CUDA_VISIBLE_DEVICES= make predict-check checks these"
         )
-    check_data(load_config(given_flags(options)).data)
-    cases = [(arch, size, script) for arch in options.archs for size in options.image_sizes for script in SCRIPTS]
-    tables: dict[str, list[dict]] = {"alone": [], "exchange": [], "gradients": [], "measured": []}
-    options.out.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        crews = start(stack, options, len(cases))
-        rng = random.Random(options.seed)
-        with tqdm(total=len(cases) * options.rounds, desc="rounds", disable=None, leave=False) as bar:
-            for arch, size, script in cases:
-                case = dict(zip(CASE, (arch, size, script.__name__.split(".")[-1]), strict=True))
-                bar.set_postfix_str(" ".join(map(str, case.values())))
-                for name, rows in sit(crews, case, options, rng, bar).items():
-                    tables[name] += [case | row for row in rows]
-                    write_whole(options.out / f"{name}.csv", pandas.DataFrame(tables[name]).to_csv(index=False))
+    check_data(load_config(user_flags(options)).data)
+    measure(options)
     predictions = predict_cases(options.out)
-    write_whole(options.out / "predictions.csv", predictions.to_csv(index=False))
-    compared = compare(predictions, pandas.read_csv(options.out / "measured.csv"))
-    write_whole(options.out / "compared.csv", compared.to_csv(index=False))
+    write_text_atomically(options.out / "predictions.csv", predictions.to_csv(index=False))
+    compared = compare_with_measured(predictions, pandas.read_csv(options.out / "measured.csv"))
+    write_text_atomically(options.out / "compared.csv", compared.to_csv(index=False))
     if options.output:
         network = {"network": f"{options.gbit:g} Gb/s" if options.gbit else "loopback"}
         add_rows(options.output, [network | row for row in compared.to_dict("records")])
-    good, said = verdict(compared)
-    print(table(compared), said, f"written: {options.out}", sep="\n\n")
+    passed, sentences = verdict(compared)
+    print(table(compared), sentences, f"written: {options.out}", sep="\n\n")
     if not options.gbit:
         print("\n" + published_table())
-    return 0 if good else 1
+    return 0 if passed else 1
 
 
-def given_flags(options: Options) -> list[str]:
-    """What the user gave: the configuration's file, and DATA."""
+def measure(options: Options) -> None:
+    """Measure all cases; each case that is done is in the four tables of the folder `out`."""
+    cases = [
+        Case(arch, size, strategy) for arch in options.archs for size in options.image_sizes for strategy in STRATEGIES
+    ]
+    tables: Tables = {"alone": [], "exchange": [], "gradients": [], "measured": []}
+    options.out.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        workers = start_workers(stack, options, len(cases))
+        rng = random.Random(options.seed)
+        with tqdm(total=len(cases) * options.rounds, desc="rounds", disable=None, leave=False) as bar:
+            for case in cases:
+                bar.set_postfix_str(f"{case.arch} {case.image_size} {case.strategy}")
+                for name, rows in measure_case(workers, case, options, rng, bar).items():
+                    tables[name] += [dataclasses.asdict(case) | row for row in rows]
+                    write_text_atomically(
+                        options.out / f"{name}.csv", pandas.DataFrame(tables[name]).to_csv(index=False)
+                    )
+
+
+def user_flags(options: Options) -> list[str]:
+    """The flags that the user chose: the configuration's file, and DATA."""
     data = os.environ.get("DATA", "")
     return ["--config", options.config, *(["--data", data] if data.strip() else [])]
 
 
-def start(stack: contextlib.ExitStack, options: Options, num_cases: int) -> Crews:
-    """Everybody, there and waiting for a first line, each with the threads of one of the suite's own two ranks."""
-    threads = machine.threads_per_rank(RANKS)
-    inside, interface = stack.enter_context(joined(options.gbit)) if options.gbit else ((), "lo")
+def start_workers(stack: contextlib.ExitStack, options: Options, num_cases: int) -> Workers:
+    """Start all processes and wait until each is ready for its first line. Each has the threads of a rank of two."""
+    threads = machine.threads_per_rank(NUM_RANKS)
+    prefixes: list[list[str]] = []
+    interface = "lo"
+    if options.gbit:
+        prefixes, interface = stack.enter_context(joined_namespaces(options.gbit))
 
-    def crew(module: str, args: list[str], ranks: int = RANKS) -> Crew:
-        return stack.enter_context(Crew(module, args, ranks, threads, *((inside, interface) if ranks > 1 else ())))
+    def pair_of(module: str, args: list[str]) -> WorkerPool:
+        return stack.enter_context(WorkerPool(module, args, NUM_RANKS, threads, prefixes, interface))
 
-    sweeps = [str(num_cases * options.rounds + 1), str(LARGEST), "gated"]
-    alone, pair = [crew(TURNS, [], ranks=1) for _ in range(RANKS)], crew(TURNS, [])
-    exchange = {path: crew(EXCHANGE, [path, *sweeps]) for path in (FLOAT, HALVES)}
+    num_sweeps = num_cases * options.rounds + 1
+    alone = [stack.enter_context(WorkerPool(STEP_WORKER, [], 1, threads)) for _ in range(NUM_RANKS)]
+    pair = pair_of(STEP_WORKER, [])
+    all_reduces = {
+        path: pair_of(ALLREDUCE_RANK, [path, str(num_sweeps), str(LARGEST_BYTES), ON_REQUEST])
+        for path in (FLOAT32_PATH, BFLOAT16_PATH)
+    }
     for trainer in (*alone, pair):
-        trainer.hear_all("here")
-    for sender in exchange.values():
-        sender.hear_all("ready")
-    return Crews(alone, pair, exchange)
+        trainer.wait_for_all("here")
+    for sender in all_reduces.values():
+        sender.wait_for_all("ready")
+    return Workers(alone, pair, all_reduces)
 
 
-def sit(crews: Crews, case: dict, options: Options, rng: random.Random, bar: tqdm) -> dict[str, list[dict]]:
-    """All rounds of one case: rows of alone, exchange, gradients and measured."""
-    arch, size, module = case.values()
-    batch = load_config(given_flags(options)).global_batch
-    windows = 2 * options.rounds + 1
-    flags = f"--arch {arch} --image-size {size} --loader folder --epochs 1 --account-steps 0 --lr 0".split()
-    flags += f"--warmup-steps {WARMUP_STEPS} --windows {windows} --window-steps {options.window_steps}".split()
-    flags += [*given_flags(options), "--steps", str(WARMUP_STEPS + (windows + 1) * options.window_steps)]
+def measure_case(workers: Workers, case: Case, options: Options, rng: random.Random, bar: tqdm) -> Tables:
+    """All rounds of one case."""
+    batch = load_config(user_flags(options)).global_batch
+    flags = case_flags(case, options)
 
-    def begin(crew: Crew, images: int, profile: bool = False) -> None:
-        own = [*flags, "--global-batch", str(images)]
-        crew.tell(json.dumps({"module": module, "flags": own, "meeting": crew.new_meeting(), "profile": profile}))
+    def begin(pool: WorkerPool, images: int, profile: bool = False) -> None:
+        own_flags = [*flags, "--global-batch", str(images)]
+        rendezvous = pool.new_rendezvous_file()
+        message = {"module": case.strategy, "flags": own_flags, "meeting": rendezvous, "profile": profile}
+        pool.send(json.dumps(message))
 
-    first, second = crews.alone
-    begin(first, batch // RANKS, profile=True)
-    profile = first.hear("profile")  # before anybody else computes
-    begin(second, batch // RANKS)
-    begin(crews.pair, batch)
-    trainers = (first, second, crews.pair)
-    for crew in trainers:
-        crew.hear_all("ready")
-    rows: dict[str, list[dict]] = {"alone": [], "exchange": [], "measured": []}
-    for number in range(options.rounds):
-        for what in rng.sample([ALONE, SIDE, TOGETHER, SENDING], 4):
-            for kind, row in turn(crews, what):
-                rows[kind].append(row | {"round": number})
+    first, second = workers.alone
+    begin(first, batch // NUM_RANKS, profile=True)
+    profile = first.receive("profile")  # before any other worker computes
+    begin(second, batch // NUM_RANKS)
+    begin(workers.pair, batch)
+    trainers = (first, second, workers.pair)
+    for pool in trainers:
+        pool.wait_for_all("ready")
+    tables: Tables = {"alone": [], "exchange": [], "measured": []}
+    for round_number in range(options.rounds):
+        for kind in rng.sample([ALONE, SIDE_BY_SIDE, TOGETHER, ALL_REDUCES], 4):
+            for name, row in measure_window(workers, kind):
+                tables[name].append(row | {"round": round_number})
         bar.update()
-    for crew in trainers:
-        crew.tell("stop")
-    about = {"forward_s": profile["forward_s"], "backward_s": profile["backward_s"]}
-    return rows | {"gradients": [gradient | about for gradient in profile["gradients"]]}
+    for pool in trainers:
+        pool.send("stop")
+    passes = {"forward_s": profile["forward_s"], "backward_s": profile["backward_s"]}
+    return tables | {"gradients": [gradient | passes for gradient in profile["gradients"]]}
 
 
-def turn(crews: Crews, what: str) -> list[tuple[str, dict]]:
-    """One window of one kind: (which table, row) of each step, or of each all-reduce."""
-    if what == SENDING:
-        return [("exchange", {"path": path} | row) for path, crew in crews.exchange.items() for row in swept(crew)]
-    working = {ALONE: crews.alone[:1], SIDE: crews.alone, TOGETHER: [crews.pair]}[what]
-    for crew in working:
-        crew.tell("go")
-    taken = [window["step_ms"] for crew in working for window in crew.hear_all("window")]
-    for crew in working:
-        crew.hear_all("ready")
-    if what == TOGETHER:  # a step of one rank ends when the other's does
-        return [("measured", {"step": n, "ms": sum(each) / RANKS}) for n, each in enumerate(zip(*taken, strict=True))]
+def case_flags(case: Case, options: Options) -> list[str]:
+    """The configuration of every trainer of a case, without the batch size."""
+    num_windows = 2 * options.rounds + 1
+    num_steps = WARMUP_STEPS + (num_windows + 1) * options.window_steps
+    flags = f"--arch {case.arch} --image-size {case.image_size} --loader folder --epochs 1 --account-steps 0 --lr 0"
+    flags += f" --warmup-steps {WARMUP_STEPS} --windows {num_windows} --window-steps {options.window_steps}"
+    return [*flags.split(), *user_flags(options), "--steps", str(num_steps)]
+
+
+def measure_window(workers: Workers, kind: str) -> list[tuple[str, dict[str, Any]]]:
+    """One window of one kind: (name of the table, row) of each step, or of each all-reduce."""
+    if kind == ALL_REDUCES:
+        return [
+            ("exchange", {"path": path} | row)
+            for path, pool in workers.all_reduces.items()
+            for row in measure_sweep(pool)
+        ]
+    working = {ALONE: workers.alone[:1], SIDE_BY_SIDE: workers.alone, TOGETHER: [workers.pair]}[kind]
+    for pool in working:
+        pool.send("go")
+    step_ms = [window["step_ms"] for pool in working for window in pool.receive_all("window")]
+    for pool in working:
+        pool.wait_for_all("ready")
+    if kind == TOGETHER:  # the two ranks' steps end together
+        means = [sum(of_ranks) / NUM_RANKS for of_ranks in zip(*step_ms, strict=True)]
+        return [("measured", {"step": step, "ms": ms}) for step, ms in enumerate(means)]
     return [
-        ("alone", {"what": what, "rank": rank, "step": n, "ms": ms})
-        for rank, step_ms in enumerate(taken)
-        for n, ms in enumerate(step_ms)
+        ("alone", {"what": kind, "rank": rank, "step": step, "ms": ms})
+        for rank, of_rank in enumerate(step_ms)
+        for step, ms in enumerate(of_rank)
     ]
 
 
-def swept(crew: Crew) -> list[dict]:
-    crew.tell("go")
-    rows = [crew.hear("row") for _ in sizes_to(LARGEST)]
-    crew.hear_all("ready")
+def measure_sweep(pool: WorkerPool) -> list[dict[str, Any]]:
+    """One round of all-reduces of all sizes."""
+    pool.send("go")
+    rows = [pool.receive("row") for _ in message_sizes(LARGEST_BYTES)]
+    pool.wait_for_all("ready")
     return rows
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

@@ -1,6 +1,8 @@
-"""Two network namespaces joined by a veth pair of limited bandwidth: a network between machines, on one. Needs root.
+"""Two network namespaces joined by a veth pair with limited bandwidth: a network between two machines, on one machine.
 
-from scripts.studies.predict.network_namespaces import joined
+from scripts.studies.predict.network_namespaces import joined_namespaces
+
+Needs root.
 """
 
 import contextlib
@@ -10,31 +12,33 @@ from collections.abc import Iterator
 
 from benchmarks.common.system.errors import UserError
 
-NAMES, INTERFACE = tuple(f"predict{os.getpid()}-{end}" for end in "ab"), "joined"
+NAMESPACES = tuple(f"predict{os.getpid()}-{end}" for end in "ab")
+INTERFACE = "joined"
 
 
 @contextlib.contextmanager
-def joined(gbit: float) -> Iterator[tuple[list[list[str]], str]]:
-    """(for each end the words that run a command inside, the interface's name) while the context lasts.
+def joined_namespaces(gbit: float) -> Iterator[tuple[list[list[str]], str]]:
+    """While the context lasts: (for each namespace the words before a command that runs in it, the interface's name).
 
-    Each end sends at most `gbit` Gb/s (tc's token bucket, tbf). Raises UserError where the kernel or the rights lack.
+    Each namespace sends at most `gbit` Gb/s (tc's token bucket filter, tbf). Raises UserError where the kernel or the
+    user's rights do not allow this.
     """
     try:
-        for name in NAMES:
-            _ip("netns", "add", name)
-        first, second = NAMES
+        for namespace in NAMESPACES:
+            _ip("netns", "add", namespace)
+        first, second = NAMESPACES
         _ip("link", "add", INTERFACE, "netns", first, "type", "veth", "peer", "name", INTERFACE, "netns", second)
-        for number, name in enumerate(NAMES, start=1):
-            _ip("-n", name, "addr", "add", f"10.83.0.{number}/24", "dev", INTERFACE)
-            _ip("-n", name, "link", "set", INTERFACE, "up")
-            _ip("-n", name, "link", "set", "lo", "up")
-            # bytes that may leave at once: of 0.1 ms, the kernel's timers are no finer, and some packets
+        for number, namespace in enumerate(NAMESPACES, start=1):
+            _ip("-n", namespace, "addr", "add", f"10.83.0.{number}/24", "dev", INTERFACE)
+            _ip("-n", namespace, "link", "set", INTERFACE, "up")
+            _ip("-n", namespace, "link", "set", "lo", "up")
+            # The burst is what 0.1 ms sends, since the kernel's timers are no finer, and some packets more.
             limit = ["tbf", "rate", f"{1000 * gbit:.0f}mbit", "burst", f"{32 + 12.5 * gbit:.0f}kb", "latency", "100ms"]
-            _run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", INTERFACE, "root", *limit])
-        yield [["ip", "netns", "exec", name] for name in NAMES], INTERFACE
+            _run(["ip", "netns", "exec", namespace, "tc", "qdisc", "add", "dev", INTERFACE, "root", *limit])
+        yield [["ip", "netns", "exec", namespace] for namespace in NAMESPACES], INTERFACE
     finally:
-        for name in NAMES:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+        for namespace in NAMESPACES:
+            subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
 
 
 def _ip(*words: str) -> None:

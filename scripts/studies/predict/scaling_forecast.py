@@ -1,135 +1,144 @@
-"""How far a strategy scales: step, exposed communication, waits, efficiency; where it ends, and what would help.
+"""The scaling forecast: step, exposed communication, waits and efficiency of each strategy over the number of devices.
 
-    from scripts.studies.predict.scaling_forecast import outlook_rows, sentence
+    from scripts.studies.predict.scaling_forecast import scaling_forecast_rows, summary_sentence
 
-Weak: each device keeps its images; strong: these are shared out, one image a device at least. Efficiency is speed a
-device over that of one device by itself. Needs no torch.
+Weak scaling: each device keeps its images. Strong scaling: the images of one device are divided, at least one image per
+device. Efficiency is the speed per device over that of one device by itself. Needs no torch.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from benchmarks.common.system.errors import UserError
-from scripts.studies.allreduce.links import Link, estimate_of
-from scripts.studies.predict.machine_models import Given
+from scripts.studies.allreduce.links import Link
+from scripts.studies.allreduce.uncertain_value import summarize_draws
+from scripts.studies.predict.machine_models import MachineModel
 from scripts.studies.predict.step_model import (
-    STRATEGIES,
-    Choices,
-    Machine,
-    Step,
-    Strategy,
-    ddp,
-    ddp_compressed,
-    local_sgd,
-    pipeline_parallel,
+    STEP_TIME_MODELS,
+    Cluster,
+    StepTimes,
+    StrategyOptions,
     pipeline_shape,
 )
 
-DEVICES = tuple(2**power for power in range(1, 13))
-ENOUGH = 0.8
-MOST_MIB = 2**20
-LONGER = 8  # steps between two averages, as a cure
+DEVICE_COUNTS = tuple(2**power for power in range(1, 13))
+EFFICIENT = 0.8  # efficiency above which a number of devices counts as usable
+MAX_BUCKET_MIB = 2**20
+LONG_PERIOD_STEPS = 8  # between two averages of local SGD, as a remedy
+PIPELINE = "pipeline_parallel"
+
+Row = dict[str, Any]
+"""A row of predict.csv."""
 
 
-def outlook_rows(given: Given, choices: Choices, devices: Sequence[int] = DEVICES) -> list[dict]:
-    """A row a strategy, mode and number of devices; why_not where it cannot be."""
-    step, machine = given.drawn()
+def scaling_forecast_rows(
+    machine: MachineModel, options: StrategyOptions, device_counts: Sequence[int] = DEVICE_COUNTS
+) -> list[Row]:
+    """A row per strategy, mode and number of devices. `why_not` says why a combination is impossible."""
+    step, cluster = machine.draw()
     rows = []
-    for strategy in STRATEGIES:
+    for strategy in STEP_TIME_MODELS:
         for mode in ("weak", "strong"):
-            for number in devices:
-                row = {"strategy": strategy.__name__, "mode": mode, "devices": number}
-                rows.append(row | _point(strategy, mode, step, machine, number, choices))
+            for num_devices in device_counts:
+                row = {"strategy": strategy, "mode": mode, "devices": num_devices}
+                rows.append(row | _predict(strategy, mode, step, cluster, num_devices, options))
     return rows
 
 
-def _point(strategy: Strategy, mode: str, step: Step, machine: Machine, number: int, choices: Choices) -> dict:
-    images = step.images if mode == "weak" else step.images / number
+def _predict(
+    strategy: str, mode: str, step: StepTimes, cluster: Cluster, num_devices: int, options: StrategyOptions
+) -> Row:
+    """The columns of one combination that follow `devices`. step, cluster: of draws."""
+    images = step.images if mode == "weak" else step.images / num_devices
     if images < 1:
         return {"images": images, "why_not": "fewer images than devices"}
-    share = step.on(images)
-    if strategy is pipeline_parallel:
+    device_step = step.with_images(images)
+    if strategy == PIPELINE:
         try:
-            pipeline_shape(share, machine, number, choices)
+            pipeline_shape(device_step, cluster, num_devices, options)
         except UserError as error:
             return {"images": images, "why_not": str(error)}
-    seconds = strategy(share, machine, number, choices)
-    alike_s = strategy(dataclasses.replace(share, spread=0.0), machine, number, choices)
-    one_s = step.seconds if mode == "weak" else step.seconds / number
-    found = {"step_ms": 1000 * seconds, "efficiency": one_s / seconds, "waits_ms": 1000 * (seconds - alike_s)}
-    if strategy is not pipeline_parallel:  # there bubbles and messages are one
-        found["exposed_ms"] = 1000 * (alike_s - machine.computing(share, number).seconds)
-    row = {"images": images, "why_not": ""}
-    for name, draws in found.items():
-        known = estimate_of(draws)
-        row |= {name: known.value, f"{name}_low": known.low, f"{name}_high": known.high}
+    step_seconds = STEP_TIME_MODELS[strategy]
+    seconds = step_seconds(device_step, cluster, num_devices, options)
+    without_waits_s = step_seconds(dataclasses.replace(device_step, spread_s=0.0), cluster, num_devices, options)
+    ideal_s = step.seconds if mode == "weak" else step.seconds / num_devices
+    draws = {"step_ms": 1000 * seconds, "efficiency": ideal_s / seconds, "waits_ms": 1000 * (seconds - without_waits_s)}
+    if strategy != PIPELINE:  # whose bubbles and messages cannot be told apart
+        draws["exposed_ms"] = 1000 * (without_waits_s - cluster.slowed(device_step, num_devices).seconds)
+    row: Row = {"images": images, "why_not": ""}
+    for name, of_name in draws.items():
+        estimate = summarize_draws(of_name)
+        row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return row
 
 
-def reaches(rows: Iterable[dict], strategy: Strategy, mode: str, column: str = "efficiency") -> int:
-    """The most devices up to which a strategy is efficient enough; 1 where two are too many already."""
+def max_efficient_devices(rows: Iterable[Row], strategy: str, mode: str, column: str = "efficiency") -> int:
+    """The largest number of devices up to which a strategy is EFFICIENT; 1 where it is not on two devices."""
     most = 1
     for row in rows:
-        if (row["strategy"], row["mode"]) == (strategy.__name__, mode) and not row["why_not"]:
-            if row[column] < ENOUGH:
+        if (row["strategy"], row["mode"]) == (strategy, mode) and not row["why_not"]:
+            if row[column] < EFFICIENT:
                 return most
             most = row["devices"]
     return most
 
 
-def cures(given: Given, choices: Choices, devices: Sequence[int]) -> list[tuple[str, int]]:
-    """What one might change, and up to how many devices weak DDP is then efficient enough; the furthest first."""
-    step, machine = given.drawn()
+def remedies(machine: MachineModel, options: StrategyOptions, device_counts: Sequence[int]) -> list[tuple[str, int]]:
+    """(a change, the number of devices up to which weak scaling is then EFFICIENT), the largest number first."""
+    step, cluster = machine.draw()
 
-    def until(strategy: Strategy, step: Step, machine: Machine, choices: Choices) -> int:
-        row = {"strategy": strategy.__name__, "mode": "weak"}
-        points = (row | {"devices": n} | _point(strategy, "weak", step, machine, n, choices) for n in devices)
-        return reaches(points, strategy, "weak")
+    def most(strategy: str, step: StepTimes, cluster: Cluster, options: StrategyOptions) -> int:
+        row = {"strategy": strategy, "mode": "weak"}
+        rows = (row | {"devices": n} | _predict(strategy, "weak", step, cluster, n, options) for n in device_counts)
+        return max_efficient_devices(rows, strategy, "weak")
 
-    faster = dataclasses.replace(machine, within=_twice(machine.within), between=_twice(machine.between))
-    rarely = dataclasses.replace(choices, local_period=LONGER)
+    faster = dataclasses.replace(cluster, within=_twice(cluster.within), between=_twice(cluster.between))
+    long_period = dataclasses.replace(options, local_period=LONG_PERIOD_STEPS)
     found = [
-        (f"{ddp_compressed.__name__} (two bytes a gradient)", until(ddp_compressed, step, machine, choices)),
-        (f"{local_sgd.__name__} (an average every {LONGER} steps)", until(local_sgd, step, machine, rarely)),
-        ("twice the images a device", until(ddp, step.on(2 * step.images), machine, choices)),
-        ("links twice as fast", until(ddp, step, faster, choices)),
+        ("ddp_compressed (two bytes a gradient)", most("ddp_compressed", step, cluster, options)),
+        (f"local_sgd (an average every {LONG_PERIOD_STEPS} steps)", most("local_sgd", step, cluster, long_period)),
+        ("twice the images a device", most("ddp", step.with_images(2 * step.images), cluster, options)),
+        ("links twice as fast", most("ddp", step, faster, options)),
     ]
-    return sorted(found, key=lambda cure: -cure[1])
+    return sorted(found, key=lambda remedy: -remedy[1])
 
 
 def _twice(link: Link) -> Link:
     return Link(link.latency_s, 2 * link.bytes_per_s)
 
 
-def sentence(given: Given, rows: Sequence[dict], choices: Choices, devices: Sequence[int] = DEVICES) -> str:
-    """How many devices until weak DDP is below ENOUGH, why, and what would cure it."""
-    names = ("efficiency", "efficiency_low", "efficiency_high")
-    most, low, high = (reaches(rows, ddp, "weak", name) for name in names)
-    speed = f"{100 * ENOUGH:.0f} % of one device's speed"
-    who = f"{given.name}: {ddp.__name__}, {given.images:g} images a device,"
-    if most >= max(devices):
+def summary_sentence(
+    machine: MachineModel, rows: Sequence[Row], options: StrategyOptions, device_counts: Sequence[int] = DEVICE_COUNTS
+) -> str:
+    """Up to how many devices weak scaling of DDP is EFFICIENT, why not further, and what would help."""
+    columns = ("efficiency", "efficiency_low", "efficiency_high")
+    most, low, high = (max_efficient_devices(rows, "ddp", "weak", column) for column in columns)
+    threshold = f"{100 * EFFICIENT:.0f} % of one device's speed"
+    subject = f"{machine.name}: ddp, {machine.step.images:g} images a device,"
+    if most >= max(device_counts):
         worst = "" if low == most else f" (with the inputs at their worst, to {low:,})"
-        return f"{who} stays above {speed} up to {most:,} devices, the most that were asked{worst}."
-    mine = [row for row in rows if (row["strategy"], row["mode"]) == (ddp.__name__, "weak")]
-    row = next(row for row in mine if row["devices"] > most)
+        return f"{subject} stays above {threshold} up to {most:,} devices, the most that were computed{worst}."
+    of_ddp = [row for row in rows if (row["strategy"], row["mode"]) == ("ddp", "weak")]
+    row = next(row for row in of_ddp if row["devices"] > most)
     until = f"up to {most:,} devices [{low:,}, {high:,}]" if most > 1 else f"on one device only [{low:,}, {high:,}]"
-    at = f"on {row['devices']:,} it is {100 * row['efficiency']:.0f} %"
-    at += f": of {row['step_ms']:.1f} ms, {row['exposed_ms']:.1f} are exposed communication, and {row['waits_ms']:.1f} "
-    at += "waiting for the slowest device"
-    better = [f"{words}: {number:,}" for words, number in cures(given, choices, devices) if number > most]
-    cure = f"what would cure it, and up to how many: {', '.join(better)}" if better else "no cure tried moves that"
-    return f"{who} is above {speed} {until}; {at}; {cure}."
+    beyond = f"on {row['devices']:,} it is {100 * row['efficiency']:.0f} %: of {row['step_ms']:.1f} ms, "
+    beyond += f"{row['exposed_ms']:.1f} are exposed communication, and {row['waits_ms']:.1f} "
+    beyond += "waiting for the slowest device"
+    better = [f"{change}: {number:,}" for change, number in remedies(machine, options, device_counts) if number > most]
+    help_ = f"what would cure it, and up to how many: {', '.join(better)}" if better else "no cure tried moves that"
+    return f"{subject} is above {threshold} {until}; {beyond}; {help_}."
 
 
-def check_choices(given: Given, choices: Choices) -> None:
-    """Raises UserError for what no run could choose, such as more stages than the model has blocks."""
-    num_blocks = len({gradient.block for gradient in given.gradients})
-    ranges = (
-        ("--stages", choices.num_stages, 0, num_blocks, f"0 (a node's devices) to {num_blocks}, the model's blocks"),
-        ("--local-period", choices.local_period, 1, math.inf, "1 or more steps"),
-        ("--microbatches", choices.microbatches, 0, math.inf, "0 (the least multiple of the stages from 4 on) or more"),
-        ("--bucket-cap-mb", choices.bucket_cap_mb, 0, MOST_MIB, f"0 (PyTorch's own) to {MOST_MIB:,} MiB"),
+def check_options(machine: MachineModel, options: StrategyOptions) -> None:
+    """Raises UserError for an option that no run could have, such as more stages than the model has blocks."""
+    num_blocks = len({gradient.block for gradient in machine.step.gradients})
+    ranges: tuple[tuple[str, float, float, float, str], ...] = (
+        ("--stages", options.num_stages, 0, num_blocks, f"0 (a node's devices) to {num_blocks}, the model's blocks"),
+        ("--local-period", options.local_period, 1, math.inf, "1 or more steps"),
+        ("--microbatches", options.microbatches, 0, math.inf, "0 (the least multiple of the stages from 4 on) or more"),
+        ("--bucket-cap-mb", options.bucket_cap_mb, 0, MAX_BUCKET_MIB, f"0 (PyTorch's own) to {MAX_BUCKET_MIB:,} MiB"),
     )
     for flag, value, least, most, allowed in ranges:
         if not least <= value <= most:

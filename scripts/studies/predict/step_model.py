@@ -1,10 +1,10 @@
-"""How long a step takes on more devices than are at hand: each strategy's timeline, of what one device was seen to do.
+"""How long a step takes on more devices than are available: a timeline for each strategy, from one device's step.
 
-    from scripts.studies.predict.step_model import Choices, Machine, Step, ddp
+    from scripts.studies.predict.step_model import Cluster, StepTimes, StrategyOptions, ddp
 
-A step's computing is measured on one device; its messages are worked out from the gradients' sizes, the moments at
-which the backward pass has them, and the links (studies/allreduce/links.py). Numbers may be arrays of draws. A strategy
-is a function (step, machine, number of devices, choices) -> seconds of a step. Needs no torch.
+The times of computing are measured on one device. The times of messages follow from the sizes of the gradients, the
+moments at which the backward pass has them, and the links (scripts/studies/allreduce/links.py). Times may be arrays
+with one entry per Monte Carlo draw. Needs no torch.
 """
 
 import dataclasses
@@ -15,211 +15,262 @@ import numpy
 
 from benchmarks.common.model.cuts import balanced_cuts
 from benchmarks.common.system.errors import UserError
-from scripts.studies.allreduce.links import Link, Number, hierarchical, ring, tree
-from scripts.studies.predict.timeline import Gradient, blocks, buckets, overlap, slowest_of
+from scripts.studies.allreduce.links import AllReduceModel, Link, hierarchical, ring, tree
+from scripts.studies.allreduce.uncertain_value import Number
+from scripts.studies.predict.timeline import Gradient, ddp_buckets, expected_maximum, model_blocks, overlapped_s
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """What one device does in a step by itself, in seconds. fixed: optimizer and all that no batch size changes.
-    spread: standard deviation of one step between devices that start together."""
+class StepTimes:
+    """The parts of one device's training step without communication, in seconds."""
 
     images: float
-    forward: Number
-    backward: Number
-    other: Number
-    fixed: Number
+    """Per device and step."""
+    forward_s: Number
+    backward_s: Number
+    other_s: Number
+    """Data wait, copies and the rest of what grows with the number of images."""
+    fixed_s: Number
+    """The optimizer and the rest of what does not depend on the number of images."""
     gradients: tuple[Gradient, ...]
-    spread: Number = 0.0
+    spread_s: Number = 0.0
+    """Standard deviation of one step between devices that start together."""
 
     @property
     def seconds(self) -> Number:
-        return self.forward + self.backward + self.other + self.fixed
+        return self.forward_s + self.backward_s + self.other_s + self.fixed_s
 
     @property
     def num_bytes(self) -> int:
+        """Of all gradients."""
         return sum(gradient.num_bytes for gradient in self.gradients)
 
-    def on(self, images: float) -> "Step":
-        """The same with another number of images: in proportion, which is too good where these are few."""
-        times = images / self.images
-        scaled = {name: times * getattr(self, name) for name in ("forward", "backward", "other", "spread")}
-        return dataclasses.replace(self, images=images, **scaled)
+    def with_images(self, images: float) -> "StepTimes":
+        """The step with another number of images: times in proportion, which is optimistic for few images."""
+        scale = images / self.images
+        return dataclasses.replace(
+            self,
+            images=images,
+            forward_s=scale * self.forward_s,
+            backward_s=scale * self.backward_s,
+            other_s=scale * self.other_s,
+            spread_s=scale * self.spread_s,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Machine:
-    """Nodes of some devices. between: one device's share of its node's network. busy: the share of computing that an
-    exchange takes away while both are under way. slowdown: of computing, by neighbours that compute. halves: the link
-    within a node, and busy, for 2-byte values where these are summed at another speed. trees: the library has them, and
-    rings in each node and between nodes, as NCCL has."""
+class HalfPrecision:
+    """How messages of 2-byte values travel where their summation has another speed than that of 4-byte values."""
+
+    within: Link
+    contention: Number
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Nodes with several devices each, and the links between the devices."""
 
     devices_per_node: int
     within: Link
+    """Between two devices of a node."""
     between: Link
-    busy: Number = 0.0
+    """Between nodes: one device's share of its node's network."""
+    contention: Number = 0.0
+    """The fraction of its speed that computing loses while communication is under way, 0 to 1."""
     slowdown: Number = 1.0
-    halves: tuple[Link, Number] | None = None
-    trees: bool = True
+    """How many times as long computing takes beside other devices that compute."""
+    half_precision: HalfPrecision | None = None
+    has_trees: bool = True
+    """Whether the library has tree and hierarchical all-reduces, as NCCL has; gloo has one ring over all devices."""
 
-    def all_reduce(self, num_bytes: Number, num_devices: int) -> Number:
-        """Seconds: the fastest of the ways that the library has, as NCCL chooses by size."""
-        ways = self._rings(num_bytes, num_devices)
-        if self.trees and num_devices <= self.devices_per_node:
-            ways.append(tree(num_bytes, num_devices, self.within))
-        elif self.trees:
-            ways.append(self._by_nodes(num_bytes, num_devices, tree))
-        return _least(ways)
+    def all_reduce_s(self, num_bytes: Number, num_devices: int) -> Number:
+        """Seconds of the fastest algorithm that the library has for this size, as NCCL chooses."""
+        times = self._ring_times(num_bytes, num_devices)
+        if self.has_trees and num_devices <= self.devices_per_node:
+            times.append(tree(num_bytes, num_devices, self.within))
+        elif self.has_trees:
+            times.append(self._hierarchical_s(num_bytes, num_devices, tree))
+        return _minimum(times)
 
-    def gather(self, num_bytes: Number, num_devices: int) -> Number:
-        """Seconds of an all-gather, or of a reduce-scatter: half of an all-reduce in rings. NCCL has no tree for either
-        (nccl/src/graph/tuning.cc, ncclTopoTuneModel), and its PAT of 2.23 only for nodes of one device."""
-        return _least(self._rings(num_bytes, num_devices)) / 2
+    def all_gather_s(self, num_bytes: Number, num_devices: int) -> Number:
+        """Seconds of an all-gather, or of a reduce-scatter: half of a ring all-reduce. NCCL has no tree for either
+        (nccl/src/graph/tuning.cc, ncclTopoTuneModel), and its PAT (2.23) only for nodes with one device."""
+        return _minimum(self._ring_times(num_bytes, num_devices)) / 2
 
-    def _rings(self, num_bytes: Number, num_devices: int) -> list[Number]:
-        """Seconds of an all-reduce in one ring, and in rings within nodes and between them."""
+    def _ring_times(self, num_bytes: Number, num_devices: int) -> list[Number]:
+        """Seconds of an all-reduce in one ring over all devices, and in rings within and between the nodes."""
         if num_devices <= self.devices_per_node:
             return [ring(num_bytes, num_devices, self.within)]
-        flat = ring(num_bytes, num_devices, self._flat())
-        return [flat, self._by_nodes(num_bytes, num_devices, ring)] if self.trees else [flat]
+        flat_s = ring(num_bytes, num_devices, self._slowest_link())
+        return [flat_s, self._hierarchical_s(num_bytes, num_devices, ring)] if self.has_trees else [flat_s]
 
-    def _by_nodes(self, num_bytes: Number, num_devices: int, across: Callable) -> Number:
-        local, nodes = self.devices_per_node, math.ceil(num_devices / self.devices_per_node)
-        return hierarchical(num_bytes, local, nodes, self.within, self.between, across)
+    def _hierarchical_s(self, num_bytes: Number, num_devices: int, between_nodes: AllReduceModel) -> Number:
+        num_nodes = math.ceil(num_devices / self.devices_per_node)
+        return hierarchical(num_bytes, self.devices_per_node, num_nodes, self.within, self.between, between_nodes)
 
-    def _flat(self) -> Link:
-        """The slowest link of one ring over all devices, which leaves each node by one device only."""
+    def _slowest_link(self) -> Link:
+        """The slowest link of one ring over all devices. The ring leaves each node through one device only, which then
+        has the node's whole network."""
         return Link(
             numpy.maximum(self.within.latency_s, self.between.latency_s),
             numpy.minimum(self.within.bytes_per_s, self.between.bytes_per_s * self.devices_per_node),
         )
 
-    def computing(self, step: Step, num_devices: int) -> Step:
-        """The step as computed beside `num_devices` - 1 others."""
+    def slowed(self, step: StepTimes, num_devices: int) -> StepTimes:
+        """The step as it is computed on `num_devices` devices at once, without communication."""
         if num_devices == 1:
             return step
-        names = ("forward", "backward", "other", "fixed")
-        return dataclasses.replace(step, **{name: self.slowdown * getattr(step, name) for name in names})
+        return dataclasses.replace(
+            step,
+            forward_s=self.slowdown * step.forward_s,
+            backward_s=self.slowdown * step.backward_s,
+            other_s=self.slowdown * step.other_s,
+            fixed_s=self.slowdown * step.fixed_s,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices:
-    """What a run may choose: buckets in MiB (0: 1 for the first and 25 for the others), local SGD's period, a
-    pipeline's stages (0: a node's devices) and micro-batches (0: the least multiple of the stages from 4 on)."""
+class StrategyOptions:
+    """What a run can choose."""
 
     bucket_cap_mb: float = 0.0
+    """DDP's buckets in MiB; 0: PyTorch's defaults."""
     local_period: int = 4
+    """Local SGD: steps between two averages."""
     num_stages: int = 0
+    """Of a pipeline; 0: the devices of a node."""
     microbatches: int = 0
+    """Of a pipeline's step; 0: the least multiple of the stages from 4 on."""
 
 
-Strategy = Callable[[Step, Machine, int, Choices], Number]
+StepTimeModel = Callable[[StepTimes, Cluster, int, StrategyOptions], Number]
+"""A strategy: (step, cluster, number of devices, options) -> seconds of a step."""
 
 
-def _least(ways: Sequence[Number]) -> Number:
-    least = ways[0]
-    for way in ways[1:]:
-        least = numpy.minimum(least, way)
+def _minimum(times: Sequence[Number]) -> Number:
+    least = times[0]
+    for seconds in times[1:]:
+        least = numpy.minimum(least, seconds)
     return least
 
 
-def ddp(step: Step, machine: Machine, num_devices: int, choices: Choices) -> Number:
-    return _bucketed(step, machine, num_devices, choices, 1.0)
+def ddp(step: StepTimes, cluster: Cluster, num_devices: int, options: StrategyOptions) -> Number:
+    """Each bucket is all-reduced once its last gradient is ready, while the backward pass goes on."""
+    return _bucketed_s(step, cluster, num_devices, options, 1.0)
 
 
-def ddp_compressed(step: Step, machine: Machine, num_devices: int, choices: Choices) -> Number:
-    """Every value travels as two bytes; the casts are taken as free, unless the measured step has them."""
-    if machine.halves is not None:
-        within, busy = machine.halves
-        machine = dataclasses.replace(machine, within=within, busy=busy)
-    return _bucketed(step, machine, num_devices, choices, 0.5)
+def ddp_compressed(step: StepTimes, cluster: Cluster, num_devices: int, options: StrategyOptions) -> Number:
+    """DDP whose gradients travel as 2-byte values. The casts take no time, unless the measured step contains them."""
+    if (half := cluster.half_precision) is not None:
+        cluster = dataclasses.replace(cluster, within=half.within, contention=half.contention)
+    return _bucketed_s(step, cluster, num_devices, options, 0.5)
 
 
-def _bucketed(step: Step, machine: Machine, num_devices: int, choices: Choices, scale: float) -> Number:
-    step = machine.computing(step, num_devices)
+def _bucketed_s(
+    step: StepTimes, cluster: Cluster, num_devices: int, options: StrategyOptions, bytes_scale: float
+) -> Number:
+    step = cluster.slowed(step, num_devices)
     messages = [
-        (ready * step.backward, machine.all_reduce(scale * num_bytes, num_devices))
-        for num_bytes, ready in buckets(step.gradients, choices.bucket_cap_mb)
+        (ready * step.backward_s, cluster.all_reduce_s(bytes_scale * num_bytes, num_devices))
+        for num_bytes, ready in ddp_buckets(step.gradients, options.bucket_cap_mb)
     ]
-    waits = step.spread * slowest_of(num_devices)
-    return step.seconds - step.backward + overlap(step.backward, messages, machine.busy) + waits
+    wait_s = step.spread_s * expected_maximum(num_devices)
+    return step.seconds - step.backward_s + overlapped_s(step.backward_s, messages, cluster.contention) + wait_s
 
 
-def local_sgd(step: Step, machine: Machine, num_devices: int, choices: Choices) -> Number:
-    """An average of all weights every few steps, with nothing beside it; waits of a period even out in part."""
-    step, period = machine.computing(step, num_devices), choices.local_period
-    waits = step.spread * slowest_of(num_devices) / math.sqrt(period)
-    return step.seconds + machine.all_reduce(step.num_bytes, num_devices) / period + waits
+def local_sgd(step: StepTimes, cluster: Cluster, num_devices: int, options: StrategyOptions) -> Number:
+    """All weights are averaged once a period, without overlap. Waits within a period partly cancel out."""
+    step, period = cluster.slowed(step, num_devices), options.local_period
+    wait_s = step.spread_s * expected_maximum(num_devices) / math.sqrt(period)
+    return step.seconds + cluster.all_reduce_s(step.num_bytes, num_devices) / period + wait_s
 
 
-def fsdp(step: Step, machine: Machine, num_devices: int, choices: Choices) -> Number:
-    """Blocks are gathered one ahead, before forward and again before backward; gradients are scattered after theirs.
-    In rings both."""
-    step = machine.computing(step, num_devices)
-    shares, sizes, _ = blocks(step.gradients)
-    half = [machine.gather(size, num_devices) for size in sizes]  # or a scatter
-    waits = step.spread * slowest_of(num_devices)
-    passes = ((step.forward, [*range(len(sizes))], False), (step.backward, [*reversed(range(len(sizes)))], True))
-    seconds = step.seconds - step.forward - step.backward + waits
-    for compute_s, order, scatters in passes:
-        computing = [shares[n] * compute_s for n in order]
-        seconds = seconds + _gathered(computing, [half[n] for n in order], scatters, machine)
-    return seconds
+def fsdp(step: StepTimes, cluster: Cluster, num_devices: int, options: StrategyOptions) -> Number:
+    """Each block is gathered while the block before it computes, in the forward pass and again in the backward pass.
+    Its gradients are reduce-scattered after its backward pass. All of these are rings."""
+    step = cluster.slowed(step, num_devices)
+    blocks = model_blocks(step.gradients)
+    messages_s = [cluster.all_gather_s(num_bytes, num_devices) for num_bytes in blocks.gradient_bytes]
+    forward = [share * step.forward_s for share in blocks.compute_shares]
+    backward = [share * step.backward_s for share in reversed(blocks.compute_shares)]
+    wait_s = step.spread_s * expected_maximum(num_devices)
+    seconds = step.seconds - step.forward_s - step.backward_s + wait_s
+    seconds = seconds + _gathered_pass_s(forward, messages_s, cluster.contention, scatters=False)
+    return seconds + _gathered_pass_s(backward, messages_s[::-1], cluster.contention, scatters=True)
 
 
-def _gathered(computing: list[Number], gathers: list[Number], scatters: bool, machine: Machine) -> Number:
-    """Seconds of one pass: block n + 1 is gathered while block n computes; one link, messages in order."""
-    done, link, sent, there = 0.0, gathers[0], gathers[0], gathers[0]
+def _gathered_pass_s(
+    computing: Sequence[Number], messages_s: Sequence[Number], contention: Number, *, scatters: bool
+) -> Number:
+    """Seconds of one pass in which block n + 1 is gathered while block n computes. The link sends one message at a
+    time.
+
+    computing: seconds of each block, in the order of the pass. messages_s: seconds to gather or to scatter each.
+    """
+    computed_at: Number = 0.0
+    link_free_at = gathered_at = sent_s = messages_s[0]
     for number, seconds in enumerate(computing):
-        began = numpy.maximum(done, there)
-        done = began + seconds
-        if number + 1 < len(gathers):
-            link = there = numpy.maximum(link, began) + gathers[number + 1]
-            sent = sent + gathers[number + 1]
+        starts_at = numpy.maximum(computed_at, gathered_at)
+        computed_at = starts_at + seconds
+        if number + 1 < len(messages_s):
+            link_free_at = gathered_at = numpy.maximum(link_free_at, starts_at) + messages_s[number + 1]
+            sent_s = sent_s + messages_s[number + 1]
         if scatters:
-            link = numpy.maximum(link, done) + gathers[number]
-            sent = sent + gathers[number]
-    end = numpy.maximum(done, link)
-    exposed = end - sum(computing)
-    return end + machine.busy * numpy.maximum(0.0, sent - exposed)
+            link_free_at = numpy.maximum(link_free_at, computed_at) + messages_s[number]
+            sent_s = sent_s + messages_s[number]
+    end = numpy.maximum(computed_at, link_free_at)
+    exposed_s = end - sum(computing)
+    return end + contention * numpy.maximum(0.0, sent_s - exposed_s)
 
 
-def pipeline_shape(step: Step, machine: Machine, num_devices: int, choices: Choices) -> tuple[int, int]:
-    """Stages and micro-batches. Raises UserError where there are more stages than blocks, stages do not divide the
-    devices, or a micro-batch has less than an image."""
+def pipeline_shape(step: StepTimes, cluster: Cluster, num_devices: int, options: StrategyOptions) -> tuple[int, int]:
+    """(stages, micro-batches). Raises UserError where there are more stages than blocks, the stages do not divide the
+    devices, or a micro-batch has less than one image."""
     num_blocks = len({gradient.block for gradient in step.gradients})
-    stages = choices.num_stages or min(machine.devices_per_node, num_devices, num_blocks)
-    if stages > num_blocks:
-        raise UserError(f"{stages} stages, but the model has {num_blocks} blocks to cut between; use fewer stages")
-    if num_devices % stages:
-        raise UserError(f"{stages} stages do not divide {num_devices} devices; change one of them")
-    parts = choices.microbatches or stages * -(-4 // stages)
-    if (images := step.images * stages) < parts:
-        raise UserError(f"{parts} micro-batches of {images:g} images in {stages} stages: fewer than one image each")
-    return stages, parts
+    num_stages = options.num_stages or min(cluster.devices_per_node, num_devices, num_blocks)
+    if num_stages > num_blocks:
+        raise UserError(f"{num_stages} stages, but the model has {num_blocks} blocks to cut between; use fewer stages")
+    if num_devices % num_stages:
+        raise UserError(f"{num_stages} stages do not divide {num_devices} devices; change one of them")
+    num_microbatches = options.microbatches or num_stages * -(-4 // num_stages)
+    if (images := step.images * num_stages) < num_microbatches:
+        raise UserError(
+            f"{num_microbatches} micro-batches of {images:g} images in {num_stages} stages: fewer than one image each"
+        )
+    return num_stages, num_microbatches
 
 
-def pipeline_parallel(step: Step, machine: Machine, num_devices: int, choices: Choices) -> Number:
-    """Stages of a pipeline on as many devices, and copies of it whose gradients are averaged at the end.
+def pipeline_parallel(step: StepTimes, cluster: Cluster, num_devices: int, options: StrategyOptions) -> Number:
+    """A pipeline with one stage per device, in (m + p - 1) slots of its slowest stage (p stages, m micro-batches), and
+    replicas of the pipeline whose gradients are averaged at the end.
 
     Raises UserError as pipeline_shape does.
     """
-    stages, parts = pipeline_shape(step, machine, num_devices, choices)
-    shares, sizes, outs = blocks(step.gradients)
-    step = machine.computing(step, num_devices)
-    ends = [*balanced_cuts(tuple(shares), stages), len(shares)]
-    cuts = list(zip([0, *ends[:-1]], ends, strict=True))
-    largest = max(sum(shares[first:last]) for first, last in cuts)
-    # all stages work on the images of all their devices, which the first one reads
-    slot = (step.forward + step.backward) * stages * largest / parts
-    images = step.images * stages / parts
-    link = machine.within if stages <= machine.devices_per_node else machine.between
-    message = max((link.latency_s + outs[end - 1] * images / link.bytes_per_s for end in ends[:-1]), key=numpy.mean,
-                  default=0.0)  # fmt: skip
-    copies = dataclasses.replace(machine, devices_per_node=max(1, machine.devices_per_node // stages))
-    average = copies.all_reduce(max(sum(sizes[first:last]) for first, last in cuts), num_devices // stages)
-    waits = step.spread * slowest_of(num_devices)
-    return (parts + stages - 1) * (slot + 2 * message) + stages * step.other + step.fixed / stages + average + waits
+    num_stages, num_microbatches = pipeline_shape(step, cluster, num_devices, options)
+    blocks = model_blocks(step.gradients)
+    step = cluster.slowed(step, num_devices)
+    ends = [*balanced_cuts(tuple(blocks.compute_shares), num_stages), len(blocks.compute_shares)]
+    stages = [slice(first, last) for first, last in zip([0, *ends[:-1]], ends, strict=True)]
+    largest_share = max(sum(blocks.compute_shares[stage]) for stage in stages)
+    # all stages work on the images of all their devices, which the first stage reads
+    slot_s = (step.forward_s + step.backward_s) * num_stages * largest_share / num_microbatches
+    images = step.images * num_stages / num_microbatches
+    link = cluster.within if num_stages <= cluster.devices_per_node else cluster.between
+    messages_s = [link.latency_s + blocks.out_bytes[end - 1] * images / link.bytes_per_s for end in ends[:-1]]
+    message_s = max(messages_s, key=numpy.mean, default=0.0)
+    replicas = dataclasses.replace(cluster, devices_per_node=max(1, cluster.devices_per_node // num_stages))
+    stage_bytes = max(sum(blocks.gradient_bytes[stage]) for stage in stages)
+    average_s = replicas.all_reduce_s(stage_bytes, num_devices // num_stages)
+    wait_s = step.spread_s * expected_maximum(num_devices)
+    pipelined_s = (num_microbatches + num_stages - 1) * (slot_s + 2 * message_s)
+    return pipelined_s + num_stages * step.other_s + step.fixed_s / num_stages + average_s + wait_s
 
 
-STRATEGIES: tuple[Strategy, ...] = (ddp, ddp_compressed, fsdp, local_sgd, pipeline_parallel)
+STEP_TIME_MODELS: dict[str, StepTimeModel] = {
+    "ddp": ddp,
+    "ddp_compressed": ddp_compressed,
+    "fsdp": fsdp,
+    "local_sgd": local_sgd,
+    "pipeline_parallel": pipeline_parallel,
+}
+"""By the name of the strategy."""

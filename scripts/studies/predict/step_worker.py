@@ -8,13 +8,10 @@ case.
 """
 
 import dataclasses
-import functools
 import importlib
 import json
 import os
 import sys
-
-import torch.distributed as dist
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.train.clock import Clock
@@ -26,16 +23,16 @@ class Enough(Exception):
     """No more windows of this case are wanted."""
 
 
-class OnCall(Clock):
+class OnCallClock(Clock):
     """A clock whose windows begin when a line comes."""
 
-    def start(self):
+    def start(self) -> None:
         say("ready")
         if (line := sys.stdin.readline().strip()) == "stop" or not line:
             raise Enough
         super().start()
 
-    def stop(self):
+    def stop(self) -> tuple[float, list[float]]:
         seconds, step_ms = super().stop()
         say("window", {"step_ms": step_ms})
         return seconds, step_ms
@@ -45,20 +42,17 @@ def say(word: str, what: dict | None = None) -> None:
     print(f"{word}: {json.dumps(what) if what else ''}", flush=True)
 
 
-def own_fit(config, worker, *, wanted: bool, **parts) -> None:
-    """The suite's fit with windows on call; before it the gradients, where they are wanted."""
-    if wanted:
-        say("profile", dataclasses.asdict(profile(config, len(parts["train"].classes), worker.device)))
-    fit(config, worker, **parts, make_clock=OnCall)
-
-
 def main() -> None:
     say("here")
     while line := sys.stdin.readline():
         case = json.loads(line)
         os.environ["RENDEZVOUS_FILE"] = case["meeting"]
         script = importlib.import_module(f"benchmarks.{case['module']}")
+        strategy = script.build(load_config(case["flags"]))
+        device = strategy.context.device
+        if case["profile"]:
+            say("profile", dataclasses.asdict(profile(strategy.config, strategy.num_classes, device)))
         try:
-            script.main(load_config(case["flags"]), fit=functools.partial(own_fit, wanted=case["profile"]))
+            fit(strategy, OnCallClock(device))
         except Enough:
-            dist.destroy_process_group()
+            strategy.shut_down()

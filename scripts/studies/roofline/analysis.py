@@ -1,14 +1,16 @@
-"""How fast a GPU that is not at hand could train: the roof of its data sheet over a traced step, and a forecast.
+"""The roofline of GPUs that are not available: the most images/s by their data sheets, and a forecast.
 
     from scripts.studies.roofline.analysis import forecast_rows
 
-A layer takes at least the longer of computing its FLOPs and moving its bytes. What real training reaches of that roof
-is taken from figures that NVIDIA published for GPUs of the same list, with or without tensor cores as in that row; the
-forecast is the range of those shares. It stays a forecast until a GPU confirms or refutes it. Needs no torch.
+A layer takes at least the longer of computing its FLOPs and moving its bytes (Williams, Waterman and Patterson, CACM
+52, 2009). The forecast is the roof times the fractions of it that trainings published by NVIDIA reach, on the GPUs
+below, with or without tensor cores as in the forecast's row. It stays a forecast until a measurement confirms or
+refutes it. Needs no torch.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from scripts.sets.device_use import peak_tflops
 
@@ -22,14 +24,14 @@ class Layer:
     moved_bytes: int
     """Read and written, each operation by itself."""
     fused_bytes: int
-    """The same with each elementwise operation inside its neighbour's kernel."""
+    """The same with each elementwise operation inside the kernel before it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
     name: str
     device_name: str
-    """As torch.cuda.get_device_name tells it, which the table of peaks knows."""
+    """As torch.cuda.get_device_name returns it; the key of the table of peaks."""
     gb_per_s: float
 
 
@@ -40,20 +42,24 @@ GPUS = (
     Gpu("H100 SXM", "NVIDIA H100 80GB HBM3", 3350.0),
     Gpu("H200 SXM", "NVIDIA H200", 4800.0),
 )
-MOVES_AS = {"fp32": "fp32", "tf32": "fp32", "fp16": "bf16", "bf16": "bf16"}
+# The precision whose traced bytes stand for those of each precision.
+TRAFFIC_PRECISION = {"fp32": "fp32", "tf32": "fp32", "fp16": "bf16", "bf16": "bf16"}
 # ResNet-50, 224 px, training images/s of one GPU, as NVIDIA's ConvNets examples publish them (DeepLearningExamples,
 # PyTorch/Classification/ConvNets/resnet50v1.5): channels last where mixed, no compilation of the graph.
-PUBLISHED = (
+PUBLISHED_IMAGES_PER_S = (
     ("V100 SXM2", "fp32", 367.0),
     ("V100 SXM2", "fp16", 1200.0),
     ("A100 SXM 80 GB", "tf32", 938.0),
     ("A100 SXM 80 GB", "fp16", 2470.0),
 )
-PUBLISHED_SHAPE = ("resnet50", 224)
+PUBLISHED_MODEL = ("resnet50", 224)
 
 
 def roof_images_per_s(layers: Sequence[Layer], batch: int, tflops: float, gb_per_s: float, fused: bool) -> float:
-    """Images/s at which every layer runs at its own limit: batch / sum of max(FLOPs / peak, bytes / bandwidth)."""
+    """Images/s at which every layer runs at its limit: batch / sum over layers of max(FLOPs / peak, bytes / bandwidth).
+
+    fused: count each layer's fused_bytes instead of its moved_bytes.
+    """
     seconds = sum(
         max(layer.flops / (tflops * 1e12), (layer.fused_bytes if fused else layer.moved_bytes) / (gb_per_s * 1e9))
         for layer in layers
@@ -61,21 +67,23 @@ def roof_images_per_s(layers: Sequence[Layer], batch: int, tflops: float, gb_per
     return batch / seconds
 
 
-def forecast_rows(layers: dict[str, Sequence[Layer]], arch: str, image_size: int, batch: int) -> list[dict]:
-    """One row a GPU and precision that it has; rates in images/s of one GPU.
+def forecast_rows(
+    layers: Mapping[str, Sequence[Layer]], arch: str, image_size: int, batch: int
+) -> list[dict[str, Any]]:
+    """Rows of forecast.csv: one per GPU and precision that it has. Rates are images/s of one GPU.
 
-    layers: by the precision whose bytes they move, fp32 and bf16. forecast_low and forecast_high are empty for a model
+    layers: by the precision whose bytes they move, fp32 and bf16. forecast_low and forecast_high are None for a model
     of which nothing is published.
     """
     rows = []
     for gpu in GPUS:
-        for precision, moves in MOVES_AS.items():
+        for precision, traffic_precision in TRAFFIC_PRECISION.items():
             tflops, _ = peak_tflops(gpu.device_name, precision, 0.0, {})
             if tflops is None:
                 continue
-            found = layers[moves]
+            of_step = layers[traffic_precision]
             flops, moved, fused = (
-                sum(getattr(layer, name) for layer in found) for name in ("flops", "moved_bytes", "fused_bytes")
+                sum(getattr(layer, name) for layer in of_step) for name in ("flops", "moved_bytes", "fused_bytes")
             )
             rows.append(
                 {
@@ -87,11 +95,11 @@ def forecast_rows(layers: dict[str, Sequence[Layer]], arch: str, image_size: int
                     "compute_roof": batch * tflops * 1e12 / flops,
                     "bandwidth_roof": batch * gpu.gb_per_s * 1e9 / moved,
                     "bandwidth_roof_fused": batch * gpu.gb_per_s * 1e9 / fused,
-                    "layer_roof": roof_images_per_s(found, batch, tflops, gpu.gb_per_s, fused=False),
-                    "layer_roof_fused": roof_images_per_s(found, batch, tflops, gpu.gb_per_s, fused=True),
+                    "layer_roof": roof_images_per_s(of_step, batch, tflops, gpu.gb_per_s, fused=False),
+                    "layer_roof_fused": roof_images_per_s(of_step, batch, tflops, gpu.gb_per_s, fused=True),
                 }
             )
-    published = {entry[:2]: entry[2] for entry in PUBLISHED if (arch, image_size) == PUBLISHED_SHAPE}
+    published = {entry[:2]: entry[2] for entry in PUBLISHED_IMAGES_PER_S if (arch, image_size) == PUBLISHED_MODEL}
     for row in rows:
         row["published"] = published.get((row["gpu"], row["precision"]))
     shares = [(row["precision"], row["published"] / row["layer_roof"]) for row in rows if row["published"]]
@@ -102,7 +110,7 @@ def forecast_rows(layers: dict[str, Sequence[Layer]], arch: str, image_size: int
     return rows
 
 
-def forecast_table(rows: list[dict]) -> str:
+def forecast_text(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as text for a terminal."""
     head = f"{'GPU':<15} {'':<5} {'compute':>9} {'bandwidth':>9} {'layers':>9} {'fused':>9}  {'forecast':<15} published"
     lines = [
@@ -110,12 +118,11 @@ def forecast_table(rows: list[dict]) -> str:
         head,
     ]
     for row in rows:
-        low, high, said = row["forecast_low"], row["forecast_high"], row["published"]
+        low, high, published = row["forecast_low"], row["forecast_high"], row["published"]
         forecast = "" if low is None else f"{low:,.0f} to {high:,.0f}"
         roofs = " ".join(
             f"{row[name]:>9,.0f}" for name in ("compute_roof", "bandwidth_roof", "layer_roof", "layer_roof_fused")
         )
-        lines.append(
-            f"{row['gpu']:<15} {row['precision']:<5} {roofs}  {forecast:<15} {'' if said is None else f'{said:,.0f}'}"
-        )
+        known = "" if published is None else f"{published:,.0f}"
+        lines.append(f"{row['gpu']:<15} {row['precision']:<5} {roofs}  {forecast:<15} {known}")
     return "\n".join(line.rstrip() for line in lines)

@@ -1,4 +1,4 @@
-"""What GPUs that are not at hand could reach, beside what a set has measured of them: a table of the report.
+"""The forecast for GPUs, beside the measurements of a set: a table of the report.
 
     from scripts.studies.roofline.forecast_table import forecast_table
 
@@ -9,39 +9,40 @@ forecast until a row of the set measures it. Needs no torch.
 import csv
 from pathlib import Path
 
+from benchmarks.common.system.repository import ROOT
 from scripts.sets.result_set import Group, ResultSet
-from scripts.stats.formatting import digits, interval
+from scripts.stats.formatting import format_interval, format_number
 from scripts.studies.roofline.analysis import GPUS
 
-FORECAST = Path(__file__).resolve().parents[3] / "results/published/measured/forecast.csv"
-HEADER = (
+FORECAST = ROOT / "results/published/measured/forecast.csv"
+FORECAST_HEADER = (
     "GPU", "precision", "compute roof", "bandwidth roof", "layer roof", "layer roof, fused", "forecast",
     "published by NVIDIA", "measured here",
 )  # fmt: skip
 ROOFS = ("compute_roof", "bandwidth_roof", "layer_roof", "layer_roof_fused")
-EXPLAIN = (
+FORECAST_EXPLANATION = (
     "Images/s of one GPU at most, by data-sheet peaks over the FLOPs and bytes of a traced step. Compute, bandwidth: "
     "if only that counted. Layer roof: each layer takes the longer of the two; fused: with each elementwise operation "
-    "inside its neighbour's kernel. Forecast: the shares of the layer roof that NVIDIA's published trainings reach, "
+    "inside the kernel before it. Forecast: the shares of the layer roof that NVIDIA's published trainings reach, "
     "with channels_last where mixed precision."
 )
 
 
 def forecast_table(results: ResultSet, path: Path = FORECAST) -> tuple[str, list[list[str]]]:
-    """(a sentence on what it is, rows of text as HEADER has it); '' and none where the file is missing."""
+    """(a sentence on the table, rows of text by FORECAST_HEADER); ('', []) where the file is missing."""
     if not path.exists():
         return "", []
     with open(path, encoding="utf-8", newline="") as file:
         forecast = list(csv.DictReader(file))
     rows, num_measured = [], 0
     for row in forecast:
-        measured = measured_of(row, results)
+        measured = measured_cell(row, results)
         num_measured += bool(measured)
-        roofs = [digits(float(row[name])) for name in ROOFS]
+        roofs = [format_number(float(row[name])) for name in ROOFS]
         low, high = row["forecast_low"], row["forecast_high"]
-        ends = dict.fromkeys(digits(float(end)) for end in (low, high) if end)
+        ends = dict.fromkeys(format_number(float(end)) for end in (low, high) if end)
         band = " to ".join(ends) if len(ends) != 1 else f"about {next(iter(ends))}"
-        published = digits(float(row["published"])) if row["published"] else ""
+        published = format_number(float(row["published"])) if row["published"] else ""
         rows.append([row["gpu"], row["precision"], *roofs, band, published, measured or "forecast only"])
     of = f"{forecast[0]['arch']}, {forecast[0]['image_size']} px, {forecast[0]['batch']} images a GPU"
     state = f"{num_measured} of {len(rows)} rows are measured in this set"
@@ -49,27 +50,31 @@ def forecast_table(results: ResultSet, path: Path = FORECAST) -> tuple[str, list
     return f"A forecast by reading, of {of}: {state}", rows
 
 
-def measured_of(row: dict, results: ResultSet) -> str:
-    """The best images/s of one such GPU among the set's groups, and whether it confirms the forecast; '' for none."""
-    alike = [group for group in results.groups if group.throughput and is_of(group, row)]
+def measured_cell(row: dict[str, str], results: ResultSet) -> str:
+    """The best images/s per GPU of the set's groups that measured a row of the forecast, and whether they confirm
+    it; '' without such groups."""
+    alike = [group for group in results.groups if group.throughput and matches(group, row)]
     if not alike:
         return ""
-    best = max(alike, key=per_device)
-    scale, found = per_device(best) / best.throughput.value, best.throughput
-    bounds = [None if bound is None else bound * scale for bound in (found.low, found.high)]
-    words = " ".join(filter(None, [digits(per_device(best)), interval(*bounds, digits), f"({best.label})"]))
+    best = max(alike, key=images_per_s_per_gpu)
+    assert best.throughput is not None
+    rate = images_per_s_per_gpu(best)
+    scale = rate / best.throughput.value
+    low, high = (None if end is None else end * scale for end in (best.throughput.low, best.throughput.high))
+    words = " ".join(filter(None, [format_number(rate), format_interval(low, high, format_number), f"({best.label})"]))
     if not row["forecast_low"]:
         return words
-    below, above = per_device(best) < float(row["forecast_low"]), per_device(best) > float(row["forecast_high"])
+    below, above = rate < float(row["forecast_low"]), rate > float(row["forecast_high"])
     return f"{words}, {'below the forecast' if below else 'above the forecast' if above else 'as forecast'}"
 
 
-def per_device(group: Group) -> float:
+def images_per_s_per_gpu(group: Group) -> float:
+    assert group.throughput is not None
     return group.throughput.value / max(1.0, float(group.ok.world_size.iloc[0]))
 
 
-def is_of(group: Group, row: dict) -> bool:
-    """Whether the group trained what the forecast is of, on that GPU."""
+def matches(group: Group, row: dict[str, str]) -> bool:
+    """Whether the group trained the model of the forecast's row on its GPU, in its precision and with its batch."""
     (device,) = [gpu.device_name for gpu in GPUS if gpu.name == row["gpu"]]
     run = group.ok.iloc[0]
     images = run.global_batch / max(1.0, float(run.world_size))

@@ -1,7 +1,7 @@
 """Where a training step's time goes on the device: its top kernels, and each kind of layer beside its roof.
 
     python -m scripts.studies.roofline.profile_step --precision bf16 --memory-format channels_last # make profile
-    torchrun --standalone --nproc-per-node 2 -m scripts.studies.roofline.profile_step --strategy ddp # on all addresses
+    torchrun --standalone --nproc-per-node 2 -m scripts.studies.roofline.profile_step --strategy ddp # on every address
 
 Every other flag is a configuration field; synthetic images, unless --loader says otherwise. torch.profiler is around
 `steps` steps of the strategy after as many that warm up. The roof of a kind of layer is what its operations at least
@@ -17,23 +17,24 @@ import importlib
 import io
 import os
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchvision
 import tyro
+from torch._C._autograd import DeviceType
 
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import device_name, synchronize
-from benchmarks.common.store.results import write_whole
+from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner import preflight
 from scripts.sets.device_use import peak_tflops
 from scripts.sets.result_set import BASELINE
-from scripts.studies.roofline.analysis import GPUS, MOVES_AS
+from scripts.studies.roofline.analysis import GPUS, TRAFFIC_PRECISION
 from scripts.studies.roofline.step_costs import DTYPES, Operation, trace_step
 
 # The first that an operation's name holds; both of a trace and of a profile.
@@ -47,7 +48,7 @@ KINDS = (
     ("loss", r"softmax|nll_loss|cross_entropy"),
     ("elementwise", r"relu|clamp|threshold|aten::(add|mul|sub|div|zero|fill|copy|_to_copy|sum|clone)|triton"),
 )
-COLUMNS = ("kind", "ms_a_step", "share_pct", "roof_ms", "times_roof", "calls_a_step")
+PROFILE_COLUMNS = ("kind", "ms_a_step", "share_pct", "roof_ms", "times_roof", "calls_a_step")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,34 +64,41 @@ class Options:
     """CSV file for the table by kind of layer."""
 
 
+@dataclasses.dataclass(frozen=True)
+class MeasuredProfile:
+    """A profile of some steps. images: of a step, on this rank. config: of the run, with resolved values."""
+
+    profile: torch.profiler.profile
+    device: torch.device
+    images: int
+    config: Config
+
+
 def kind_of(name: str) -> str:
     """The kind of layer that an operation of this name belongs to."""
     return next((kind for kind, pattern in KINDS if re.search(pattern, name, re.IGNORECASE)), "other")
 
 
-def measure(options: Options, config: Config):
-    """Profile of `steps` steps: (its events by operation, by kernel, seconds, device, images of a step on it)."""
-    script = importlib.import_module(f"benchmarks.{preflight.only(options.strategy)}")
-    found: dict = {}
-
-    def fit(config, worker, *, train, step, **parts) -> None:
-        train.set_epoch(0)
-        batch = next(iter(train))
-        device = worker.device
+def measure(options: Options, config: Config) -> MeasuredProfile | None:
+    """Profile `steps` steps of a strategy, after as many that warm up; None on ranks that do not report."""
+    script = importlib.import_module(f"benchmarks.{preflight.parse_strategy(options.strategy)}")
+    strategy = script.build(config)
+    train, step, device = strategy.loaders.train, strategy.step, strategy.context.device
+    train.set_epoch(0)
+    batch = next(iter(train))
+    for _ in range(options.steps):
+        step(*batch)
+    synchronize(device)
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    kinds += [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
+    with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
         for _ in range(options.steps):
             step(*batch)
         synchronize(device)
-        kinds = [torch.profiler.ProfilerActivity.CPU]
-        kinds += [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
-        with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
-            for _ in range(options.steps):
-                step(*batch)
-            synchronize(device)
-        if worker.reports:
-            found.update(profile=profile, device=device, images=len(batch[0]), config=config)
-
-    script.main(config, fit=fit)
-    return found
+    strategy.shut_down()
+    if not strategy.context.reports:
+        return None
+    return MeasuredProfile(profile, device, len(batch[0]), strategy.config)
 
 
 def split_events(events: Iterable, on_gpu: bool) -> tuple[list, list]:
@@ -99,11 +107,13 @@ def split_events(events: Iterable, on_gpu: bool) -> tuple[list, list]:
     if not on_gpu:
         return [*events], [*events]
     events = [event for event in events if not event.is_user_annotation]
-    kinds = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
-    return tuple([event for event in events if event.device_type == kind] for kind in kinds)
+    operations, kernels = (
+        [event for event in events if event.device_type == kind] for kind in (DeviceType.CPU, DeviceType.CUDA)
+    )
+    return operations, kernels
 
 
-def device_ms(event, on_gpu: bool) -> float:
+def device_ms(event: Any, on_gpu: bool) -> float:
     """Milliseconds of an operation by itself, on the device that computes."""
     return (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1000
 
@@ -116,7 +126,7 @@ def by_kind(events: Iterable, steps: int, on_gpu: bool) -> dict[str, tuple[float
             sums = found[kind_of(event.key)]
             sums[0] += spent / steps
             sums[1] += event.count / steps
-    return {kind: tuple(sums) for kind, sums in found.items()}
+    return {kind: (ms, calls) for kind, (ms, calls) in found.items()}
 
 
 def roof_ms(operations: Sequence[Operation], tflops: float, gb_per_s: float) -> dict[str, float]:
@@ -136,7 +146,9 @@ def roof_here(config: Config, images: int, name: str) -> dict[str, float]:
     if gpu is None or tflops is None:
         return {}
     net = functools.partial(torchvision.models.get_model, config.arch)
-    return roof_ms(trace_step(net, images, config.image_size, DTYPES[MOVES_AS[config.precision]]), tflops, gpu.gb_per_s)
+    return roof_ms(
+        trace_step(net, images, config.image_size, DTYPES[TRAFFIC_PRECISION[config.precision]]), tflops, gpu.gb_per_s
+    )
 
 
 def table(spent: dict[str, tuple[float, float]], roof: dict[str, float]) -> list[dict]:
@@ -147,7 +159,7 @@ def table(spent: dict[str, tuple[float, float]], roof: dict[str, float]) -> list
         least = roof.get(kind) or None
         times = ms / least if least else None
         values = (kind, ms, 100 * ms / total_ms, least, times, calls)
-        rows.append(dict(zip(COLUMNS, values, strict=True)))
+        rows.append(dict(zip(PROFILE_COLUMNS, values, strict=True)))
     return rows
 
 
@@ -161,14 +173,14 @@ def text_of(rows: list[dict]) -> str:
 
 
 def main(options: Options, config: Config) -> int:
-    found = measure(options, config)
-    if not found:  # not the rank that reports
+    measured = measure(options, config)
+    if measured is None:
         return 0
-    on_gpu, config = found["device"].type == "cuda", found["config"]
-    name = device_name(found["device"])
-    operations, kernels = split_events(found["profile"].key_averages(), on_gpu)
-    rows = table(by_kind(operations, options.steps, on_gpu), roof_here(config, found["images"], name))
-    about = (options.strategy, config.arch, f"{config.image_size} px", f"{found['images']} images", config.precision)
+    on_gpu, config = measured.device.type == "cuda", measured.config
+    name = device_name(measured.device)
+    operations, kernels = split_events(measured.profile.key_averages(), on_gpu)
+    rows = table(by_kind(operations, options.steps, on_gpu), roof_here(config, measured.images, name))
+    about = (options.strategy, config.arch, f"{config.image_size} px", f"{measured.images} images", config.precision)
     print(", ".join([*about, name]))
     print(f"\ntop {options.top} {'kernels' if on_gpu else 'operations'}, ms a step")
     for event in sorted(kernels, key=lambda event: -device_ms(event, on_gpu))[: options.top]:
@@ -181,18 +193,19 @@ def main(options: Options, config: Config) -> int:
     print(f"a step takes {busy:.1f} ms of the device, {rows[0]['share_pct']:.0f} % of it in {rows[0]['kind']}{of_roof}")
     if options.output:
         out = io.StringIO()
-        writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(out, PROFILE_COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
-        write_whole(options.output, out.getvalue())
+        write_text_atomically(options.output, out.getvalue())
     return 0
 
 
+def command() -> int:
+    """`main` with the command line, which has the flags of a configuration, too."""
+    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
+    return main(options, load_config(flags if "--loader" in flags else ["--loader", "synthetic", *flags]))
+
+
 if __name__ == "__main__":
-    try:
-        options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-        os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-        sys.exit(main(options, load_config(flags if "--loader" in flags else ["--loader", "synthetic", *flags])))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(command)

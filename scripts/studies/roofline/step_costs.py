@@ -1,18 +1,18 @@
-"""What one training step must compute and move, layer by layer, and the roof that this sets on GPUs not at hand.
+"""The FLOPs and bytes of one training step, layer by layer, and the roofline of GPUs that are not available.
 
     python -m scripts.studies.roofline.step_costs --arch resnet50 --image-size 224 --batch 256 [--layers]    # make roof
 
-The step is traced with tensors that have shapes and no data (FakeTensorMode), in seconds and without a GPU. Bytes are
-what each operation reads and writes; `fused` leaves out what need not travel where every elementwise operation runs
-inside its neighbour's kernel. A layer takes the longer of computing and moving; the roof is the sum over layers.
+The step is traced with tensors that have shapes but no data (FakeTensorMode), in seconds and without a GPU. Bytes are
+those that each operation reads and writes. "Fused" leaves out the bytes that do not travel where every elementwise
+operation runs inside the kernel of the operation before it. A layer takes the longer of computing and moving.
 """
 
 import collections
 import dataclasses
 import functools
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchvision
@@ -24,8 +24,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
 from scripts.runner.measured_figures import add_rows
-from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_table
+from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_text
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16}  # of autocast; tf32 moves fp32's bytes, fp16 those of bf16
 
@@ -45,7 +46,7 @@ class Options:
 
 @dataclasses.dataclass
 class Operation:
-    """One operation of the step. Tensors are known by (storage, how often it was written before)."""
+    """One operation of the step. A tensor is identified by (storage, how often the storage was written before)."""
 
     name: str
     """Such as aten::convolution."""
@@ -58,8 +59,8 @@ class Operation:
     writes: dict[tuple[int, int], int]
 
 
-class Trace(TorchDispatchMode):
-    """Notes every operation that runs under it, but views, which move nothing."""
+class OperationTrace(TorchDispatchMode):
+    """Records every operation that runs under it, except views, which move no bytes."""
 
     def __init__(self, net: torch.nn.Module):
         super().__init__()
@@ -74,14 +75,14 @@ class Trace(TorchDispatchMode):
             module.register_forward_hook(lambda *_: self._leave())
 
     def _enter(self, name: str) -> None:
-        self.inside.append((name, torch.autograd._get_sequence_nr()))
+        self.inside.append((name, torch._C._autograd._get_sequence_nr()))
 
     def _leave(self) -> None:
         name, first = self.inside.pop()
-        for node in range(first, torch.autograd._get_sequence_nr()):
+        for node in range(first, torch._C._autograd._get_sequence_nr()):
             self.nodes.setdefault(node, name)  # inner modules leave first
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         before, outputs = _tensors((args, kwargs)), [*_written(func, args), *_tensors(result)]
         if func.is_view or func._schema.name == "aten::detach" or not outputs:
@@ -109,11 +110,11 @@ class Trace(TorchDispatchMode):
         return made_by or "loss and optimizer"
 
 
-def _tensors(tree) -> list[torch.Tensor]:
+def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def _written(func, args) -> list[torch.Tensor]:
+def _written(func: Any, args: Any) -> list[torch.Tensor]:
     """Arguments that an operation writes in place."""
     named = zip(func._schema.arguments, args, strict=False)
     return [value for argument, value in named if argument.is_write and isinstance(value, torch.Tensor)]
@@ -123,8 +124,11 @@ def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def trace_step(make_net, batch: int, image_size: int, autocast: torch.dtype | None = None) -> list[Operation]:
-    """Every operation of forward, backward and SGD's step with momentum of `make_net()`, without running any.
+def trace_step(
+    make_net: Callable[[], torch.nn.Module], batch: int, image_size: int, autocast: torch.dtype | None = None
+) -> list[Operation]:
+    """Every operation of the forward pass, the backward pass and the optimizer step (SGD with momentum) of a model,
+    without computing any.
 
     make_net: builds a classifier of images (N, 3, image_size, image_size); called where tensors hold no data.
     """
@@ -134,7 +138,7 @@ def trace_step(make_net, batch: int, image_size: int, autocast: torch.dtype | No
         for parameter in net.parameters():  # a step that is not the first: momentum buffers are there
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         images, target = torch.empty(batch, 3, image_size, image_size), torch.zeros(batch, dtype=torch.int64)
-        with Trace(net) as trace:
+        with OperationTrace(net) as trace:
             with torch.autocast("cpu", autocast, enabled=autocast is not None):
                 scores = net(images)
             cross_entropy(scores.float(), target).backward()
@@ -143,7 +147,7 @@ def trace_step(make_net, batch: int, image_size: int, autocast: torch.dtype | No
     return trace.operations
 
 
-def layers_of(operations: list[Operation]) -> list[Layer]:
+def sum_by_layer(operations: list[Operation]) -> list[Layer]:
     """FLOPs and bytes of each layer, unfused and fused, in the order of first use."""
     fused = dict(enumerate(_fused_bytes(operations)))
     layers: dict[str, list[int]] = {}
@@ -156,17 +160,17 @@ def layers_of(operations: list[Operation]) -> list[Layer]:
 
 
 def _fused_bytes(operations: list[Operation]) -> Iterator[int]:
-    """Bytes of each operation where each elementwise one runs in the kernel that made its largest input.
+    """Bytes of each operation where each elementwise operation runs in the kernel that made its largest input.
 
-    It need not read that input, and where it is the only one to read it, nobody need write it. An optimizer's step
-    stays apart from the backward pass.
+    The operation then does not read that input, and where no other operation reads it, the input is not written. The
+    optimizer step is not fused with the backward pass.
     """
     made_by = {key: number for number, operation in enumerate(operations) for key in operation.writes}
     readers = collections.Counter(key for operation in operations for key in operation.reads)
     not_read: dict[int, tuple[int, int]] = {}
     not_written = set()
     for number, operation in enumerate(operations):
-        made = [key for key in operation.reads if _side(operations, made_by.get(key)) == operation.in_optimizer]
+        made = [key for key in operation.reads if _is_optimizer(operations, made_by.get(key)) == operation.in_optimizer]
         if operation.pointwise and made:
             not_read[number] = max(made, key=operation.reads.__getitem__)
             if readers[not_read[number]] == 1:
@@ -177,8 +181,8 @@ def _fused_bytes(operations: list[Operation]) -> Iterator[int]:
         yield read + written
 
 
-def _side(operations: list[Operation], number: int | None) -> bool | None:
-    """Whether the operation of this number is the optimizer's; None for what was there before the step."""
+def _is_optimizer(operations: list[Operation], number: int | None) -> bool | None:
+    """Whether the operation with this number is part of the optimizer step; None for a tensor that existed before."""
     return None if number is None else operations[number].in_optimizer
 
 
@@ -187,7 +191,7 @@ def main(options: Options) -> int:
         raise UserError(f"torchvision has no model {options.arch!r}; `make flags` lists those of this suite")
     make_net = functools.partial(torchvision.models.get_model, options.arch)
     layers = {
-        name: layers_of(trace_step(make_net, options.batch, options.image_size, dtype))
+        name: sum_by_layer(trace_step(make_net, options.batch, options.image_size, dtype))
         for name, dtype in DTYPES.items()
     }
     if options.layers:
@@ -197,7 +201,7 @@ def main(options: Options) -> int:
                 moved = f"{layer.moved_bytes / 1e6:>10,.1f} {layer.fused_bytes / 1e6:>10,.1f}"
                 print(f"{'':{len(name) + 1}} {layer.name:<28} {layer.flops / 1e9:>10,.2f} {moved}")
     rows = forecast_rows(layers, options.arch, options.image_size, options.batch)
-    print(forecast_table(rows))
+    print(forecast_text(rows))
     if options.output:
         options.output.unlink(missing_ok=True)
         add_rows(options.output, rows)
@@ -205,8 +209,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options, description=__doc__)))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)))

@@ -1,27 +1,28 @@
-"""Strong and weak scaling over ranks: which runs of a set are the points, and the lines of scaling.csv.
+"""Strong and weak scaling over ranks: which runs of a set are the points, and scaling.csv.
 
     from scripts.studies.scaling.analysis import scaling_points
 
-Strong: the configured global batch, cut into more and more pieces. Weak: the images a rank that the most ranks
-get, at every number of ranks. Efficiency is throughput a rank over that of the fewest ranks; beside it stands the same
-over the baseline, one process without a strategy, on the batch that is divided (weak: on the images of one rank).
-scripts/studies/scaling/chart.py draws them.
+Strong scaling: the configured global batch, divided by more and more ranks. Weak scaling: on every number of ranks, as
+many images per rank as the most ranks have in strong scaling. Efficiency is the throughput per rank over that of the
+fewest ranks. Beside it is the throughput over the baseline's: one process without a strategy, on the batch that is
+divided (strong), or on the images of one rank (weak). scripts/studies/scaling/chart.py draws the points.
 """
 
 import csv
 import dataclasses
 import io
 from pathlib import Path
+from typing import Any
 
-from benchmarks.common.store.results import cell, write_whole
-from scripts.sets.identity import without_what_follows
+from benchmarks.common.store.results import format_cell, write_text_atomically
+from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import BASELINE, Group, ResultSet
-from scripts.stats.families import against
-from scripts.stats.formatting import count, interval, text_table
+from scripts.stats.families import ratios_to_baseline
+from scripts.stats.formatting import format_interval, plural, text_table
 from scripts.stats.intervals import RatioEstimate
-from scripts.studies.sweep.analysis import add_point, several_settings
+from scripts.studies.sweep.analysis import add_point, several_settings_error, throughput_of
 
-COLUMNS = (
+SCALING_COLUMNS = (
     "strategy", "mode", "ranks", "global_batch", "images_per_s", "ci_low", "ci_high",
     "efficiency", "efficiency_ci_low", "efficiency_ci_high", "num_runs", "oversubscribed",
     "over_single", "over_single_ci_low", "over_single_ci_high",
@@ -29,143 +30,152 @@ COLUMNS = (
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Point:
-    """One number of ranks. Efficiency (1.0 is ideal) is over the fewest ranks of the same mode; its interval is
-    None there, and with one repeat."""
+class ScalingPoint:
+    """One number of ranks of one mode."""
 
     num_ranks: int
     global_batch: int
     group: Group
     efficiency: float
-    low: float | None
-    high: float | None
+    """Throughput per rank over that of the fewest ranks of the mode; 1.0 is ideal."""
+    efficiency_low: float | None
+    """The 95 % interval; None for the fewest ranks, and with one repeat."""
+    efficiency_high: float | None
     over_single: RatioEstimate | None = None
-    """Throughput over that of the baseline; None where it was not run."""
+    """Throughput over that of the baseline; None where the baseline was not run."""
 
     @property
     def oversubscribed(self) -> bool:
         return bool((self.group.ok.oversubscribed == "yes").any())
 
 
-def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[Point]]:
-    """Points of the modes `strong` and `weak` that have two numbers of ranks or more, by ranks.
+@dataclasses.dataclass(frozen=True, order=True)
+class Shape:
+    """The size of a run."""
 
-    They are alike in all but ranks and batch. Raises UserError where several such families of runs are.
+    num_ranks: int
+    global_batch: int
+
+
+def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingPoint]]:
+    """The points of the modes `strong` and `weak` by number of ranks; a mode has two numbers of ranks or more.
+
+    The points are runs that are alike in all settings but ranks and batch. Raises UserError where the set has several
+    such families of runs.
     """
-    families: dict[str, dict[tuple[int, int], Group]] = {}
+    families: dict[str, dict[Shape, Group]] = {}
     for group in results.timed(strategy):
         num_ranks, global_batch = group.ok.world_size.iloc[0], group.ok.global_batch.iloc[0]
         if num_ranks > 0 and global_batch > 0:
-            alike = without_what_follows(group.identity, "ranks", "nodes", "global_batch")
-            add_point(results, families.setdefault(alike, {}), (int(num_ranks), int(global_batch)), group)
-    found = [family for family in families.values() if len({ranks for ranks, _ in family}) > 1]
-    if not found:
+            family = families.setdefault(key_without_derived(group.identity, "ranks", "nodes", "global_batch"), {})
+            add_point(results, family, Shape(int(num_ranks), int(global_batch)), group)
+    scaled = [family for family in families.values() if len({shape.num_ranks for shape in family}) > 1]
+    if not scaled:
         return {}
-    if len(found) > 1:
-        raise several_settings(results, *(next(iter(family.values())) for family in found[:2]))
-    (timed,) = found
-    # `make scaling` asks for no larger batch than the configured one, and for no fewer images a rank
-    # than the most ranks get of it
-    batch = max(batch for _, batch in timed)
-    per_rank = min(size / ranks for ranks, size in timed)
-    modes = {
-        "strong": [shape for shape in sorted(timed) if shape[1] == batch],
-        "weak": [shape for shape in sorted(timed) if shape[1] / shape[0] == per_rank],
-    }
-    found = {mode: _points({shape: timed[shape] for shape in shapes}) for mode, shapes in modes.items()}
-    batches = {"strong": batch, "weak": per_rank}
-    return {
-        mode: _with_baseline(results, points, batches[mode])
-        for mode, points in found.items()
-        if len({point.num_ranks for point in points}) > 1
-    }
+    if len(scaled) > 1:
+        raise several_settings_error(results, *(next(iter(family.values())) for family in scaled[:2]))
+    (timed,) = scaled
+    # `make scaling` never plans a larger batch than the configured one, nor fewer images per rank than the most ranks
+    # get of it.
+    largest_batch = max(shape.global_batch for shape in timed)
+    images_per_rank = min(shape.global_batch / shape.num_ranks for shape in timed)
+    strong = {shape: timed[shape] for shape in sorted(timed) if shape.global_batch == largest_batch}
+    weak = {shape: timed[shape] for shape in sorted(timed) if shape.global_batch / shape.num_ranks == images_per_rank}
+    modes = {}
+    for mode, groups, baseline_batch in (("strong", strong, largest_batch), ("weak", weak, images_per_rank)):
+        if len({shape.num_ranks for shape in groups}) > 1:
+            modes[mode] = _add_ratio_to_baseline(results, _points(groups), baseline_batch)
+    return modes
 
 
-def _with_baseline(results: ResultSet, points: list[Point], batch: float) -> list[Point]:
-    """The points with their throughputs over that of the baseline's runs with this batch, and as many threads."""
+def _add_ratio_to_baseline(results: ResultSet, points: list[ScalingPoint], baseline_batch: float) -> list[ScalingPoint]:
+    """The points with their throughput over that of the baseline's runs with this batch and as many threads."""
     (threads,) = set(points[0].group.ok.threads_per_rank)
-    alike = [
+    baselines = [
         group
         for group in results.timed(BASELINE)
-        if set(group.ok.global_batch) == {batch} and set(group.ok.threads_per_rank) == {threads}
+        if set(group.ok.global_batch) == {baseline_batch} and set(group.ok.threads_per_rank) == {threads}
     ]
-    if len(alike) != 1 or alike[0].strategy == points[0].group.strategy:
+    if len(baselines) != 1 or baselines[0].strategy == points[0].group.strategy:
         return points
-    over = against(alike[0].label, {group.label: group.sample for group in (*alike, *(p.group for p in points))})
-    return [dataclasses.replace(point, over_single=over[point.group.label]) for point in points]
+    (baseline,) = baselines
+    samples = {group.label: group.sample for group in (baseline, *(point.group for point in points))}
+    over_baseline = ratios_to_baseline(baseline.label, samples)
+    return [dataclasses.replace(point, over_single=over_baseline[point.group.label]) for point in points]
 
 
-def _points(timed: dict[tuple[int, int], Group]) -> list[Point]:
-    """The points of a mode, by ranks; the intervals of their efficiencies hold together."""
-    base_shape, base = next(iter(timed.items()))
-    over_base = against(base.label, {group.label: group.sample for group in timed.values()})
-    return [_point(shape, group, base_shape, over_base.get(group.label)) for shape, group in timed.items()]
+def _points(groups: dict[Shape, Group]) -> list[ScalingPoint]:
+    """The points of a mode, by number of ranks. The intervals of their efficiencies are simultaneous (Dunnett)."""
+    first_shape, first = next(iter(groups.items()))
+    over_first = ratios_to_baseline(first.label, {group.label: group.sample for group in groups.values()})
+    return [_point(shape, group, first_shape, over_first.get(group.label)) for shape, group in groups.items()]
 
 
-def _point(shape: tuple[int, int], group: Group, base_shape: tuple[int, int], times: RatioEstimate | None) -> Point:
-    if times is None:
-        return Point(*shape, group, 1.0, None, None)
-    scale = base_shape[0] / shape[0]
-    low, high = (None if bound is None else bound * scale for bound in (times.low, times.high))
-    return Point(*shape, group, times.value * scale, low, high)
+def _point(shape: Shape, group: Group, first_shape: Shape, over_first: RatioEstimate | None) -> ScalingPoint:
+    if over_first is None:
+        return ScalingPoint(shape.num_ranks, shape.global_batch, group, 1.0, None, None)
+    scale = first_shape.num_ranks / shape.num_ranks
+    low, high = (None if end is None else end * scale for end in (over_first.low, over_first.high))
+    return ScalingPoint(shape.num_ranks, shape.global_batch, group, over_first.value * scale, low, high)
 
 
-def rows_of(strategy: str, modes: dict[str, list[Point]]) -> list[dict]:
+def scaling_rows(strategy: str, modes: dict[str, list[ScalingPoint]]) -> list[dict[str, Any]]:
     """The points as rows of scaling.csv."""
-    rows = []
-    for mode, points in modes.items():
-        for point in points:
-            estimate = point.group.throughput
-            values = (
-                strategy,
-                mode,
-                point.num_ranks,
-                point.global_batch,
-                estimate.value,
-                estimate.low,
-                estimate.high,
-                point.efficiency,
-                point.low,
-                point.high,
-                estimate.num_runs,
-                point.oversubscribed,
-            )
-            over = point.over_single
-            bounds = (None, None, None) if over is None else (over.value, over.low, over.high)
-            a_rank = [None if bound is None else bound / point.num_ranks for bound in bounds]
-            rows.append(dict(zip(COLUMNS, (*values, *a_rank), strict=True)))
-    return rows
+    return [_row(strategy, mode, point) for mode, points in modes.items() for point in points]
 
 
-def write_scaling_csv(results: ResultSet, rows: list[dict]) -> Path:
-    """The rows as scaling.csv of the set."""
+def _row(strategy: str, mode: str, point: ScalingPoint) -> dict[str, Any]:
+    throughput, ratio = throughput_of(point.group), point.over_single
+    ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
+    over_single, over_single_low, over_single_high = (None if end is None else end / point.num_ranks for end in ends)
+    return {
+        "strategy": strategy,
+        "mode": mode,
+        "ranks": point.num_ranks,
+        "global_batch": point.global_batch,
+        "images_per_s": throughput.value,
+        "ci_low": throughput.low,
+        "ci_high": throughput.high,
+        "efficiency": point.efficiency,
+        "efficiency_ci_low": point.efficiency_low,
+        "efficiency_ci_high": point.efficiency_high,
+        "num_runs": throughput.num_runs,
+        "oversubscribed": point.oversubscribed,
+        "over_single": over_single,
+        "over_single_ci_low": over_single_low,
+        "over_single_ci_high": over_single_high,
+    }
+
+
+def write_scaling_csv(results: ResultSet, rows: list[dict[str, Any]]) -> Path:
+    """Write the rows to scaling.csv of the set."""
     out, path = io.StringIO(), results.path / "scaling.csv"
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(out, SCALING_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
-    write_whole(path, out.getvalue())
+    writer.writerows({name: format_cell(value) for name, value in row.items()} for row in rows)
+    write_text_atomically(path, out.getvalue())
     return path
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """The rows as text."""
-    lines = [("mode", "ranks", "batch", "images/s", "95 % interval", "efficiency", "95 % interval")]
-    lines[0] += ("over single", "95 % interval", "n", "")
+    of_throughput = ("mode", "ranks", "batch", "images/s", "95 % interval", "efficiency", "95 % interval")
+    lines = [(*of_throughput, "over single", "95 % interval", "n", "")]
     for row in rows:
-        speed = interval(row["ci_low"], row["ci_high"], "{:,.1f}".format)
-        efficiency = interval(row["efficiency_ci_low"], row["efficiency_ci_high"], "{:,.2f}".format)
+        throughput = format_interval(row["ci_low"], row["ci_high"], "{:,.1f}".format)
+        efficiency = format_interval(row["efficiency_ci_low"], row["efficiency_ci_high"], "{:,.2f}".format)
         lines.append(
             (
                 row["mode"],
                 str(row["ranks"]),
                 str(row["global_batch"]),
                 f"{row['images_per_s']:,.1f}",
-                speed,
+                throughput,
                 f"{row['efficiency']:.2f}",
                 efficiency,
                 "" if row["over_single"] is None else f"{row['over_single']:.2f}",
-                interval(row["over_single_ci_low"], row["over_single_ci_high"], "{:,.2f}".format),
-                count(row["num_runs"], "run"),
+                format_interval(row["over_single_ci_low"], row["over_single_ci_high"], "{:,.2f}".format),
+                plural(row["num_runs"], "run"),
                 "oversubscribed" if row["oversubscribed"] else "",
             )
         )

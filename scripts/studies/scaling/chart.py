@@ -2,26 +2,35 @@
 
     python -m scripts.studies.scaling.chart --results results/latest --strategy ddp
 
-Strong: the configured global batch, cut into more and more pieces. Weak: the images a rank that the most ranks
-get, at every number of ranks. Efficiency is throughput a rank over that of the fewest ranks. Prints a table,
-writes scaling.csv and charts/scaling_<strategy>.png and .svg. Exit code: 1 where nothing can be drawn, 2 for a
-mistake. Needs no torch.
+scripts/studies/scaling/analysis.py defines strong and weak scaling and efficiency. Prints a table, writes scaling.csv
+and charts/scaling_<strategy>.png and .svg. Exit code: 1 where nothing can be drawn, 2 for a mistake. Needs no torch.
 """
 
 import dataclasses
 from pathlib import Path
 
 import pandas
+import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from scripts.charts.chart_command import command, nothing, save_study
-from scripts.charts.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles, write
+from benchmarks.common.system.programs import run_program
+from scripts.charts.chart_command import report_nothing, save_study_chart
+from scripts.charts.figures import (
+    COLORS,
+    annotate_point,
+    describe_failures,
+    describe_rows,
+    draw_point,
+    footnote,
+    make_figure,
+)
 from scripts.sets.result_set import BASELINE, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.stats.formatting import count, show
-from scripts.studies.scaling.analysis import Point, rows_of, scaling_points, table, write_scaling_csv
+from scripts.stats.formatting import format_setting, plural
+from scripts.studies.scaling.analysis import ScalingPoint, scaling_points, scaling_rows, table, write_scaling_csv
+from scripts.studies.sweep.analysis import throughput_of
 
 LOG_FROM = 8  # most ranks over fewest from which axes are logarithmic
 MARKERS = {"strong": "s", "weak": "D"}
@@ -35,50 +44,53 @@ class Options:
     strategy: str
 
 
-def scaling_chart(results: ResultSet, strategy: str, modes: dict[str, list[Point]]) -> Figure:
-    """Throughput and efficiency over ranks, a column for each mode, with the ideal line."""
-    every = [point for points in modes.values() for point in points]
-    about = describe_rows(pandas.concat([point.group.ok for point in every]).drop_duplicates("run_id"))
+def scaling_chart(results: ResultSet, strategy: str, modes: dict[str, list[ScalingPoint]]) -> Figure:
+    """Throughput and efficiency over the number of ranks, a column for each mode, with the ideal line."""
+    all_points = [point for points in modes.values() for point in points]
+    about = describe_rows(pandas.concat([point.group.ok for point in all_points]).drop_duplicates("run_id"))
     title = f"{strategy}: scaling over ranks"
     figure, panels, _ = make_figure(title, [results], [2.2, 1.7], 0, num_columns=len(modes), about=about)
-    notes = ["dashed: ideal; dots: repeats; line: 95 % interval, cut where it leaves the chart."]
     for column, (mode, points) in enumerate(modes.items()):
-        speed, efficiency = panels[column], panels[len(modes) + column]
-        base, wide = points[0], points[-1].num_ranks >= LOG_FROM * points[0].num_ranks
-        for axes in (speed, efficiency):
-            if wide:
-                axes.set_xscale("log")
-                axes.minorticks_off()
-            axes.set_xticks([point.num_ranks for point in points], [f"{point.num_ranks}" for point in points])
-            axes.set_xlabel("ranks")
-            axes.margins(x=0.18)
-            axes.grid(alpha=0.3)
-        _draw_speed(speed, points, mode, wide)
-        _draw_efficiency(efficiency, points, mode)
-        efficiency.set_ylabel(f"efficiency, % of {count(base.num_ranks, 'rank')}")
-        if mode == "strong":
-            speed.set_title(f"strong: global batch {base.global_batch} on every number of ranks")
-        else:
-            speed.set_title(f"weak: {base.global_batch / base.num_ranks:g} images a rank")
-    threads = sorted({show(value) for point in every for value in point.group.ok.threads_per_rank})
+        _draw_mode(panels[column], panels[len(modes) + column], mode, points)
+    notes = ["dashed: ideal; dots: repeats; line: 95 % interval, cut where it leaves the chart."]
+    threads = sorted({format_setting(value) for point in all_points for value in point.group.ok.threads_per_rank})
     notes.append(f"threads a rank: {'/'.join(threads)}, at every number of ranks.")
-    if any(point.oversubscribed for point in every):
+    if any(point.oversubscribed for point in all_points):
         notes.append("hollow: oversubscribed, more ranks than cores; says nothing about how the strategy scales.")
-    if any(point.group.throughput.low is None for point in every):
+    if any(throughput_of(point.group).low is None for point in all_points):
         notes.append("no interval: one repeat says nothing about the spread between runs.")
-    footnote(figure, notes + [text for text in troubles(results) if text.startswith(strategy)])
+    footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(strategy)])
     return figure
 
 
-def _draw_speed(axes: Axes, points: list[Point], mode: str, wide: bool) -> None:
-    base, ranks = points[0], [point.num_ranks for point in points]
-    ideal = [base.group.throughput.value * number / base.num_ranks for number in ranks]
-    values = [point.group.throughput.value for point in points]
+def _draw_mode(throughput: Axes, efficiency: Axes, mode: str, points: list[ScalingPoint]) -> None:
+    first, logarithmic = points[0], points[-1].num_ranks >= LOG_FROM * points[0].num_ranks
+    for axes in (throughput, efficiency):
+        if logarithmic:
+            axes.set_xscale("log")
+            axes.minorticks_off()
+        axes.set_xticks([point.num_ranks for point in points], [f"{point.num_ranks}" for point in points])
+        axes.set_xlabel("ranks")
+        axes.margins(x=0.18)
+        axes.grid(alpha=0.3)
+    _draw_throughput(throughput, points, mode, logarithmic)
+    _draw_efficiency(efficiency, points, mode)
+    efficiency.set_ylabel(f"efficiency, % of {plural(first.num_ranks, 'rank')}")
+    if mode == "strong":
+        throughput.set_title(f"strong: global batch {first.global_batch} on every number of ranks")
+    else:
+        throughput.set_title(f"weak: {first.global_batch / first.num_ranks:g} images a rank")
+
+
+def _draw_throughput(axes: Axes, points: list[ScalingPoint], mode: str, logarithmic: bool) -> None:
+    first, ranks = points[0], [point.num_ranks for point in points]
+    ideal = [throughput_of(first.group).value * number / first.num_ranks for number in ranks]
+    values = [throughput_of(point.group).value for point in points]
     axes.plot(ranks, ideal, color="black", linestyle="--", linewidth=0.9)
     axes.plot(ranks, values, color=COLORS[0], linewidth=1)
     for point in points:
         draw_point(axes, point.num_ranks, point.group, MARKERS[mode], hollow=point.oversubscribed)
-    if wide:
+    if logarithmic:
         axes.set_yscale("log")
         axes.set_ylim(0.4 * min(values), 1.6 * max([*ideal, *values]))
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -86,23 +98,23 @@ def _draw_speed(axes: Axes, points: list[Point], mode: str, wide: bool) -> None:
     else:
         axes.set_ylim(0, 1.12 * max([*ideal, *values]))
     axes.yaxis.set_major_formatter("{x:,.10g}")
-    axes.set_ylabel("images/s, both scales logarithmic" if wide else "images/s")
+    axes.set_ylabel("images/s, both scales logarithmic" if logarithmic else "images/s")
 
 
-def _draw_efficiency(axes: Axes, points: list[Point], mode: str) -> None:
+def _draw_efficiency(axes: Axes, points: list[ScalingPoint], mode: str) -> None:
     axes.axhline(100, color="black", linestyle="--", linewidth=0.9)
     ranks, values = [point.num_ranks for point in points], [100 * point.efficiency for point in points]
     axes.plot(ranks, values, color=COLORS[0], linewidth=1)
     for point, value in zip(points, values, strict=True):
-        if point.low is not None:
-            bounds = [100 * point.low, 100 * point.high]
+        if point.efficiency_low is not None and point.efficiency_high is not None:
+            bounds = [100 * point.efficiency_low, 100 * point.efficiency_high]
             axes.plot([point.num_ranks] * 2, bounds, color="black", linewidth=1.2, marker="_")
         face = "white" if point.oversubscribed else COLORS[0]
         axes.plot(point.num_ranks, value, marker=MARKERS[mode], markersize=6, color=COLORS[0], markerfacecolor=face)
-        over = point.over_single
-        words = "" if over is None else f"\n({100 * over.value / point.num_ranks:.0f} % of {BASELINE})"
-        if point is not points[0] or words:
-            write(axes, point.num_ranks, value, f"{value:.0f} %{words}", above=True)
+        ratio = point.over_single
+        of_baseline = "" if ratio is None else f"\n({100 * ratio.value / point.num_ranks:.0f} % of {BASELINE})"
+        if point is not points[0] or of_baseline:
+            annotate_point(axes, point.num_ranks, value, f"{value:.0f} %{of_baseline}", above=True)
     axes.set_ylim(0, 1.25 * max(100, *values))
 
 
@@ -111,12 +123,12 @@ def main(options: Options) -> int:
     results, strategy = load_set(options.results), options.strategy
     modes = scaling_points(results, strategy)
     if not modes:
-        return nothing(results, f"{results.path} has no ok rows of {strategy} on two numbers of ranks or more")
-    rows = rows_of(strategy, modes)
+        return report_nothing(results, f"{results.path} has no ok rows of {strategy} on two numbers of ranks or more")
+    rows = scaling_rows(strategy, modes)
     print(table(rows))
     written = write_scaling_csv(results, rows)
-    return save_study(results, written, scaling_chart(results, strategy, modes), f"scaling_{strategy}")
+    return save_study_chart(results, written, scaling_chart(results, strategy, modes), f"scaling_{strategy}")
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

@@ -10,17 +10,19 @@ import dataclasses
 from pathlib import Path
 
 import pandas
+import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common.config.config import FIELDS, find_key
-from scripts.charts.chart_command import command, nothing, save_study
-from scripts.charts.figures import COLORS, describe_rows, draw_point, footnote, make_figure, troubles
+from benchmarks.common.config.config import FIELDS, find_field
+from benchmarks.common.system.programs import run_program
+from scripts.charts.chart_command import report_nothing, save_study_chart
+from scripts.charts.figures import COLORS, describe_failures, describe_rows, draw_point, footnote, make_figure
 from scripts.sets.result_set import BASELINE, Group, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.stats.formatting import digits, show
+from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
-from scripts.studies.sweep.analysis import number, sweep_points, table, write_sweep_csv
+from scripts.studies.sweep.analysis import parse_number, sweep_points, table, throughput_of, write_sweep_csv
 
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
 UNITS = {
@@ -47,22 +49,16 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     """Images/s over the value of `key`, with every repeat, the 95 % interval, n, and the baseline."""
     about = describe_rows(pandas.concat([group.ok for group in points.values()]))
     figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0, about=about)
-    places, numeric = _places(list(points))
-    if numeric:  # between categories there is nothing
-        axes.plot(places, [group.throughput.value for group in points.values()], color=COLORS[0], linewidth=1)
-        if max(places) >= LOG_FROM * min(places) > 0:
-            axes.set_xscale("log")
-            axes.minorticks_off()
-    for place, group in zip(places, points.values(), strict=True):
-        draw_point(axes, place, group, "s")
-    default = show(FIELDS[key].default) if key in FIELDS else ""
-    axes.set_xticks(places, [f"{value}\n(default)" if value == default else value for value in points])
+    _draw_points(axes, points)
+    default = format_setting(FIELDS[key].default) if key in FIELDS else ""
+    positions, _ = axis_positions(list(points))
+    axes.set_xticks(positions, [f"{value}\n(default)" if value == default else value for value in points])
     axes.margins(x=0.12)
-    single, about_single = _draw_baseline(axes, results, points)
+    baseline_top, baseline_note = _draw_baseline(axes, results, points)
     # an interval that is wide for want of repeats must not flatten the points
     top = max(strategy_throughput([run]).value for group in points.values() for run in group.samples)
-    top = max(top, single)
-    highest = max(group.throughput.high or 0 for group in points.values())
+    top = max(top, baseline_top)
+    highest = max(throughput_of(group).high or 0 for group in points.values())
     axes.set_ylim(0, 1.05 * max(1.1 * top, min(highest, 1.5 * top)))
     axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.grid(alpha=0.3)
@@ -70,77 +66,92 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     axes.set_ylabel("images/s")
     notes = [
         "square: geometric mean of repeats; dots: repeats; line: 95 % interval, cut where it leaves the chart.",
-        about_single,
+        baseline_note,
     ]
-    if any(group.throughput.low is None for group in points.values()):
+    if any(throughput_of(group).low is None for group in points.values()):
         notes.append("no interval: one repeat says nothing about the spread between runs.")
     own = [group.label for group in results.groups if group.strategy == strategy]
-    footnote(figure, notes + [text for text in troubles(results) if text.startswith(tuple(own))])
+    footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(tuple(own))])
     return figure
 
 
-def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> tuple[float, str]:
-    """A dashed line at the one baseline that all points have, and its interval as a band, or a mark at each point for
-    its own; returns the highest images/s (0.0 without one) and what it is.
+def _draw_points(axes: Axes, points: dict[str, Group]) -> None:
+    """Each value's throughput. A line joins the points only where the values are numbers."""
+    positions, numeric = axis_positions(list(points))
+    if numeric:
+        axes.plot(positions, [throughput_of(group).value for group in points.values()], color=COLORS[0], linewidth=1)
+        if max(positions) >= LOG_FROM * min(positions) > 0:
+            axes.set_xscale("log")
+            axes.minorticks_off()
+    for position, group in zip(positions, points.values(), strict=True):
+        draw_point(axes, position, group, "s")
 
-    It is of the same set, else of the set in whose folder this one is.
+
+def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> tuple[float, str]:
+    """Draw the baseline; returns (its highest images/s, 0.0 without one; a note for below the chart).
+
+    Where all points have the same baseline, it is a dashed line with its interval as a band; else a mark at each point.
+    The baseline is that of this set, else that of the set in whose folder this set is.
     """
     if len({results.baseline_of(group) for group in points.values()}) > 1:
         return _mark_baselines(axes, results, points)
-    name, found = BASELINE, _common_baseline(results, points)
-    around = results.path.resolve().parent
-    if found is None and (around / "runs.csv").exists():
-        name, found = (
-            f"{BASELINE} of the set around this one, in another sitting",
-            _common_baseline(load_set(around), points),
-        )
-    if found is None:
+    name, baseline = BASELINE, _common_baseline(results, points)
+    parent = results.path.resolve().parent
+    if baseline is None and (parent / "runs.csv").exists():
+        name = f"{BASELINE} of the set around this one, in another session"
+        baseline = _common_baseline(load_set(parent), points)
+    if baseline is None:
         return 0.0, f"without {BASELINE}: there are no runs of it in the same settings."
-    estimate = found.throughput
+    estimate = throughput_of(baseline)
     axes.axhline(estimate.value, color="black", linestyle="--", linewidth=0.9, zorder=1)
-    words = f"dashed: {name}: {digits(estimate.value)} images/s, n = {estimate.num_runs}"
-    if estimate.low is not None:
+    note = f"dashed: {name}: {format_number(estimate.value)} images/s, n = {estimate.num_runs}"
+    if estimate.low is not None and estimate.high is not None:
         axes.axhspan(estimate.low, estimate.high, color="black", alpha=0.08, linewidth=0, zorder=0)
-        words += "; band: its 95 % interval"
-    return estimate.value, f"{words}."
+        note += "; band: its 95 % interval"
+    return estimate.value, f"{note}."
 
 
 def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, Group]) -> tuple[float, str]:
     """A black dash, with its 95 % interval, at each point that has a baseline in its own settings."""
     highest = 0.0
-    for place, group in zip(_places(list(points))[0], points.values(), strict=True):
-        if base := results.baseline_of(group):
-            estimate = base.throughput
-            axes.plot([place], [estimate.value], color="black", marker="_", markersize=22, linestyle="none", zorder=1)
-            if estimate.low is not None:
-                axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=5, alpha=0.2)
+    positions, _ = axis_positions(list(points))
+    for position, group in zip(positions, points.values(), strict=True):
+        if baseline := results.baseline_of(group):
+            estimate = throughput_of(baseline)
+            axes.plot(
+                [position], [estimate.value], color="black", marker="_", markersize=22, linestyle="none", zorder=1
+            )
+            if estimate.low is not None and estimate.high is not None:
+                axes.plot([position] * 2, [estimate.low, estimate.high], color="black", linewidth=5, alpha=0.2)
             highest = max(highest, estimate.value)
     return highest, f"long dash: {BASELINE} with the same value; its shade: 95 % interval."
 
 
 def _common_baseline(results: ResultSet, points: dict[str, Group]) -> Group | None:
-    found = {results.baseline_of(group) for group in points.values()}
-    return found.pop() if len(found) == 1 else None
+    """The baseline that all points have; None where they have several, or none."""
+    baselines = {results.baseline_of(group) for group in points.values()}
+    return baselines.pop() if len(baselines) == 1 else None
 
 
-def _places(values: list[str]) -> tuple[list[float], bool]:
-    """Where values stand on the axis, and whether it is one of numbers: else they are categories, at 0, 1, 2 ..."""
-    numbers = [number(value) for value in values]
-    if None in numbers or (min(numbers) <= 0 and max(numbers) > LOG_FROM):
-        return [float(place) for place in range(len(values))], False
+def axis_positions(values: list[str]) -> tuple[list[float], bool]:
+    """(the position of each value on the axis, whether the axis is one of numbers). Values that are no numbers are
+    categories at 0, 1, 2 ..."""
+    numbers = [number for value in values if (number := parse_number(value)) is not None]
+    if len(numbers) < len(values) or (min(numbers) <= 0 and max(numbers) > LOG_FROM):
+        return [float(position) for position in range(len(values))], False
     return numbers, True
 
 
 def main(options: Options) -> int:
     refuse_links(options.results)
-    results, key, strategy = load_set(options.results), find_key(options.key), options.strategy
+    results, key, strategy = load_set(options.results), find_field(options.key), options.strategy
     points = sweep_points(results, strategy, key)
     if not points:
-        return nothing(results, f"no ok run of {strategy} in {results.path} has {key} in its settings")
+        return report_nothing(results, f"no ok run of {strategy} in {results.path} has {key} in its settings")
     print(table(key, points))
     written = write_sweep_csv(results, strategy, key, points)
-    return save_study(results, written, sweep_chart(results, strategy, key, points), f"sweep_{strategy}_{key}")
+    return save_study_chart(results, written, sweep_chart(results, strategy, key, points), f"sweep_{strategy}_{key}")
 
 
 if __name__ == "__main__":
-    command(main, Options)
+    run_program(lambda: main(tyro.cli(Options)))

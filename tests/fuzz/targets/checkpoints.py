@@ -7,6 +7,7 @@ import os
 import pickle
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torchvision
@@ -14,10 +15,12 @@ from fuzz.edits import PLACES, edited
 from hypothesis import strategies as st
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.dist.devices import Worker
+from benchmarks.common.dist.devices import RankContext
+from benchmarks.common.dist.layout import Layout
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.train.checkpoint import Checkpointer, load_whole_state, whole_state
+from benchmarks.common.train.checkpoint import Checkpointer
 from benchmarks.common.train.meters import Meter
+from benchmarks.common.train.strategy import Strategy, TrainingState
 
 NUM_CLASSES, NUM_STEPS = 4, 10
 ODD = [
@@ -56,9 +59,24 @@ def _thin(value: object) -> object:
 def _checkpointer(folder: Path) -> Checkpointer:
     model, optimizer = _parts()
     config = Config(arch="resnet18", checkpoint_dir=str(folder), resume=True)
-    worker = Worker(torch.device("cpu"), rank=0, world_size=1)
-    state, load = lambda: _thin(whole_state(model, optimizer)), lambda saved: load_whole_state(model, optimizer, saved)
-    return Checkpointer(config, worker, NUM_CLASSES, lambda: None, state, load, {})
+    worker = RankContext(torch.device("cpu"), rank=0, world_size=1)
+
+    def save() -> dict:
+        return {"model": _thin(model.state_dict()), "optimizer": _thin(optimizer.state_dict())}
+
+    classes = [str(number) for number in range(NUM_CLASSES)]
+    strategy = Strategy(
+        config,
+        worker,
+        model=model,
+        optimizer=optimizer,
+        loaders=SimpleNamespace(train=SimpleNamespace(classes=classes)),
+        criterion=torch.nn.CrossEntropyLoss(),
+        step=None,
+        layout=Layout(),
+        state=TrainingState(sync=lambda: None, save=save),
+    )
+    return Checkpointer(strategy)
 
 
 def seeds(folder: Path) -> list[bytes]:
@@ -124,10 +142,10 @@ def _with_pickle(content: bytes, pickled: bytes) -> bytes:
 
 def attempt(content: bytes, folder: Path) -> str:
     (folder / "last.pt").write_bytes(content)
-    checkpointer, (model, optimizer) = _checkpointer(folder), _parts()
+    checkpointer, (model, _) = _checkpointer(folder), _parts()
     meter = Meter(torch.device("cpu"))
     try:
-        at, _ = checkpointer.resume(optimizer, NUM_STEPS)
+        at, _ = checkpointer.resume(NUM_STEPS)
     except UserError as error:
         assert len(str(error)) < 1000, "a message of pages"
         return "refused"

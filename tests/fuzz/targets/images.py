@@ -10,8 +10,8 @@ from hard_images import HARD
 from hypothesis import strategies as st
 from PIL import Image
 
-from benchmarks.common.data.decode import DECODERS, loads, reader
-from benchmarks.common.data.image_dataset import Files, Photographs
+from benchmarks.common.data.decode import AUTO_DECODERS, import_problem, open_decoder
+from benchmarks.common.data.image_dataset import FolderSource, ImageDataset
 from benchmarks.common.system.errors import UserError
 
 SIZE = 32  # pixels
@@ -31,8 +31,8 @@ def seeds(folder: Path) -> list[bytes]:
         out = io.BytesIO()
         small.save(out, kind)
         others.append(out.getvalue())
-    for name in DECODERS:  # here, so that each new child has the libraries
-        loads(name)
+    for name in AUTO_DECODERS:  # here, so that each new child has the libraries
+        import_problem(name)
     return [path.read_bytes() for path in photographs] + hard + others
 
 
@@ -42,13 +42,13 @@ def inputs(found: list[bytes]) -> st.SearchStrategy[bytes]:
 
 def attempt(content: bytes, folder: Path) -> str:
     (folder / "a" / "x.JPEG").write_bytes(content)
-    source = Files(folder)
+    source = FolderSource(folder)
     said = []
-    for name in DECODERS:
-        if loads(name) is not None:
+    for name in AUTO_DECODERS:
+        if import_problem(name) is not None:
             continue
         for augment in (False, True):
-            one = Photographs(source, lambda name=name: reader(name), SIZE, 0, source.classes)
+            one = ImageDataset(source, lambda name=name: open_decoder(name), SIZE, 0, source.classes)
             one.augment = augment
             try:
                 targets, problems, _ = one.read_into(torch.zeros(1, SIZE, SIZE, 3, dtype=torch.uint8), [(0, 0, 0)])

@@ -6,7 +6,7 @@ from pathlib import Path
 from fuzz.edits import edited, edited_arrays
 from hypothesis import strategies as st
 
-from benchmarks.common.data.listing import index_path, list_images, scan
+from benchmarks.common.data.listing import index_path, list_images, scan_folder
 from benchmarks.common.data.mapped_arrays import checksum, write_arrays
 from benchmarks.common.system.errors import UserError
 
@@ -21,7 +21,7 @@ def seeds(folder: Path) -> list[bytes]:
         path.write_bytes(b"")
     for place in (folder / "images", *(folder / "images").rglob("*")):
         os.utime(place, (1e9, 1e9))  # an index knows its folders by their times, also in the corpus
-    metadata, arrays, _ = scan(folder / "images")
+    metadata, arrays, _ = scan_folder(folder / "images")
     index = folder.with_name("an index")
     write_arrays(index, metadata | {"checksum": checksum(metadata, arrays)}, arrays)
     return [index.read_bytes()]

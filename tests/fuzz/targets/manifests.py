@@ -9,7 +9,7 @@ from fuzz.targets.small_set import small_manifest, write_small_set
 from hypothesis import strategies as st
 
 from benchmarks.common.system.errors import UserError
-from scripts.sets.manifest import NAME, checksums, faults, read_manifest
+from scripts.sets.manifest import NAME, checksums, find_faults, read_manifest
 
 ODD = [
     -1,
@@ -73,7 +73,7 @@ def attempt(content: bytes, folder: Path) -> str:
     (folder / NAME).write_bytes(content)
     try:
         told = read_manifest(folder)
-        lines = faults(folder, told)
+        lines = find_faults(folder, told)
     except UserError:
         return "refused"
     return "has faults" if lines else "read"

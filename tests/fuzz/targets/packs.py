@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.decode import reader
-from benchmarks.common.data.image_dataset import Photographs, raw_reader
+from benchmarks.common.data.decode import open_decoder
+from benchmarks.common.data.image_dataset import ImageDataset, packed_pixels_decoder
 from benchmarks.common.data.packed import open_packs
 from benchmarks.common.system.errors import UserError
 from scripts.setup import pack
 
 SIZE, MOST_READ = 16, 50
-READERS = {"full": raw_reader, "jpeg256": lambda: reader("pillow")}
+DECODERS_BY_PACK = {"full": packed_pixels_decoder, "jpeg256": lambda: open_decoder("pillow")}
 
 
 def seeds(folder: Path) -> list[bytes]:
@@ -33,14 +33,14 @@ def seeds(folder: Path) -> list[bytes]:
     before = {name: os.environ.get(name) for name in ("PACKED", "XDG_CACHE_HOME")}
     os.environ |= {"PACKED": str(folder), "XDG_CACHE_HOME": str(data / "cache")}
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        for kind in READERS:
+        for kind in DECODERS_BY_PACK:
             pack.main(pack.Options(str(data), kind))
     for name, value in before.items():
         os.environ.pop(name)
         os.environ |= {name: value} if value is not None else {}
     for note in folder.rglob("*.checked"):
         note.unlink()
-    return [(folder / kind / "train.safetensors").read_bytes() for kind in READERS]
+    return [(folder / kind / "train.safetensors").read_bytes() for kind in DECODERS_BY_PACK]
 
 
 def inputs(found: list[bytes]) -> st.SearchStrategy[bytes]:
@@ -50,17 +50,17 @@ def inputs(found: list[bytes]) -> st.SearchStrategy[bytes]:
 def attempt(content: bytes, folder: Path) -> str:
     os.environ["PACKED"] = str(folder)
     said = []
-    for kind, open_reader in READERS.items():
+    for kind, open_pack_decoder in DECODERS_BY_PACK.items():
         (folder / kind / "train.safetensors").write_bytes(content)
         for note in (folder / kind).glob("*.checked"):
             note.unlink()
         try:
             train, val = open_packs(Config(data=str(folder / "nowhere"), loader="packed", pack=kind))
-            images = Photographs(train, open_reader, SIZE, 0, train.classes)
+            images = ImageDataset(train, open_pack_decoder, SIZE, 0, train.classes)
             out = torch.zeros(1, SIZE, SIZE, 3, dtype=torch.uint8)
             for index in range(min(len(images), MOST_READ)):
                 images.read_into(out, [(0, index, index)])
-            Photographs(val, open_reader, SIZE, 0, train.classes)
+            ImageDataset(val, open_pack_decoder, SIZE, 0, train.classes)
             said.append("read")
         except UserError:
             said.append("refused")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
-from scripts.sets.result_set import load_set, read_runs
+from scripts.sets.result_set import load_set
 
 FILES = (*(f"{name}.csv" for name in TABLES), "environment.json")
 TOKENS = [b"ok", b"OK", b"failed", b"warm-up", b"nan", b"inf", b"-1", b"0", b"1e308", b"1e-308", b"9" * 400, b"yes"]
@@ -57,7 +57,6 @@ def attempt(content: bytes, folder: Path) -> str:
     (changed / file).write_bytes(text)
     try:
         results = load_set(changed)
-        read_runs(changed)
         said = f"{len(results.groups)} groups"
         assert results.environment is not None and results.loads_before is not None
         assert all(group.throughput for group in results.groups if group.samples)

@@ -1,8 +1,8 @@
-"""What a check's outcome says: passed, failed, skipped or left, and in a few words why, or what it found.
+"""The verdict on a check that has ended: passed, failed, skipped or left, and in a few words why, or what was found.
 
-    from scripts.gpu_check.judges import Ended, ran
+    from scripts.gpu_check.verdicts import Ended, run_ok
 
-A judge looks at the exit code, at the rows that the check left, and at what it printed. Needs no torch.
+Each function looks at the exit code, at the rows that the check left, and at what it printed. Needs no torch.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.common.store.results import read_table
 from scripts.sets.result_set import BASELINE
-from scripts.stats.formatting import count, digits
+from scripts.stats.formatting import format_number, plural
 
 # What a run, or CUDA, says of a GPU that is gone: after it, nothing on it can pass.
 LOST = re.compile(
@@ -65,10 +65,11 @@ class Verdict:
     """What was found, or why not."""
 
 
-Judge = Callable[[Ended], Verdict]
+FindVerdict = Callable[[Ended], Verdict]
+"""Finds the verdict on a check."""
 
 
-def ran(ended: Ended) -> Verdict:
+def run_ok(ended: Ended) -> Verdict:
     """A run is ok, on the device that it is about, in the precision that it asked for."""
     row = ended.row()
     if not row:
@@ -79,46 +80,46 @@ def ran(ended: Ended) -> Verdict:
         return Verdict("failed", "ran on the CPU in place of the GPU")
     if ended.precision not in ("", row["precision"]):
         return Verdict("failed", f"asked for {ended.precision}, and ran in {row['precision']}")
-    return Verdict("passed", f"{count(int(row['world_size']), 'rank')} on {row['device_name'] or row['device']}")
+    return Verdict("passed", f"{plural(int(row['world_size']), 'rank')} on {row['device_name'] or row['device']}")
 
 
-def timed(ended: Ended) -> Verdict:
-    """As `ran`, and with a throughput; it says who else used the GPU, which runs alone."""
-    found, row = ran(ended), ended.row()
+def run_timed(ended: Ended) -> Verdict:
+    """As `run_ok`, and with a throughput; the words name other processes on the GPU, which should run alone."""
+    found, row = run_ok(ended), ended.row()
     if found.status != "passed":
         return found
     if not row["images_per_s"] > 0:
         return Verdict("failed", "no window was timed")
     crowd = row["other_gpu_processes"]
     others = f"; {crowd:.0f} processes of others used the GPU meanwhile, so that it may be slow" if crowd > 0 else ""
-    return Verdict("passed", f"{digits(row['images_per_s'])} images/s; {found.words}{others}")
+    return Verdict("passed", f"{format_number(row['images_per_s'])} images/s; {found.words}{others}")
 
 
-def replayed(ended: Ended) -> Verdict:
-    """As `ran`, by CUDA graphs: torch only warns where it replays none."""
-    found, skips = ran(ended), ended.row().get("cudagraph_skips")
+def graphs_replayed(ended: Ended) -> Verdict:
+    """As `run_ok`, with CUDA graphs: torch only warns where it replays none."""
+    found, skips = run_ok(ended), ended.row().get("cudagraph_skips")
     if found.status == "passed" and skips != 0:
         return Verdict("failed", f"not all was replayed as CUDA graphs (cudagraph_skips: {skips:g}); its log says why")
     return found
 
 
-def energy(ended: Ended) -> Verdict:
-    """As `timed`, with joules an image, where a counter can be read: NVML of a GPU, RAPL of a CPU."""
-    found, row = timed(ended), ended.row()
+def energy_measured(ended: Ended) -> Verdict:
+    """As `run_timed`, with joules per image, where a counter can be read: NVML of a GPU, RAPL of a CPU."""
+    found, row = run_timed(ended), ended.row()
     if found.status != "passed":
         return found
     if row["energy_j_per_image"] > 0:
-        return Verdict("passed", f"{digits(row['energy_j_per_image'])} J an image; {found.words}")
+        return Verdict("passed", f"{format_number(row['energy_j_per_image'])} J an image; {found.words}")
     if ended.on_gpu:
         return Verdict("failed", "no energy: NVML did not tell the GPU's power in the timed windows")
     return Verdict("skipped", "no energy counter can be read here: RAPL is missing, or for root only")
 
 
-def fails_as(status: str, pattern: str) -> Judge:
+def fails_with(status: str, pattern: str) -> FindVerdict:
     """A planted fault passes where its row has this status and a first cause that reads like this, and none of its
     processes is left."""
 
-    def judge(ended: Ended) -> Verdict:
+    def find_verdict(ended: Ended) -> Verdict:
         row = ended.row()
         if not row:
             return Verdict("failed", f"left no row; {ended.last_words()}")
@@ -129,20 +130,20 @@ def fails_as(status: str, pattern: str) -> Judge:
             return Verdict("passed", f"its row says {became}")
         return Verdict("failed", f"a row of status {status} that says {pattern} was expected; it says {became}")
 
-    return judge
+    return find_verdict
 
 
-def resumed(ended: Ended) -> Verdict:
+def run_resumed(ended: Ended) -> Verdict:
     """A run that says that it went on where another stopped."""
-    found = ran(ended)
+    found = run_ok(ended)
     log = ended.results / "logs" / ended.run_id / "run.log"
     said = re.search(r"^resumed at .*", log.read_text(errors="replace"), re.MULTILINE) if log.exists() else None
-    if found.status == "passed" and not said:
-        return Verdict("failed", "it began anew instead of going on")
-    return Verdict("passed", said.group()) if found.status == "passed" else found
+    if found.status != "passed":
+        return found
+    return Verdict("passed", said.group()) if said else Verdict("failed", "it began anew instead of going on")
 
 
-def proved(ended: Ended) -> Verdict:
+def equivalence_proved(ended: Ended) -> Verdict:
     """The last row of the set's equivalence.csv."""
     rows = read_table(ended.results, "equivalence")
     if rows.empty:
@@ -156,40 +157,40 @@ def proved(ended: Ended) -> Verdict:
     divided = "yes" in set(runs[runs.run_id == row.run_id].parallel)
     if not divided and row.strategy != BASELINE:
         return Verdict("left", f"{bits} after {row.steps:.0f} steps on one device: no exchange was tested")
-    return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {count(int(row.world_size), 'rank')}")
+    return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {plural(int(row.world_size), 'rank')}")
 
 
-def said(pattern: str) -> Judge:
+def printed(pattern: str) -> FindVerdict:
     """Exit code 0, and a line that reads like this, which is what it found."""
 
-    def judge(ended: Ended) -> Verdict:
+    def find_verdict(ended: Ended) -> Verdict:
         found = re.findall(pattern, ended.text(), re.MULTILINE)
         if ended.code or not found:
             return Verdict("failed", ended.last_words())
         return Verdict("passed", " ".join(found[-1].split()))
 
-    return judge
+    return find_verdict
 
 
-def loads(ended: Ended) -> Verdict:
-    """What the loader costs; skipped where its windows were too uneven to tell."""
-    found = said(r"^(?:the loader is|loading costs|no verdict).*")(ended)
+def loader_timed(ended: Ended) -> Verdict:
+    """The loader's verdict; skipped where its windows differ too much."""
+    found = printed(r"^(?:the loader is|loading costs|no verdict).*")(ended)
     return Verdict("skipped", found.words) if found.words.startswith("no verdict") else found
 
 
-def made(ended: Ended) -> Verdict:
+def dataset_made(ended: Ended) -> Verdict:
     """imagenet-mini, as it is there or was made; where it cannot be, that is no fault of the GPU's."""
     lines = ended.text().splitlines() or ["it printed nothing"]
     return Verdict("skipped" if ended.code else "passed", lines[-1][:300])
 
 
-def built(ended: Ended) -> Verdict:
+def library_built(ended: Ended) -> Verdict:
     """The same of a library, whose script says what was wrong before what to do."""
     lines = [line for line in ended.text().splitlines() if line.strip()] or ["it printed nothing"]
     return Verdict("skipped" if ended.code else "passed", lines[-2 if ended.code and len(lines) > 1 else -1][:300])
 
 
-def described(ended: Ended) -> Verdict:
+def environment_described(ended: Ended) -> Verdict:
     """environment.json of the set: what its numbers depend on."""
     path = ended.results / "environment.json"
     if ended.code or not path.exists():
@@ -201,7 +202,7 @@ def described(ended: Ended) -> Verdict:
     return Verdict("passed", f"{words}, {found['num_cores']} cores; TFLOP/s of products measured: {fastest}")
 
 
-def nobody_else(ended: Ended) -> Verdict:
+def gpu_unused(ended: Ended) -> Verdict:
     """nvidia-smi lists no process that computes on the GPU, and no memory of it is taken: in a container it lists none
     of those outside."""
     others = re.findall(r"^\d+,.*", ended.text(), re.MULTILINE)

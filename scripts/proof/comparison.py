@@ -1,4 +1,4 @@
-"""Does a run compute what the reference computes? The differences, the tolerances, and the verdict.
+"""Compares a run with the reference: the differences, the tolerances, and the verdict.
 
 Two ranks on CPUs have to agree to the last bit: their kernels are the reference's, and a sum of two does not depend
 on its order. Elsewhere (more shards, GPUs) rounding differs, and training amplifies it without bound: at a usual
@@ -24,49 +24,64 @@ import dataclasses
 import functools
 import itertools
 import math
+from typing import Any
 
 import torch
 
-from scripts.proof.differences import FINEST, TYPICAL, Finding, compare, compare_nearest, displacement, same_bits
+from scripts.proof.differences import (
+    MEDIAN_FACTOR,
+    SMALLEST_TOLERANCE,
+    Finding,
+    Interval,
+    compare,
+    compare_bits,
+    compare_with_nearest,
+    displacement,
+)
 from scripts.proof.reference import (
     MOMENTUM,
-    Exchange,
+    Average,
     State,
+    average_in_float64,
+    average_in_order,
     evaluate_reference,
-    one_by_one,
     train_reference,
-    without_rounding,
 )
-from scripts.proof.trained_states import Kept, Training, disturbed
+from scripts.proof.trained_states import SavedState, Training, perturb
 
-LARGEST = 7e-4  # where rounding hides more, a mistake as small as the smallest that is planted could hide in it
+MAX_ROUNDING = 7e-4  # where rounding hides more, a mistake as small as the smallest that is planted could hide in it
 # Of other kernels; of fp32's, Winograd's convolutions round several times as much as a sum (arXiv:1509.09308, table 4).
 ROUNDING = dict.fromkeys(("fp32", "apex-O0"), 2.0**-20) | {"bf16": 2.0**-8}
-ROUNDING_OF_HALF = 2.0**-11  # of fp16 and tf32
-FLIPPED = 0.05  # of one step, by a few values on the other side of a ReLU's 0 or of a pool's largest
-DRAWS = 1, 8  # outcomes of other rounding: eight where one does not clear a step up
+HALF_PRECISION_ROUNDING = 2.0**-11  # of fp16 and tf32
+FLIP_TOLERANCE = 0.05  # of one step, by a few values on the other side of a ReLU's 0 or of a pool's largest
+NUM_PERTURBED = 1, 8  # perturbed references: eight where one does not decide a step
 EVALUATED = ("images", "loss", "acc1", "acc5")
 
+Evaluation = dict[str, float]
+"""The numbers of EVALUATED."""
 
-def judge(training: Training, kept: list[Kept], evaluated: dict, num_shares: int) -> dict:
-    """Columns of equivalence.csv. kept: states of the run, one after the other, the last one at its end.
+
+def compare_with_reference(
+    training: Training, states: list[SavedState], evaluated: Evaluation, num_shares: int
+) -> dict[str, Any]:
+    """Columns of equivalence.csv. states: of the run, one after the other, the last one at its end.
 
     evaluated: its last evaluation. num_shares: parts in which it evaluated a batch. Raises UserError where the
     reference cannot read an image.
     """
     if training.exact:
-        findings = [same_bits(kept[-1].state, reference(training))]
-        evaluation = evaluated_reference(training, num_shares)
+        findings = [compare_bits(states[-1].state, reference(training))]
+        evaluation = evaluate_cached_reference(training, num_shares)
     else:
-        findings = step_by_step(training, kept)
-        evaluation = evaluate(training, kept[-1].state, num_shares)
+        findings = step_by_step(training, states)
+        evaluation = evaluate(training, states[-1].state, num_shares)
     return verdict(training, findings, wrong_evaluation(evaluated, *evaluation))
 
 
-def verdict(training: Training, findings: list[Finding], evaluation: str) -> dict:
+def verdict(training: Training, findings: list[Finding], evaluation: str) -> dict[str, Any]:
     """The worst of the findings decides, then the evaluation. evaluation: what is wrong with it, or nothing."""
     worst = max(findings, key=lambda finding: finding.excess)
-    flipped = [f"{one.what} is off by {one.difference:.1e}" for one in findings if one.tolerance == FLIPPED]
+    flipped = [f"{one.what} is off by {one.difference:.1e}" for one in findings if one.tolerance == FLIP_TOLERANCE]
     outcome, reason = "ok", f"but {flipped[0]}, as by a value that flips" if flipped else ""
     if worst.excess > 1:
         outcome, reason = "failed", f"not the reference's update; {worst.what} differs most"
@@ -89,95 +104,98 @@ def verdict(training: Training, findings: list[Finding], evaluation: str) -> dic
 
 def is_blurred(finding: Finding) -> bool:
     """Whether the smallest mistake that is planted could hide in what rounding makes."""
-    return finding.rounding > LARGEST / TYPICAL
+    return finding.rounding > MAX_ROUNDING / MEDIAN_FACTOR
 
 
 @functools.cache
 def reference(training: Training) -> State:
     device = torch.device(training.device)
-    return train_reference(training.config, training.shape, training.precision, device)
+    return train_reference(training.config, training.layout, training.precision, device)
 
 
-def step_by_step(training: Training, kept: list[Kept]) -> list[Finding]:
+def step_by_step(training: Training, states: list[SavedState]) -> list[Finding]:
     """Two findings, the median over tensors and the worst of them, for every state that a run left but the first.
 
     One that is infinite where the run's optimizer holds other tensors than the model has.
     """
-    for state in (each.state for each in kept):
+    for state in (saved.state for saved in states):
         moved = [name for name in state if name.startswith(MOMENTUM)]
         if strange := [name for name in moved if name.removeprefix(MOMENTUM) not in state]:
-            return [Finding(math.inf, FINEST, what=strange[0])]
-    of_steps = [of_step(training, *around) for around in itertools.pairwise(kept)]
-    return [*itertools.chain(*(without_flips(of_steps) if other_kernels(training) else of_steps))]
+            return [Finding(math.inf, SMALLEST_TOLERANCE, what=strange[0])]
+    of_steps = [compare_step(training, *around) for around in itertools.pairwise(states)]
+    return [*itertools.chain(*(tolerate_flips(of_steps) if has_other_kernels(training) else of_steps))]
 
 
-def other_kernels(training: Training) -> bool:
-    """Whether the run's kernels round otherwise than the reference's: a GPU's, or what Shape.exact is not set for."""
-    return training.device != "cpu" or not training.shape.exact
+def has_other_kernels(training: Training) -> bool:
+    """Whether the run's kernels may round differently from the reference's: on a GPU, or where Layout is not exact."""
+    return training.device != "cpu" or not training.layout.exact
 
 
-def of_step(training: Training, before: Kept, after: Kept) -> list[Finding]:
+def compare_step(training: Training, before: SavedState, after: SavedState) -> list[Finding]:
     """The two findings of what a run did between two of its states."""
     plain, exact = (
-        displacement(gone_on(training, before, after.step, exchange), before.state)
-        for exchange in (one_by_one, without_rounding)
+        displacement(continue_reference(training, before, after.step, average), before.state)
+        for average in (average_in_order, average_in_float64)
     )
-    step = before, after.step - before.step, f"step {after.step}"
+    interval = Interval(before, after.step)
     run = displacement(after.state, before.state)
-    measured, outcomes = compare(*step, run, exact, plain), [exact]
-    for num_draws in DRAWS if other_kernels(training) else ():
+    measured, outcomes = compare(interval, run, exact, plain), [exact]
+    for num_draws in NUM_PERTURBED if has_other_kernels(training) else ():
         if is_clear(training, measured):
             break
         seeds = range(len(outcomes), num_draws + 1)
-        outcomes += [rounded_otherwise(training, before, after.step, seed) for seed in seeds]
-        measured = compare_nearest(*step, run, outcomes)
+        outcomes += [perturbed_reference(training, before, after.step, seed) for seed in seeds]
+        measured = compare_with_nearest(interval, run, outcomes)
     return measured
 
 
 def is_clear(training: Training, measured: list[Finding]) -> bool:
-    """Whether more draws would tell nothing: the run agrees, and rounding hides no mistake, or does in every draw."""
-    hides = any(map(is_blurred, measured)) and rounding_of(training) < LARGEST
+    """Whether further perturbed references would change nothing: the run agrees, and rounding hides no mistake, or
+    would hide it with every reference."""
+    hides = any(map(is_blurred, measured)) and rounding_of(training) < MAX_ROUNDING
     return not hides and all(finding.excess <= 1 for finding in measured)
 
 
 def rounding_of(training: Training) -> float:
-    return ROUNDING.get(training.precision, ROUNDING_OF_HALF)
+    return ROUNDING.get(training.precision, HALF_PRECISION_ROUNDING)
 
 
-def rounded_otherwise(training: Training, before: Kept, last: int, seed: int) -> State:
+def perturbed_reference(training: Training, before: SavedState, last: int, seed: int) -> State:
     """What the reference does until step `last` from a state that other kernels could have rounded."""
-    of_ranks = tuple(disturbed(state, rounding_of(training), seed) for state in before.ranks)
-    rough = Kept(before.step, disturbed(before.state, rounding_of(training), seed), before.scale, of_ranks)
-    return displacement(gone_on(training, rough, last, one_by_one), rough.state)
+    of_ranks = tuple(perturb(state, rounding_of(training), seed) for state in before.ranks)
+    rough = SavedState(before.step, perturb(before.state, rounding_of(training), seed), before.scale, of_ranks)
+    return displacement(continue_reference(training, rough, last, average_in_order), rough.state)
 
 
-def without_flips(of_steps: list[list[Finding]]) -> list[list[Finding]]:
-    """The findings, where fewer than half of the steps are off or blurred, and these by no more than a value that
-    flips (compare_nearest has why): they are held to what is grossly wrong. A mistake is in every step, or, where it
-    is in a few, larger.
+def tolerate_flips(of_steps: list[list[Finding]]) -> list[list[Finding]]:
+    """The findings with FLIP_TOLERANCE for steps that differ by no more than a value that flips (compare_with_nearest
+    explains it), where fewer than half of the steps do. A mistake is in every step; or, where it is in few, larger.
     """
     off = [findings for findings in of_steps if any(one.excess > 1 or is_blurred(one) for one in findings)]
-    if 2 * len(off) >= len(of_steps) or any(finding.difference > FLIPPED for each in off for finding in each):
+    if 2 * len(off) >= len(of_steps) or any(finding.difference > FLIP_TOLERANCE for each in off for finding in each):
         return of_steps
-    flipped = [[dataclasses.replace(one, tolerance=FLIPPED, rounding=0.0) for one in each] for each in off]
+    flipped = [[dataclasses.replace(one, tolerance=FLIP_TOLERANCE, rounding=0.0) for one in each] for each in off]
     return [each for each in of_steps if each not in off] + flipped
 
 
-def evaluate(training: Training, state: State, num_shares: int) -> tuple[dict, dict]:
+def evaluate(training: Training, state: State, num_shares: int) -> tuple[Evaluation, Evaluation]:
     """The reference's evaluation, in as many parts as the run's and in whole batches: how they differ is rounding."""
-    how = training.precision, torch.device(training.device)
-    return tuple(evaluate_reference(training.config, state, parts, *how) for parts in (num_shares, 1))
+    precision, device = training.precision, torch.device(training.device)
+    in_parts, whole = (
+        evaluate_reference(training.config, state, num_parts, precision, device) for num_parts in (num_shares, 1)
+    )
+    return in_parts, whole
 
 
 @functools.cache
-def evaluated_reference(training: Training, num_shares: int) -> tuple[dict, dict]:
+def evaluate_cached_reference(training: Training, num_shares: int) -> tuple[Evaluation, Evaluation]:
     return evaluate(training, reference(training), num_shares)
 
 
-def wrong_evaluation(evaluated: dict, expected: dict, whole: dict) -> str:
+def wrong_evaluation(evaluated: Evaluation, expected: Evaluation, whole: Evaluation) -> str:
     """What of a run's last evaluation is not the reference's: the images to the last one, the rest but for rounding."""
-    tolerance = {name: TYPICAL * abs(expected[name] - whole[name]) for name in EVALUATED}
-    tolerance["loss"] += FINEST * abs(expected["loss"])
+    tolerance = {name: MEDIAN_FACTOR * abs(expected[name] - whole[name]) for name in EVALUATED}
+    tolerance["loss"] += SMALLEST_TOLERANCE * abs(expected["loss"])
     for name in ("acc1", "acc5"):
         tolerance[name] += 50 / expected["images"]  # half an image
     for name in EVALUATED:
@@ -186,16 +204,16 @@ def wrong_evaluation(evaluated: dict, expected: dict, whole: dict) -> str:
     return ""
 
 
-def gone_on(training: Training, before: Kept, last: int, exchange: Exchange) -> State:
+def continue_reference(training: Training, before: SavedState, last: int, average: Average) -> State:
     """The reference's state after step `last`, from the state `before`."""
     return train_reference(
         training.config,
-        training.shape,
+        training.layout,
         training.precision,
         torch.device(training.device),
         start=before.state,
         starts=before.ranks,
         steps=range(before.step, last),
         scale=before.scale,
-        exchange=exchange,
+        average=average,
     )

@@ -1,0 +1,95 @@
+"""How values travel between the ranks of a strategy. For DDP-like scripts: ddp_communication(model)."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.common.dist.devices import AllReduce, all_reduce_sum
+
+Communicate = Callable[[], None]
+"""Sends what a step sends, the way the step does, with no computation beside it."""
+WithoutCommunication = Callable[[], contextlib.AbstractContextManager[None]]
+"""A context for one step: the step computes the same, but no rank gets anything of the others."""
+
+
+def one_rank(tensor: torch.Tensor) -> torch.Tensor:
+    """The AllReduce of a strategy with one rank."""
+    return tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Communication:
+    """all_reduce: sums a tensor over the ranks. communicate: the communication of a step alone; None: it cannot be
+    separated. without_communication: a step without it; None: it cannot be left out."""
+
+    all_reduce: AllReduce = one_rank
+    communicate: Communicate | None = None
+    without_communication: WithoutCommunication | None = None
+
+
+def ddp_communication(model: DistributedDataParallel) -> Communication:
+    """The Communication of a strategy that wraps its model in DistributedDataParallel."""
+    without_communication = functools.partial(_without_communication, model)
+    return Communication(all_reduce_sum, _ddp_communicate(model), without_communication)
+
+
+@contextlib.contextmanager
+def _without_communication(model: DistributedDataParallel) -> Iterator[None]:
+    """DDP's no_sync for one step, which leaves out the broadcast of buffers as well as the gradients.
+
+    By itself no_sync leaves out the broadcast of the *next* forward pass (DDP._post_forward).
+    """
+    model.require_forward_param_sync = False
+    with model.no_sync():
+        yield
+    model.require_forward_param_sync = True
+
+
+class _ZeroGradients(torch.autograd.Function):
+    """A loss whose backward pass has zeros at hand as every gradient."""
+
+    @staticmethod
+    def forward(ctx, zeros: list[torch.Tensor], *parameters: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
+        ctx.zeros = zeros
+        return parameters[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx, _gradient):  # type: ignore[no-untyped-def]
+        return None, *ctx.zeros
+
+
+class _NoComputation(torch.nn.Module):
+    """Takes the place of DDP's module, and computes nothing. The output's backward pass yields zeros."""
+
+    def __init__(self, whole: torch.nn.Module, zeros: list[torch.Tensor], parameters: list[torch.nn.Parameter]):
+        super().__init__()
+        self.whole = whole  # DDP looks for the buffers that it sends before every step
+        self.zeros, self.weights = zeros, tuple(parameters)
+
+    def forward(self, _images: torch.Tensor) -> torch.Tensor:
+        return _ZeroGradients.apply(self.zeros, *self.weights)
+
+
+def _ddp_communicate(model: DistributedDataParallel) -> Communicate:
+    """DDP's own communication: its buckets, in its order and by its hooks, and its broadcast of buffers, around a
+    module that computes nothing."""
+    parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
+    zeros: list[torch.Tensor] = []
+
+    def communicate() -> None:
+        if not zeros:  # not before the step breakdown: the run's peak memory would have a copy of the weights more
+            zeros.extend(map(torch.zeros_like, parameters))
+        whole = model.module
+        model.module = _NoComputation(whole, zeros, parameters)
+        try:
+            model(parameters[0]).backward()
+        finally:
+            model.module = whole
+        for parameter in parameters:
+            parameter.grad = None  # as optimizer.zero_grad() leaves them
+
+    return communicate

@@ -1,0 +1,36 @@
+"""How a program ends: its exit code, and one line on stderr for a mistake of the user's. Needs no torch.
+
+if __name__ == "__main__":
+    run_program(lambda: main(tyro.cli(Options)))
+"""
+
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.output import ignore_output_errors
+
+Errors = tuple[type[Exception], ...]
+
+
+def run_program(main: Callable[[], int | None], *, errors: Errors = (UserError,), writes: str = "") -> NoReturn:
+    """Run `main` and exit with its exit_code. A closed stdout or stderr does not end the program."""
+    ignore_output_errors()
+    sys.exit(exit_code(main, errors=errors, writes=writes))
+
+
+def exit_code(main: Callable[[], int | None], *, errors: Errors = (UserError,), writes: str = "") -> int:
+    """The code that `main` returns, where None is 0; 2 after one of `errors`, which is printed as a line on stderr.
+
+    writes: what the program writes to RESULTS. With it an OSError, such as that of a full disk, is such a line as well.
+    """
+    try:
+        return main() or 0
+    except errors as error:
+        print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        if not writes:
+            raise
+        print(f"error: {error.filename or writes}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
+    return 2

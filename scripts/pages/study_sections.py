@@ -1,0 +1,128 @@
+"""What a study adds to the report: charts, tables, and the commands that measure it again.
+
+    from scripts.pages.study_sections import ReportTable, StudySection, StudySets, load_sections
+
+A study that has something to show puts a file section.py into its folder, scripts/studies/<name>/, which ends in
+`SECTION = StudySection(...)`. The report finds it there, so that no module below the studies imports one.
+Needs no torch.
+"""
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from matplotlib.figure import Figure
+
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
+from scripts.sets.result_set import ResultSet, load_set
+
+STUDIES = ROOT / "scripts" / "studies"
+Points = TypeVar("Points")
+
+
+@dataclasses.dataclass(frozen=True)
+class StudySets:
+    """The result set of a report, and the sets in its folders, in which studies were measured by themselves."""
+
+    main: ResultSet
+    nested: Mapping[str, ResultSet]
+    """By the name of the folder."""
+
+    def all_of(self, *folders: str) -> list[ResultSet]:
+        """The set, and its nested sets of these names, as far as they exist."""
+        return [self.main, *(self.nested[name] for name in folders if name in self.nested)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportTable:
+    """A table of report.html and report.md, under a title and a paragraph."""
+
+    title: str
+    text: str
+    header: tuple[str, ...]
+    rows: list[list[str]]
+    emphasis: str = ""
+    """A sentence before `text`, in bold."""
+    text_columns: tuple[int, ...] = (0,)
+    """Columns that Markdown aligns at the left, as text; all others hold numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyCommand:
+    """One call of make that measures a study again."""
+
+    target: str
+    strategy: str
+    variables: dict[str, str]
+    """The variables of this target, such as KEY and VALUES."""
+    replaced: tuple[str, ...] = ()
+    """Variables of the set's own command that this target sets by itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """A command that measures something a set lacks, in a process of its own."""
+
+    command: list[str]
+    variables: dict[str, str]
+    """Environment variables of this command, besides those that lead to the set and to the settings of its runs."""
+
+
+def _nothing_missing(results: Path) -> list[Measurement]:
+    return []
+
+
+def _no_figures(sets: StudySets) -> dict[str, Figure]:
+    return {}
+
+
+def _no_tables(results: ResultSet) -> list[ReportTable]:
+    return []
+
+
+def _no_commands(results: ResultSet) -> list[StudyCommand]:
+    return []
+
+
+@dataclasses.dataclass(frozen=True)
+class StudySection:
+    """A study's part of the report. What a set holds nothing for is empty."""
+
+    order: int
+    """Its place among the sections, the smallest first; the report's own table of the wall clock has 50."""
+    nested_folders: tuple[str, ...] = ()
+    """Folders of a result set in which the study's runs may be, as a set of their own."""
+    figures: Callable[[StudySets], dict[str, Figure]] = _no_figures
+    """Charts by name."""
+    tables: Callable[[ResultSet], list[ReportTable]] = _no_tables
+    commands: Callable[[ResultSet], list[StudyCommand]] = _no_commands
+    missing: Callable[[Path], list[Measurement]] = _nothing_missing
+    """What `make report` should measure first, of the set in a folder; it runs at the settings of the set's runs."""
+
+
+def load_sections() -> list[StudySection]:
+    """The sections of all studies, in the order of the report."""
+    names = sorted(path.parent.name for path in STUDIES.glob("*/section.py"))
+    sections = [importlib.import_module(f"scripts.studies.{name}.section").SECTION for name in names]
+    return sorted(sections, key=lambda section: section.order)
+
+
+def load_study_sets(results: ResultSet, sections: list[StudySection]) -> StudySets:
+    """The set with every nested set that one of the sections reads."""
+    folders = dict.fromkeys(folder for section in sections for folder in section.nested_folders)
+    return StudySets(
+        results, {name: load_set(results.path / name) for name in folders if (results.path / name).is_dir()}
+    )
+
+
+def points_or_warning(points_of: Callable[[], Points]) -> Points | None:
+    """What `points_of` returns; None, and a warning on stderr, where a set has one point in several settings."""
+    try:
+        return points_of()
+    except UserError as error:
+        print(f"warning: a chart is left out: {error}", file=sys.stderr)
+        return None

@@ -1,0 +1,331 @@
+"""The plan: from Make's variables to a list of runs, each with its settings resolved, and nothing started.
+
+    python -m scripts.runner.run_plan ddp      # makes the folder of one run, prints what launchers/ddp.sh needs to know
+    python -m scripts.runner.run_plan          # makes the set only, and prints what launchers/slurm_all.sh does
+
+Every suite is such a list: round 1 of all its runs, then round 2, so that a slow spell of the machine hits all. What
+is resolved here travels as it is: into the run's folder (config.yaml, settings.json), and to its launcher in a few
+variables. Needs no torch where nobody has to count GPUs.
+"""
+
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.config.settings import requested_settings, settings_hash
+from benchmarks.common.data.fingerprint import cached_fingerprint
+from benchmarks.common.data.packed import has_files, open_packs
+from benchmarks.common.store.results import read_table
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import run_program
+from scripts.runner import memory_check, preflight
+from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.runner.round_order import run_order
+
+MAX_RUNS = 20_000
+MAX_VALUES = 200
+"""The most values of a sweep, and the most numbers of ranks of a scaling study."""
+CLUSTER_VARIABLES = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSpec:
+    """A run that every round has."""
+
+    strategy: str
+    config: Config
+    flags: str
+    """What people typed for it beside the file."""
+    threads: int
+    """Of each rank."""
+    ranks_here: int = 0
+    """Ranks on this machine and no other; 0: as many as there are, on all nodes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a round."""
+
+    strategy: str
+    round: int
+    config: Config
+    requested: dict[str, Any]
+    """The requested half of its settings."""
+    variables: dict[str, str]
+    """Environment variables of its launcher: ranks, threads."""
+    flags: str = ""
+    """What people typed for it beside the file."""
+    position: int = 0
+    """Its place in the order of its round, from 1."""
+
+    @functools.cached_property
+    def key(self) -> tuple[str, int]:
+        """What identifies its row: the hash of the requested settings, and the round."""
+        return settings_hash(self.requested), self.round
+
+
+def make_run(
+    variables: MakeVariables,
+    strategy: str,
+    number: int,
+    config: Config,
+    *,
+    ranks_here: int = 0,
+    threads: int = 0,
+    flags: str = "",
+    num_seeds: int = 0,
+    one_node: bool = False,
+) -> Run:
+    """A run of round `number`; ranks on this machine, and threads of each, are the machine's where they are 0.
+
+    num_seeds: rounds take as many seeds in turn, from the configuration's on, and are alike; 0: its own in each.
+    one_node: on this machine only, also where the strategy could span nodes.
+    """
+    seeds = [config.seed + n for n in range(num_seeds)]
+    if seeds:
+        config = dataclasses.replace(config, seed=seeds[(number - 1) % num_seeds])  # as settings.seed_of_round
+    ranks_here = ranks_here or variables.ranks_here
+    threads = threads or machine.threads_per_rank(ranks_here)
+    if variables.limit_s is not None:
+        config = dataclasses.replace(config, limit_s=variables.limit_s)
+    if config.checkpoint_dir:
+        own = Path(config.checkpoint_dir) / f"{strategy}-{number}"
+        config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
+    place = (ranks_here, 1) if one_node else preflight.ranks_and_nodes(strategy, ranks_here)
+    requested = requested_settings(config, strategy, *place, threads, images_fingerprint(config))
+    requested |= {"seeds": seeds} if seeds else {}
+    # only the launcher knows a cluster's nodes, so that the user's variables stand for them
+    requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
+    env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if one_node else {})
+    return Run(strategy, number, config, requested, env, flags)
+
+
+def was_requeued() -> bool:
+    """Whether this is a job of make slurm-all that Slurm has requeued. Then its runs resume."""
+    return bool(os.environ.get("ALLOCATION")) and os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+
+
+def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:
+    """Environment variables that tell a launcher of this machine."""
+    counts = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
+    counts |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": threads}
+    return {name: str(count) for name, count in counts.items()}
+
+
+def skip_what_does_not_fit(runs: list[Run]) -> list[Run]:
+    """The runs, where each that does not fit in the GPUs' memory has the reason as SKIP in its variables.
+
+    The launcher of such a run writes the reason into the row, and starts nothing.
+    """
+    cases = [
+        memory_check.MemoryCase(run.strategy, run.config, run.requested["ranks"], run.requested["nodes"])
+        for run in runs
+    ]
+    num_gpus = max((int(run.variables["NPROC"]) for run in runs), default=0)
+    reasons = memory_check.why_runs_do_not_fit(cases, num_gpus)
+    return [
+        dataclasses.replace(run, variables=run.variables | {"SKIP": run.variables.get("SKIP") or reason})
+        for run, reason in zip(runs, reasons, strict=True)
+    ]
+
+
+def images_fingerprint(config: Config) -> str:
+    """The fingerprint of the images that a run reads; '' where these are synthetic. Raises UserError without any."""
+    if config.loader == "synthetic":
+        return ""
+    return _fingerprint(config.data, config.pack if config.loader == "packed" else "")
+
+
+@functools.cache
+def _fingerprint(data: str, pack: Literal["", "full", "256", "jpeg256"] = "") -> str:
+    """pack: the kind of packed images, where these are read. A pack is enough where its image folder is not here."""
+    if pack and not has_files(data):
+        return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
+    preflight.check_data(data)
+    return cached_fingerprint(Path(data))
+
+
+def plan_strategies(variables: MakeVariables) -> list[Run]:
+    """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these compute.
+
+    Without STRATEGIES: the core. On CPUs the core and `all` have a reference row besides: the baseline's one process
+    with all cores.
+    """
+    config = load_config(variables.flags)
+    strategies = preflight.parse_strategies(variables.strategies or " ".join(preflight.CORE_STRATEGIES))
+    preflight.check_ranks([config], [variables.ranks_here])
+    threads, num_cores = machine.threads_per_rank(variables.ranks_here), machine.num_cores()
+    specs = [RunSpec(name, config, variables.args, threads) for name in strategies]
+    same = {
+        (spec.strategy, spec.config, spec.ranks_here) for spec in specs
+    }  # on one GPU a baseline may be there already
+    for baseline in baselines_in_other_precisions(variables, config, strategies):
+        if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
+            specs.append(baseline)
+    if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
+        specs.append(RunSpec(preflight.CORE_STRATEGIES[0], config, variables.args, num_cores))
+    return make_runs(variables, specs)
+
+
+def baselines_in_other_precisions(variables: MakeVariables, config: Config, strategies: Sequence[str]) -> list[RunSpec]:
+    """The baselines in other precisions, over which the speed-ups of mixed-precision strategies are."""
+    threads = machine.threads_per_rank(variables.ranks_here)
+    is_one_rank = machine.ranks_and_nodes(variables.ranks_here) == (1, 1)
+    return [
+        RunSpec(
+            name,
+            dataclasses.replace(config, precision=precision),
+            f"{variables.args} --precision {precision}".strip(),
+            threads,
+            0 if is_one_rank else ranks_here,
+        )
+        for name, precision, ranks_here in preflight.mixed_precision_baselines(config, strategies)
+    ]
+
+
+def make_runs(variables: MakeVariables, specs: Sequence[RunSpec]) -> list[Run]:
+    """A run of each spec in each round."""
+
+    def make(number: int, spec: RunSpec) -> Run:
+        return make_run(
+            variables,
+            spec.strategy,
+            number,
+            spec.config,
+            ranks_here=spec.ranks_here,
+            threads=spec.threads,
+            flags=spec.flags,
+            num_seeds=variables.num_seeds,
+            one_node=spec.ranks_here > 0,
+        )
+
+    return order_rounds(variables, lambda number: [make(number, spec) for spec in specs])
+
+
+def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> list[Run]:
+    """Rounds 1 to REPEATS, each in its order."""
+    planned = []
+    for number in range(1, variables.repeats + 1):
+        runs = separate_checkpoint_folders(of_round(number))
+        ordered = [runs[index] for index in run_order(len(runs), number)]
+        planned += [dataclasses.replace(run, position=position) for position, run in enumerate(ordered, 1)]
+    return planned
+
+
+def separate_checkpoint_folders(runs: list[Run]) -> list[Run]:
+    """The runs of a round, each with its own checkpoint folder.
+
+    If a strategy runs twice, with other settings, the second folder's name ends in the hash of these settings.
+    """
+    separated: list[Run] = []
+    used_folders: set[str] = set()
+    for run in runs:
+        folder = run.config.checkpoint_dir
+        if folder in used_folders:
+            own_folder = f"{folder}-{run.key[0]}"
+            config = dataclasses.replace(run.config, checkpoint_dir=own_folder)
+            run = dataclasses.replace(run, config=config, requested=run.requested | {"checkpoint_dir": own_folder})
+        separated.append(run)
+        used_folders |= {folder} - {""}
+    return separated
+
+
+def remaining_runs(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
+    """The runs that have no row in the set yet, or whose last one is interrupted or has status `retry`."""
+    if results is None or not (results / "runs.csv").exists():
+        return runs
+    last = last_statuses(results)
+    return [run for run in runs if last.get(run.key, "interrupted") in ("interrupted", retry)]
+
+
+def last_statuses(results: Path) -> dict[tuple[str, int], str]:
+    """Status of the last row of each run, by Run.key: the one answer to "is it done already?"."""
+    from scripts.sets.recorded_settings import identities_of_runs  # pandas, as read_table
+
+    rows, settings = read_table(results, "runs"), read_table(results, "settings")
+    hashes = dict(zip(settings.settings, settings.asked_hash, strict=True))
+    if not rows.settings.isin(hashes).all():  # settings.csv is gone or cut; the runs' own folders may have them
+        identities, _ = identities_of_runs(results, rows, settings)
+        for name, identity in zip(rows.settings, identities, strict=True):
+            if name and identity.recorded:
+                hashes.setdefault(name, settings_hash(identity.requested))
+    unknown: list[str] = rows[~rows.settings.isin(hashes)].run_id.tolist()
+    if unknown:
+        print(
+            f"warning: {results} does not say what {len(unknown)} of its {len(rows)} runs were asked, such as "
+            f"{unknown[0]}: an older suite wrote them; their rows stay, and count as none of this suite's runs",
+            file=sys.stderr,
+        )
+    known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
+    return {
+        (hashes[settings_name], int(number)): status
+        for settings_name, number, status in zip(known.settings, known.repeat, known.status, strict=True)
+    }
+
+
+def interpreter_path() -> str:
+    """The interpreter that launchers get, by a path that holds in every folder; not resolved, or a venv is lost."""
+    name = os.environ.get("PYTHON") or sys.executable
+    return os.path.abspath(name) if os.sep in name else name
+
+
+def create_run_folder(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str, str]]:
+    """Make the run's folder in the set; returns it and the variables that its launcher is started with.
+
+    They are the interface between commits: a launcher of any checkout can be started with them.
+    """
+    folder = RunFolder.create(results, run.strategy, run.round)
+    folder.write_requested(run.config, run.requested, run.flags)
+    env = {
+        "RUN_ID": folder.run_id,
+        "RESULTS": str(folder.results),
+        "CONFIG": str(folder.config),
+        "ARGS": "",  # CONFIG has them
+        "DATA": run.config.data,
+        "PYTHON": interpreter_path(),
+        "REPEAT": str(run.round),
+        "POSITION": str(run.position or ""),
+        "LABEL": label,
+        "SKIP": "",
+    }
+    return folder, env | run.variables
+
+
+def main(strategy: str = "", /) -> None:
+    """Prints environment variables, a line each.
+
+    With a strategy: those of one run, for a launcher that a person starts by hand. Without one: those of the machine,
+    and the set, which is made unless PLAN=yes.
+    """
+    variables = read_variables()
+    if strategy:
+        preflight.check_rendezvous()
+        name = preflight.parse_strategy(strategy)
+        preflight.check_nodes_variables([name])
+        config = load_config(variables.flags)
+        run = make_run(variables, name, variables.repeat, config, flags=variables.args)
+        (run,) = skip_what_does_not_fit([run])
+        _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
+    else:
+        env = machine_variables(variables.ranks_here, machine.threads_per_rank(variables.ranks_here))
+        results = variables.results if os.environ.get("PLAN") == "yes" else preflight.open_result_set(variables.results)
+        env |= {"RESULTS": str(results or "")}
+    for name, value in env.items():
+        if not value.isprintable():
+            raise UserError(
+                f"{name} is {value!r}, which has a line end or another unprintable character; choose another"
+            )
+    print("\n".join(f"{name}={value}" for name, value in env.items()))
+
+
+if __name__ == "__main__":
+    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError, OSError))

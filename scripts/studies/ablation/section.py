@@ -1,0 +1,22 @@
+"""The ablation in the report: a chart of the ratio of each option, for every strategy that was studied."""
+
+from matplotlib.figure import Figure
+
+from scripts.pages.study_sections import StudySection, StudySets
+from scripts.studies.ablation.analysis import option_results, studied_strategies
+from scripts.studies.ablation.chart import ablate_chart
+
+FOLDER = "ablation"
+
+
+def figures(sets: StudySets) -> dict[str, Figure]:
+    results = sets.nested.get(FOLDER)
+    if results is None:
+        return {}
+    return {
+        f"ablate_{strategy}": ablate_chart(results, strategy, option_results(results, strategy))
+        for strategy in studied_strategies(results)
+    }
+
+
+SECTION = StudySection(order=30, nested_folders=(FOLDER,), figures=figures)

@@ -1,0 +1,41 @@
+"""The loader's verdict in the report: whether loading limits training, and the images/s that say so."""
+
+import sys
+from pathlib import Path
+
+import numpy
+
+from benchmarks.common.store.results import read_table
+from scripts.pages.study_sections import Measurement, ReportTable, StudySection
+from scripts.sets.result_set import ResultSet
+from scripts.stats.formatting import format_interval, format_number
+from scripts.studies.loaders.verdict import rates, verdict
+
+
+def tables(results: ResultSet) -> list[ReportTable]:
+    """The verdict over the rows of loader.csv, and what was measured."""
+    windows = results.table("loader")
+    if windows.empty:
+        return []
+    cells = []
+    for what, rate in rates(windows).items():
+        own = windows[windows.what == what]
+        speed = f"{format_number(rate.value)} {format_interval(rate.low, rate.high, format_number)}".rstrip()
+        per_core = own.images_per_s_per_core.mean()
+        per_core_text = format_number(per_core) if numpy.isfinite(per_core) else ""
+        cells.append([what, speed, per_core_text, f"{own.num_windows.sum():.0f}"])
+    header = ("one rank", "images/s", "images/s a core", "n windows")
+    return [ReportTable("Is the loader the limit?", f"{verdict(windows)}.", header, cells)]
+
+
+def missing(results: Path) -> list[Measurement]:
+    """The measurement of loader.csv, unless the set has one or its runs read no images."""
+    runs = read_table(results, "runs")
+    loaders = {*runs[runs.status == "ok"].loader}
+    if loaders == {"synthetic"} or (results / "loader.csv").exists():
+        return []
+    command = [sys.executable, "-m", "scripts.studies.loaders.verdict_measure", "--results", str(results)]
+    return [Measurement(command, {})]
+
+
+SECTION = StudySection(order=5, tables=tables, missing=missing)

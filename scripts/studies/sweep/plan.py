@@ -1,0 +1,56 @@
+"""The plan of `make sweep`: one strategy with several values of one configuration field, beside the baseline.
+
+STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100" launchers/all.sh sweep          # or: make sweep
+"""
+
+import dataclasses
+
+from benchmarks.common.config.config import find_field, load_config
+from benchmarks.common.config.settings import NOT_COMPARED
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from scripts.runner import preflight
+from scripts.runner.make_variables import MakeVariables
+from scripts.runner.options import value_flags
+from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
+from scripts.sets.identity import STRATEGY_OPTIONS
+
+
+def plan_runs(variables: MakeVariables) -> list[Run]:
+    """STRATEGY with each of VALUES of the field KEY, beside the baseline: once where KEY is an option of strategies,
+    else with each value. Raises UserError for any value that is none."""
+    for name in ("strategy", "key", "values"):
+        if not getattr(variables, name):
+            example = 'STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
+            raise UserError(f"{name.upper()} is not set; for example: make sweep {example}")
+    strategy, key = preflight.parse_strategy(variables.strategy), find_field(variables.key)
+    if key in NOT_COMPARED:
+        raise UserError(f"KEY={key} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option")
+    values = [*dict.fromkeys(variables.values.split())]
+    if len(values) > MAX_VALUES:
+        raise UserError(f"VALUES holds {len(values)} values, but must be at most {MAX_VALUES}; sweep some of them")
+    own = [value_flags(key, text) for text in values]
+    configs = [(load_config([*variables.flags, *flags]), " ".join([variables.args, *flags]).strip()) for flags in own]
+    configs = [*{config: text for config, text in reversed(configs)}.items()][::-1]  # 5 and 5.0 are one
+    preflight.check_ranks([config for config, _ in configs], [variables.ranks_here])
+    threads, baseline = machine.threads_per_rank(variables.ranks_here), preflight.CORE_STRATEGIES[0]
+    specs = [RunSpec(strategy, config, text, threads) for config, text in configs]
+    if strategy != baseline:
+        specs += _baselines(variables, specs, key)
+    return make_runs(variables, specs)
+
+
+def _baselines(variables: MakeVariables, specs: list[RunSpec], key: str) -> list[RunSpec]:
+    """The baseline with each swept value, or one baseline where only the strategy has the option."""
+    baseline = preflight.CORE_STRATEGIES[0]
+    if key not in STRATEGY_OPTIONS:
+        return [dataclasses.replace(spec, strategy=baseline) for spec in specs]
+    config = load_config(variables.flags)
+    in_its_precision = baselines_in_other_precisions(variables, config, [baseline, specs[0].strategy])
+    return in_its_precision or [RunSpec(baseline, config, variables.args, specs[0].threads)]
+
+
+def chart_command(variables: MakeVariables) -> list[str]:
+    """The module that draws the chart of these runs, and its flags."""
+    strategy = preflight.parse_strategy(variables.strategy)
+    return ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", find_field(variables.key)]

@@ -1,0 +1,42 @@
+"""The sweeps in the report: a chart of each, and the command that measures it again."""
+
+import functools
+
+from matplotlib.figure import Figure
+
+from scripts.pages.study_sections import StudyCommand, StudySection, StudySets, points_or_warning
+from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.safe_names import read_whole_rows
+from scripts.studies.sweep.analysis import sweep_points
+from scripts.studies.sweep.chart import sweep_chart
+
+FOLDERS = ("scaling", "sweeps")
+
+
+def sweeps(results: ResultSet) -> dict[tuple[str, str], dict[str, Group]]:
+    """The points of every sweep that sweep.csv lists, by strategy and key."""
+    rows = read_whole_rows(results.path / "sweep.csv")
+    names = dict.fromkeys((row.get("strategy", ""), row.get("key", "")) for row in rows)
+    found = {
+        (strategy, key): points_or_warning(functools.partial(sweep_points, results, strategy, key))
+        for strategy, key in names
+    }
+    return {name: points for name, points in found.items() if points and len(points) > 1}
+
+
+def figures(sets: StudySets) -> dict[str, Figure]:
+    return {
+        f"sweep_{strategy}_{key}": sweep_chart(results, strategy, key, points)
+        for results in sets.all_of(*FOLDERS)
+        for (strategy, key), points in sweeps(results).items()
+    }
+
+
+def commands(results: ResultSet) -> list[StudyCommand]:
+    return [
+        StudyCommand("sweep", strategy, {"KEY": key, "VALUES": " ".join(points)})
+        for (strategy, key), points in sweeps(results).items()
+    ]
+
+
+SECTION = StudySection(order=20, nested_folders=FOLDERS, figures=figures, commands=commands)

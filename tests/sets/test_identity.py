@@ -1,0 +1,40 @@
+"""Which runs are pooled: the rule of scripts/sets/identity.py, field by field.
+
+.venv/bin/python -m pytest tests/sets/test_identity.py
+"""
+
+import pytest
+
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import requested_settings
+from scripts.sets.identity import Identity, separates_runs
+
+REQUESTED = requested_settings(Config(), "ddp", ranks=2, nodes=1, threads_per_rank=1, data="4-40-23-abc")
+RESOLVED = {
+    "device": "cpu",
+    "precision": "fp32",
+    "torch": "2.15",
+    "compile_s": 1.0,
+    "commit": "abc",
+    "local_changes": "",
+}
+# Whoever adds a name here pools runs that differ in it. Whoever adds a field elsewhere separates them.
+POOLED = {
+    *("config", "data", "checkpoint_dir", "checkpoint_steps", "checkpoint_keep", "resume", "resume_from"),
+    *("resume_anyway", "timeout_s", "limit_s", "compile_s", "rendezvous", "commit", "local_changes"),
+}
+
+
+@pytest.mark.parametrize("name", sorted({*REQUESTED, *RESOLVED, *POOLED, "a field that is new"}))
+def test_every_field_of_the_settings_separates_runs_but_for_these(name):
+    """Protects numbers from being pooled silently, and runs of one setting from falling apart into groups."""
+    one = Identity(REQUESTED, RESOLVED)
+    others = (Identity(REQUESTED | {name: "other"}, RESOLVED), Identity(REQUESTED, RESOLVED | {name: "other"}))
+    assert [other.key != one.key for other in others] == [name not in POOLED] * 2
+    assert separates_runs(name) == (name not in POOLED)
+
+
+def test_seeds_that_rounds_take_in_turn_are_pooled_and_the_list_is_not():
+    """Protects SEEDS=3: its rounds have a seed each and are one group; another list is another group."""
+    one, other = (Identity(REQUESTED | {"seeds": [0, 1], "seed": seed}, RESOLVED) for seed in (0, 1))
+    assert one.key == other.key != Identity(REQUESTED | {"seeds": [0, 2], "seed": 0}, RESOLVED).key
