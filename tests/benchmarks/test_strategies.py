@@ -18,6 +18,7 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.layout import STORED_FIELDS, Layout, stored_fields
 from benchmarks.common.store.results import read_table
 from scripts.runner.memory_check import layout_function
+from scripts.runner.telemetry import PERIOD_S
 
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
 # Not taken from the scripts, whose rows are compared with it. Those that are not here compute what plain data
@@ -82,7 +83,9 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     assert list(rows_of("windows")["images"]) == [16, 16]
     assert (rows_of("windows")["images_per_s"] > 0).all()
     assert rows_of("steps")["step_ms"].notna().sum() == 4
-    assert len(rows_of("telemetry")) >= 2 and rows_of("telemetry")["memory_used_mb"].min() > 0
+    # a run on the preloaded interpreter may end after a second
+    num_samples_at_least = 2 if row["wall_s"] >= 3 * PERIOD_S else 1
+    assert len(rows_of("telemetry")) >= num_samples_at_least and rows_of("telemetry")["memory_used_mb"].min() > 0
     assert rows_of("wall")["seconds"].sum() == pytest.approx(row["wall_s"], rel=0.02)
 
 
