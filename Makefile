@@ -2,6 +2,9 @@
 # make expands what its command line says: of a folder named $(shell ...) it would run the name. $$ is a $.
 $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(if \
   $(findstring $$,$(subst $$$$,,$(value $(name)))),$(error $(name) has a $$ in it, which make takes for a variable; write $$$$))))
+# The same for what make itself reads, wherever it is from.
+$(foreach name,LOCK MACHINE MEASURE REPLACE TORCH YES,$(if \
+  $(findstring $$,$(value $(name))),$(error $(name) has a $$ in it, which make takes for a variable; give the value alone)))
 SHELL := /bin/bash
 SETUP ?= yes
 PYTHON ?= .venv/bin/python

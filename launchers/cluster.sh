@@ -3,8 +3,14 @@
 # and of a container. Functions only; lib.sh and slurm_all.sh source it.
 
 find_cluster() { # fails, with the reason in WHY, where none answers
-  local conf=${SLURM_LOCAL_DIR:-/run/slurm-local}/slurm.conf
+  local folder=${SLURM_LOCAL_DIR:-/run/slurm-local}
+  local conf=$folder/slurm.conf
   if [ -z "${SLURM_CONF:-}" ] && [ ! -e /etc/slurm/slurm.conf ] && [ -e "$conf" ]; then
+    # Slurm runs programs that its configuration names.
+    WHY="$folder belongs to another user; choose another SLURM_LOCAL_DIR"
+    local num_others
+    num_others=$(stat -c %u -- "$folder" "$conf" | grep -vxcE "0|$EUID") || true
+    [ "$num_others" = 0 ] || return 1
     export SLURM_CONF=$conf # of slurm_local.sh
   fi
   WHY="no Slurm cluster here; run it on a cluster, or: scripts/setup/slurm_local.sh start"

@@ -9,6 +9,7 @@ the others several at once.
 import dataclasses
 from pathlib import Path
 
+from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check import timed_checks, verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
 from scripts.runner.preflight import all_strategies, strategy_facts
@@ -16,6 +17,7 @@ from scripts.runner.run_plan import interpreter_path
 from scripts.sets.result_set import BASELINE
 
 LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them
+BUILDS = ROOT / ".gpu-check"  # not in the set, which may come from others and would choose what is run
 MIXED_PRECISIONS = ("bf16", "fp16")  # of a script that is about mixed precision
 
 
@@ -68,7 +70,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
         find_verdict = verdicts.printed(r".* train images, .*")
     found.append(Check("data", "there are images, or they can be made", images, find_verdict, variables, estimate_s=15))
     for library in LIBRARIES:
-        folder = results / "builds" / library
+        folder = BUILDS / library
         build = (
             interpreter_path(),
             "-m",
@@ -191,7 +193,7 @@ def _with_libraries(scale: Scale, results: Path) -> list[Check]:
         library = strategy.split("_")[0]
         if library not in LIBRARIES:
             continue
-        variables = {"PYTHON": str((results / "builds" / library / "bin/python").absolute())}
+        variables = {"PYTHON": str(BUILDS / library / "bin/python")}
         own = {"after": f"build {library}", "variables": variables}
         for precision in ("fp32", "tf32") if library == "apex" else PRECISIONS:
             needs = ("cuda", *OF_PRECISION[precision]) if library == "apex" else OF_PRECISION[precision]

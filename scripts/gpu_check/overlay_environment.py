@@ -1,6 +1,6 @@
 """An interpreter of its own that sees all packages of this one, and a library built into it: PYTHON stays as it is.
 
-    python -m scripts.gpu_check.overlay_environment results/gpu-check/builds/horovod scripts/setup/install_horovod.sh
+    python -m scripts.gpu_check.overlay_environment .gpu-check/horovod scripts/setup/install_horovod.sh
 
 PIP_ARGS and APEX_GIT say where sources are that were carried here. The exit code is the installer's.
 """

@@ -67,7 +67,7 @@ def _command(target: str, make_variables: dict[str, object], **variables: str) -
 def launch_lines(results: ResultSet) -> list[tuple[str, str]]:
     """(strategy, the command that started its first ok run), from the run's log where the set has it.
 
-    Each word is quoted for bash: the log may come from somebody else.
+    The log may come from somebody else: each line is a comment for bash, and each word is quoted.
     """
     found = []
     for group in results.groups:
@@ -75,7 +75,7 @@ def launch_lines(results: ResultSet) -> list[tuple[str, str]]:
             if path := file_inside(results.path, log_path):
                 with open(path, encoding="utf-8", errors="replace") as file:
                     words = file.readline(4096).removeprefix("$ ").split()
-                found.append((group.label, printable(shlex.join(words))))
+                found.append((group.label, "# " + printable(shlex.join(words))))
     return found
 
 

@@ -9,6 +9,7 @@ its user. Needs no torch.
 
 import contextlib
 import getpass
+import ipaddress
 import os
 import re
 import socket
@@ -28,8 +29,12 @@ ADDRESS = re.compile(
 )
 USER_AT = re.compile(r"[\w.%+:-]+@[\w-]*[A-Za-z0-9][\w.-]*", re.ASCII)
 # Only at the beginning of a word: images/s is no path.
-PATH_PATTERN = re.compile(r"(?:(?<=[\s\"'=:,;(\[{|])|^)(?:~[\w-]*|[A-Z]:)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*")
-IP = re.compile(r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?(?![\w.])")
+PATH_PATTERN = re.compile(r"(?:(?<=[\s\"'`=:,;(\[{|>])|^)(?:~[\w-]*|[A-Z]:)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*")
+# Of four numbers, but for a version, name==1.2.3.4; at a sentence's end, too.
+IP = re.compile(r"(?<![\w.])(?<!==)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?(?!\w|\.\w)")
+MAYBE_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*(?![\w:])")
+# Beginnings of tokens: GitHub, GitLab, Hugging Face, OpenAI, Amazon, Slack.
+TOKEN = re.compile(r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|AKIA|xox[abpr]-)[\w-]{16,}")
 COMMON = {"root", "user", "users", "home", "ubuntu", "admin", "debian", "localhost", "runner", "test", "nobody"}
 ENVIRONMENT = (
     "schema", "platform", "python", "num_cores", "memory_gb", "packages", "variables", "measured_peak", "collect_env",
@@ -104,9 +109,21 @@ def faults_in_line(line: str, names: set[str]) -> Iterator[str]:
     for found in IP.finditer(line):
         if not found[0].startswith("127.") and all(int(part) < 256 for part in found[0].partition(":")[0].split(".")):
             yield f"an address of a machine ({found[0]})"
+    for found in MAYBE_IPV6.finditer(line):
+        if _is_ipv6_of_a_machine(found[0]):
+            yield f"an address of a machine ({found[0]})"
+    for found in TOKEN.finditer(line):
+        yield f"a token ({found[0][:6]}...)"
     for name in names:
         if re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", line, re.IGNORECASE):
             yield "the name of this machine or of its user"
+
+
+def _is_ipv6_of_a_machine(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        address = ipaddress.IPv6Address(text)
+        return not (address.is_loopback or address.is_unspecified)
+    return False
 
 
 def _texts_of_png(content: bytes) -> Iterator[str]:

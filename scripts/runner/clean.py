@@ -9,6 +9,8 @@ library only, so that it runs where nothing is installed.
 
 import argparse
 import contextlib
+import fcntl
+import os
 import re
 import shutil
 import socket
@@ -17,11 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked
+from benchmarks.common.system.files import locked, open_lock
 from benchmarks.common.system.repository import ROOT
 
 KEPT_NAMES = ("published", "README.md")
 LOCKS = (".suite", "logs/*/unrecorded")  # schedule.lock_result_set holds the one, and the attempt of a run the other
+CHECKPOINTS_IN_USE = ".in-use"  # checkpoint.claimed holds it
 MAX_LISTED = 10
 CHECKOUTS = re.compile(r"\.worktrees-(?P<pid>\d+)@(?P<host>.+)-[^-]+")  # as worktrees.PREFIX begins
 
@@ -70,9 +73,21 @@ def _claim(path: Path) -> Iterator[str]:
         try:
             for lock in [lock for name in LOCKS for lock in path.rglob(name)]:
                 held.enter_context(locked(lock, limit_s=0))
+            for lock in path.rglob(CHECKPOINTS_IN_USE):
+                _lock_checkpoints(lock, held)
         except (UserError, OSError) as error:
             why = "a suite is writing it" if isinstance(error, TimeoutError) else f"its lock cannot be taken: {error}"
         yield why
+
+
+def _lock_checkpoints(path: Path, held: contextlib.ExitStack) -> None:
+    """Hold a run's lock of its checkpoint folder, which is a lock of the process (fcntl). Raises TimeoutError."""
+    descriptor = open_lock(path)
+    held.callback(os.close, descriptor)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        raise TimeoutError from None
 
 
 def _why_checkouts_stay(path: Path) -> str:

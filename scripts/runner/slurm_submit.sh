@@ -14,7 +14,7 @@ shift
 warning_s=${WARNING_S:-60} # before the time limit: enough for the step in progress, one more, and a checkpoint
 
 job=$(sbatch --parsable --requeue --export=ALL --signal="B:USR1@$warning_s" --open-mode=append \
-  --output="$RUN_DIR/run.log" "${options[@]}" "$@")
+  --output="${RUN_DIR//%/%%}/run.log" "${options[@]}" "$@")
 job=${job%%;*}
 trap 'scancel "$job"' INT TERM
 trap 'scancel --signal=USR2 "$job"' USR2 # the tasks of a job that hangs write their stacks, on whatever node

@@ -10,6 +10,8 @@ manifest says. `asked` and `met` are the settings' two halves (benchmarks.common
 
 import hashlib
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,12 +115,18 @@ def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
         if file is None and _leads_out(name):
             yield f"{NAME} names {shown}, which is not in the set"
         elif file is None:
-            yield f"{shown} is missing; git checkout {folder / shown}"
+            yield f"{shown} is missing{_checkout(folder / name)}"
         elif _sha256(file) != checksum:
-            yield f"{shown} is not what was published (sha256); git checkout {file}"
+            yield f"{shown} is not what was published (sha256){_checkout(file)}"
     for name in _names(folder):
         if name not in files:
-            yield f"{name} is not in {NAME}: it was not published; take it away, or git checkout {folder / NAME}"
+            yield f"{name} is not in {NAME}: it was not published; take it away{_checkout(folder / NAME, ', or')}"
+
+
+def _checkout(path: Path, before: str = ";") -> str:
+    """The command that brings a file back, to be pasted; '' for a name that no file of a set has."""
+    plain = re.fullmatch(r"[\w./+-]+", path.name, re.ASCII)
+    return f"{before} git checkout {shlex.quote(str(path))}" if plain else ""
 
 
 def _leads_out(name: str) -> bool:

@@ -15,7 +15,6 @@ COMMIT = re.compile(r"[0-9a-f]{3,64}")
 LIMIT_BYTES = 2**28  # of a small file
 STOP = re.compile(r"stop-([0-9]+|at)")  # links that RunFolder makes, to a number
 STEPS = re.compile(r"-?[0-9]+")
-BUILDS = "builds"  # in a set of make gpu-check: environments of Python, which have links
 
 
 def file_inside(folder: Path, name: str) -> Path | None:
@@ -36,13 +35,12 @@ def file_inside(folder: Path, name: str) -> Path | None:
 
 def refuse_links(folder: Path) -> None:
     """Raises UserError, which names it, for a symbolic link in the set in `folder`: what is written into the set would
-    land where the link leads. `folder` itself may be a link, and may not be there yet.
+    land where the link leads. A pipe or a device, for which a reader would wait, is refused as well. `folder`
+    itself may be a link, and may not be there yet.
 
     Sets come from others. The numbers that a stopped run leaves as links are no such links.
     """
     for place, folders, files in os.walk(folder):
-        if Path(place) == folder and BUILDS in folders and not (folder / BUILDS).is_symlink():
-            folders.remove(BUILDS)
         for name in sorted((*folders, *files)):
             path = Path(place, name)
             if path.is_symlink() and not (STOP.fullmatch(name) and STEPS.fullmatch(_target(path))):
@@ -50,6 +48,8 @@ def refuse_links(folder: Path) -> None:
                     f"{ascii(str(path))[1:-1]} is a link, and nothing is written into a set with one; remove the link, "
                     "or put a copy of what it leads to in its place"
                 )
+            if not path.is_symlink() and not path.is_dir() and not path.is_file():
+                raise UserError(f"{ascii(str(path))[1:-1]} is neither a file nor a folder; take it out of the set")
 
 
 def _target(path: Path) -> str:

@@ -50,6 +50,7 @@ class Options:
 
 def main(options: Options) -> None:
     config = Config(data=options.data, loader="packed", pack=options.pack)
+    refuse_links_in_data(config)
     root, began_ns = Path(options.data), time.time_ns()
     try:
         check_image_folder(root)
@@ -65,6 +66,16 @@ def main(options: Options) -> None:
     for part, listing in todo.items():
         with lock_pack(pack_path(config, part)):
             write_pack(pack_path(config, part), listing, config.pack, fingerprint, began_ns)
+
+
+def refuse_links_in_data(config: Config) -> None:
+    """Raises UserError where the data set itself leads its packed files elsewhere, over files of the user's."""
+    if os.environ.get("PACKED"):
+        return
+    folder = pack_path(config, "train").parent
+    for path in (folder.parent, folder, *folder.glob("*")):
+        if path.is_symlink():
+            raise UserError(f"{path} is a link, and nothing is packed through one; name the folder in PACKED")
 
 
 def is_complete(path: Path, fingerprint: str) -> bool:

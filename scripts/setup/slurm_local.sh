@@ -45,8 +45,8 @@ our_pids() {
     while read -r proc; do
         pid=${proc//[!0-9]/}
         case $(cat "/proc/$pid/comm" 2>/dev/null) in
-            slurm*) [[ $(readlink "/proc/$pid/cwd") == "$dir/log"* ]] && echo "$pid" ;;
-            munged) has "/proc/$pid/cmdline" "--socket=$dir/munge.socket" && echo "$pid" ;;
+            slurm*) [[ -O /proc/$pid && $(readlink "/proc/$pid/cwd") == "$dir/log"* ]] && echo "$pid" ;;
+            munged) [[ -O /proc/$pid ]] && has "/proc/$pid/cmdline" "--socket=$dir/munge.socket" && echo "$pid" ;;
         esac
     done < <(grep -lxE 'munged|slurm.*' /proc/[0-9]*/comm 2>/dev/null || true)
     while read -r proc; do
@@ -165,8 +165,11 @@ CONF
 }
 
 ours_alone() {  # a folder of another user's may hold a slurm.conf that names programs
-    [[ ! -e $dir || (-d $dir && -O $dir) ]] ||
-        die 3 "not possible here: $dir belongs to another user; choose another SLURM_LOCAL_DIR"
+    local path
+    for path in "$dir" "$SLURM_CONF"; do
+        [[ ! -e $path && ! -L $path ]] || [[ ! -L $path && $(stat -c %u -- "$path") =~ ^(0|$EUID)$ ]] ||
+            die 3 "not possible here: $path belongs to another user; choose another SLURM_LOCAL_DIR"
+    done
 }
 
 launch() {  # a daemon that keeps our lock or the caller's pipe open would block them for ever
@@ -282,9 +285,11 @@ case $1 in
         trap on_exit EXIT
         trap 'say interrupted; exit 130' INT
         trap 'say terminated; exit 143' TERM
+        ours_alone
         "$1"
         ;;
     status)
+        ours_alone
         { [[ -e $SLURM_CONF ]] && timeout 5 sinfo -N 2>/dev/null; } ||
             die 1 "no cluster runs in $dir; start it with: scripts/setup/slurm_local.sh start"
         ;;

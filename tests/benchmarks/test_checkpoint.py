@@ -414,6 +414,15 @@ def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):
             fit(single.build(Config(**SMALL, checkpoint_dir=str(folder))))
 
 
+def test_a_runs_folder_that_is_a_link_is_refused(tmp_path):
+    """Protects another folder from what somebody else's checkpoint folder leads to. Mutant: no look."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "outside")
+    with pytest.raises(UserError, match="is a link; no checkpoint is written through one"):
+        fit(single.build(Config(**SMALL, checkpoint_dir=str(tmp_path / "checkpoints"))))
+    assert not [*(tmp_path / "outside").iterdir()]
+
+
 def test_no_file_of_a_folder_is_a_link_to_another(checkpoints):
     """Protects file systems without links, and previous.pt from what happens to last.pt."""
     for number in (1, 2):

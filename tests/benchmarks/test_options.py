@@ -195,6 +195,18 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
     assert os.environ[compiling.CACHE] == "/the/user's own"
 
 
+@pytest.mark.slow
+def test_no_header_of_another_user_is_compiled_in(tmp_path):
+    """Protects from code of another user, who can make /tmp/torchinductor_<user>: torch takes precompiled headers from
+    there, whatever its cache is. Mutant: the headers stay on."""
+    code = "import torch; from benchmarks.common.system import compiling as c; c.prepare_compiler(on_gpu=False); "
+    code += "print(torch.compile(lambda x: x.sin() + 1)(torch.zeros(9)).sum().item())"
+    env = environment(XDG_CACHE_HOME=tmp_path / "cache", TMPDIR=tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "9.0", done.stderr
+    assert not [*tmp_path.glob("torchinductor_*/*")], "torch kept what it compiles in the folder that anybody may make"
+
+
 def test_the_cache_that_torch_chose_when_it_was_imported_is_not_the_users_choice(tmp_path):
     """Protects from another user of the machine: torchvision's import sets the variable to /tmp/torchinductor_<user>.
 

@@ -95,6 +95,14 @@ def test_a_set_that_cannot_be_believed_is_left_out_and_said(own, capsys, harm, w
     assert f"warning: {NAMES[0]} is left out: " in (said := capsys.readouterr().err) and words in said
 
 
+def test_no_command_is_made_of_a_strange_name(own):
+    """Protects who pastes what is printed from a manifest's author. Mutant: the name as it stands."""
+    say(files={"runs.csv;touch${IFS}ran": "00", "gone.csv": "00"})(own / NAMES[0])
+    faults = manifest.find_faults(own / NAMES[0], manifest.read_manifest(own / NAMES[0]))
+    lines = sorted(line for line in faults if "missing" in line)[::-1]
+    assert [(line.startswith("gone.csv"), "git checkout" in line) for line in lines] == [(False, False), (True, True)]
+
+
 def test_what_make_report_adds_is_no_harm(own):
     """report.pdf is made where there is a LaTeX; git and the manifest do not keep it."""
     (own / NAMES[0] / manifest.MADE_LATER).write_text("%PDF")

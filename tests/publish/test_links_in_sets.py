@@ -75,6 +75,22 @@ def test_a_link_anywhere_in_a_set_is_named(tmp_path, name):
     assert plot.command(["--results", str(tmp_path / "set")]) == 2
 
 
+def test_a_pipe_in_a_set_is_named(tmp_path):
+    """Protects from a reader that waits without end. Mutant: links only."""
+    (tmp_path / "checks").mkdir()
+    os.mkfifo(tmp_path / "checks/a.json")
+    with pytest.raises(UserError, match=r"checks/a.json is neither a file nor a folder"):
+        refuse_links(tmp_path)
+
+
+def test_no_folder_of_a_set_is_left_out(tmp_path):
+    """Protects from interpreters in a foreign set of make gpu-check. Mutant: links in builds/ let through."""
+    (tmp_path / "builds/horovod/bin").mkdir(parents=True)
+    (tmp_path / "builds/horovod/bin/python").symlink_to("/bin/true")
+    with pytest.raises(UserError, match="python is a link"):
+        refuse_links(tmp_path)
+
+
 def test_links_above_a_set_and_those_of_a_stopped_run_stay_fine(tmp_path):
     """Protects results/latest, a results folder on another disk, and sets with a run that was stopped."""
     folder = RunFolder.create(tmp_path / "disk/set", "ddp", 1)

@@ -13,6 +13,7 @@ from support import environment, run_strategy
 
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import exit_code
 from scripts.runner import bench
 
 
@@ -194,3 +195,13 @@ def _holds(path: Path, text: str) -> bool:
         return text.encode() in path.read_bytes()
     except OSError:  # it has ended meanwhile
         return False
+
+
+def test_a_message_does_not_steer_the_terminal(capsys):
+    """Protects the terminal from names in somebody else's files: OSC 52 would set the clipboard."""
+
+    def main() -> int:
+        raise UserError("no strategy ddp\x1b]52;c;cm0=\x07\x1b[2J\nchoose one of single")
+
+    assert exit_code(main) == 2
+    assert capsys.readouterr().err == "error: no strategy ddp?]52;c;cm0=??[2J\nchoose one of single\n"

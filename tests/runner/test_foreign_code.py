@@ -127,3 +127,13 @@ def test_no_text_of_the_command_line_is_run_by_make(tmp_path, name):
     assert refused.returncode == 2 and f"{name} has a $ in it" in refused.stderr and not ran.exists()
     doubled = text.replace("$", "$$")
     assert say(f"{name}={doubled}").stdout == say(**{name: text}).stdout == text and not ran.exists()
+
+
+@pytest.mark.parametrize("name", ["LOCK", "MACHINE", "MEASURE", "REPLACE", "TORCH", "YES"])
+def test_no_text_of_the_environment_is_run_by_make(tmp_path, name):
+    """Protects from what make expands in its own conditions. Mutant: no look."""
+    env = environment(**{name: f"$(shell touch {tmp_path}/ran)"})
+    done = subprocess.run(
+        ["make", "-n", "publish", "clean", "setup"], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and f"{name} has a $ in it" in done.stderr and not (tmp_path / "ran").exists()

@@ -167,7 +167,7 @@ def test_the_words_that_start_ranks_are_in_one_place_each():
         "torch.distributed.run": {"launchers/lib.sh", "scripts/runner/launch_ranks.py"},
         "horovod.runner.launch": {"launchers/horovod_ddp.sh", "scripts/runner/launch_ranks.py"},
         "accelerate launch": set(),
-        "mp.spawn": {"benchmarks/ddp_spawn.py"},
+        "multiprocessing.spawn": {"benchmarks/ddp_spawn.py"},
     }
     texts = {
         str(path.relative_to(ROOT)): path.read_text()

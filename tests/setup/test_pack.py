@@ -157,6 +157,21 @@ def test_nothing_is_written_through_a_link(own_data, ending):
     assert precious.read_text() == "kept"
 
 
+@pytest.mark.parametrize("link", ["packed", "packed/full"])
+def test_a_data_set_does_not_choose_where_packs_are_written(own_data, tmp_path, link):
+    """Protects a user's files from a data set whose packed folder leads to them. Mutant: no look at the folders."""
+    models = tmp_path / "models"
+    (models / "full").mkdir(parents=True)
+    for folder in (models, models / "full"):
+        (folder / "train.safetensors").write_text("kept")
+    (own_data / link).parent.mkdir(exist_ok=True)
+    (own_data / link).symlink_to(models)
+    with pytest.raises(UserError, match="is a link, and nothing is packed through one"):
+        make(own_data)
+    assert sorted(path.read_text() for path in models.rglob("*.safetensors")) == ["kept", "kept"]
+    assert len([*models.rglob("*")]) == 3, "nothing is left there"
+
+
 NUM_BYTES = 32
 numbers = st.sampled_from([0, 1, 2, 3, 4, 12, 24, 25, 33, -1, 255, 2**31 - 1, 2**62, 2**63 - 1, -(2**63)])
 anything = st.one_of(numbers, st.sampled_from([2**70, 1.5, "3", None, True, [], {}, [12], float("nan")]))

@@ -237,12 +237,15 @@ def test_without_root_start_exits_3_with_the_reason(cluster):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_another_user_is_refused(tmp_path):
-    """Protects root from a slurm.conf that somebody else has put there. Mutant: no look at the owner."""
+@pytest.mark.parametrize("command", ["start", "stop", "status"])
+@pytest.mark.parametrize("theirs", ["", "slurm.conf"])
+def test_a_folder_of_another_user_is_refused(tmp_path, command, theirs):
+    """Protects root from a slurm.conf that somebody else has put there, and names programs that sinfo loads.
+    Mutants: no look at the folder's owner; at the file's; only start looks."""
     folder = tmp_path / "theirs"
     folder.mkdir()
     (folder / "slurm.conf").write_text("ClusterName=theirs\n")
-    os.chown(folder, 12345, 12345)
-    done = slurm_local("start", folder)
+    os.chown(folder / theirs, 12345, 12345)
+    done = slurm_local(command, folder)
     assert done.returncode == 3 and "belongs to another user" in done.stderr
     assert (folder / "slurm.conf").read_text() == "ClusterName=theirs\n"

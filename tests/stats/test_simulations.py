@@ -13,9 +13,9 @@ from simulate import (
     NOISIER,
     NUM_WINDOWS,
     WITHIN_RUN,
+    day_sets,
     family_errors,
     one_by_one,
-    two_days,
     until_stops,
 )
 
@@ -73,7 +73,7 @@ def test_two_things_in_one_sitting(model):
 @pytest.mark.parametrize("num_sets", [None, 3, 5])
 @pytest.mark.parametrize("strategies, rounds", [(1, 3), (1, 10), (9, 3), (9, 10)])
 def test_equal_sets_of_two_days_are_called_different_in_6_percent_at_most(strategies, rounds, num_sets):
-    assert two_days(strategies, rounds, NUM // (1 if strategies == 1 else 4), 0.02, num_sets) <= 0.06
+    assert day_sets(strategies, rounds, NUM // (1 if strategies == 1 else 4), 0.02, num_sets) <= 0.06
 
 
 # --- short forms: 250 sets; 5 % and three standard errors are 9 % --------------------------------------------------
@@ -122,5 +122,5 @@ def test_slower_by_more_than_the_limit_is_another_question():
 
 def test_two_days_are_not_called_different():
     # Without the day 10 repeats call 26 % different.
-    assert two_days(1, 10, 300, 0.02, None) <= 0.09
-    assert two_days(1, 10, 300, 0.02, 3) <= 0.09
+    assert day_sets(1, 10, 300, 0.02, None) <= 0.09
+    assert day_sets(1, 10, 300, 0.02, 3) <= 0.09

@@ -119,7 +119,9 @@ def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):
     """Protects the comparison of commits between which a default changed. Mutant: differences from this checkout's
     defaults leave 0.9 to the commit, whose own is 0.5."""
     path = kept_clone.folder / "benchmarks/common/config/config.py"
-    path.write_text(path.read_text().replace("momentum: float = 0.9", "momentum: float = 0.5\n    gone: int = 1"))
+    path.write_text(
+        path.read_text().replace("Range(0, 10**38)] = 0.9\n", "Range(0, 10**38)] = 0.5\n    gone: int = 1\n")
+    )
     variant = read(kept_clone.commit("another default"))
     kept_clone.git("revert", "--no-edit", "HEAD")
     folder = RunFolder(tmp_path / "logs" / "single-1-1")

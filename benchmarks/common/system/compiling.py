@@ -6,15 +6,18 @@ from benchmarks.common.system.compiling import missing_compiler, prepare_compile
 import os
 import shutil
 import stat
+import sys
 import sysconfig
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.files import home_folder
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+PRECOMPILE_HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 
 
 def missing_compiler(on_gpu: bool) -> str:
@@ -39,6 +42,11 @@ def prepare_compiler(on_gpu: bool) -> None:
     if why := missing_compiler(on_gpu):
         raise Unavailable(why)
     os.environ[CACHE] = _chosen_by_user() or str(private_cache())
+    # torch keeps these headers in /tmp/torchinductor_<user>, whatever CACHE says, and takes what lies there.
+    os.environ[PRECOMPILE_HEADERS] = "0"
+    config: Any = sys.modules.get("torch._inductor.config")
+    if config:
+        config.cpp_cache_precompile_headers = False
 
 
 def _chosen_by_user() -> str:

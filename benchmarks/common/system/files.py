@@ -73,10 +73,12 @@ def open_no_follow(path: str, flags: int) -> int:
 def open_lock(path: Path) -> int:
     """A file descriptor of the lock file `path`, which is made where it is missing; its content is left alone.
 
+    Only this user can open a new one: whoever can read a lock file can hold its lock.
+
     Raises UserError where `path` is a symbolic link or not a regular file: another user may have put it there.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise UserError(f"the lock file {path} is not a regular file; remove it") from None

@@ -28,9 +28,14 @@ def exit_code(main: Callable[[], int | None], *, errors: Errors = (UserError,), 
     try:
         return main() or 0
     except errors as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {without_control_codes(str(error))}", file=sys.stderr)
     except OSError as error:
         if not writes:
             raise
         print(f"error: {error.filename or writes}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
     return 2
+
+
+def without_control_codes(text: str) -> str:
+    """The text with ? for what could steer a terminal. A message may hold names from somebody else's files."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)

@@ -140,6 +140,8 @@ def make_writable(folder: Path, held: contextlib.ExitStack) -> None:
 
     Raises UserError where one of these fails: before the first epoch, not after it.
     """
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a link; no checkpoint is written through one; choose another --checkpoint-dir")
     try:
         make_folder(folder)
         held.enter_context(claimed(folder))
