@@ -91,8 +91,8 @@ def main():
 
     content = request(descriptors)
     for number in set(range(1, 32)) - NO_SIGNAL_TO_PASS_ON:
-        if _signal.getsignal(number) != _signal.SIG_IGN:
-            _signal.signal(number, pass_on)
+        # An ignored one, too: the fork begins with it ignored, and may set a handler of its own.
+        _signal.signal(number, pass_on)
     numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in descriptors)
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)] if descriptors else []
     server.sendmsg([len(content).to_bytes(4, sys.byteorder)], rights)
