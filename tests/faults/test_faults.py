@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fault_runs import Matrix, finish, output_of, processes_of, run, soon, start, until, until_planted
+from fault_runs import Matrix, finish, output_of, processes_of, run, start, until, until_planted
 from support import NUM_VAL, ROOT, environment
 
 from benchmarks.common.config.config import Config
@@ -29,6 +29,7 @@ from benchmarks.common.config.settings import requested_settings, settings_hash
 from benchmarks.common.store.results import TABLES, add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.checkpoint import load_checkpoint
+from benchmarks.common.train.exit_codes import timed_out
 from scripts.runner.run_plan import last_statuses
 from scripts.runner.run_status import first_cause
 
@@ -36,7 +37,6 @@ pytestmark = pytest.mark.real_interpreter  # signals to ranks and launchers, and
 
 SLURM = ROOT / "scripts/setup/slurm_local.sh"
 NO_HOROVOD = "Horovod is not installed; scripts/setup/install_horovod.sh"
-BOUND_S = 15
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_a_rank_that_fails_or_dies_is_named(matrix, results, request, strategy, 
     ended = run(strategy, results, fault, **needs(strategy, matrix, number, title, request))
     assert (ended.code, ended.row["status"], ended.row["reason"]) == (1, "failed", reason)
     assert "last lines of" in ended.output
-    assert soon(ended.seconds, BOUND_S), ended.seconds
+    assert not any(timed_out(cause["reason"]) for cause in ended.causes), "a rank waited timeout_s for the other"
     matrix.add(number, title, f"failed; {reason}", ended.seconds)
 
 
@@ -118,7 +118,6 @@ def test_a_stopped_rank_is_named_when_the_others_stop_waiting(matrix, results, r
     )
     assert (ended.code, ended.row["status"]) == (1, "timeout")
     assert ended.row["reason"].startswith("rank 1 was stopped by a signal and did not answer; rank 0: ")
-    assert soon(ended.seconds, 10 + BOUND_S), ended.seconds
     matrix.add(3, title, "timeout; rank 1 was stopped and did not answer", ended.seconds)
 
 
@@ -133,7 +132,6 @@ def test_a_rank_that_never_answers_is_a_timeout(matrix, results):
     assert (ended.code, ended.row["status"]) == (1, "timeout")
     assert ended.row["reason"].startswith("rank 0: ") and ended.row["reason"].endswith("; rank 1 gave no sign")
     assert "in hang_here" in ended.log
-    assert soon(ended.seconds, 5 + BOUND_S), ended.seconds
     matrix.add(3, title, "timeout; rank 1 gave no sign, its stack is in the log", ended.seconds)
 
 
@@ -165,7 +163,7 @@ def test_the_stacks_of_a_run_that_hangs_are_in_the_log(matrix, results, strategy
     ended = run(strategy, results, "hang step=3", TIMEOUT=25, ARGS="--timeout-s 100")
     assert (ended.code, ended.row["status"]) == (1, "timeout")
     assert ended.log.count("in hang_here") == {"single": 1, "ddp": 2}[strategy]
-    assert 25 <= ended.row["wall_s"] < 60
+    assert ended.row["reason"].startswith("not done after 25 s") and ended.row["wall_s"] >= 25
     matrix.add(4, f"the whole run hangs ({strategy})", "timeout; every rank's stack is in the log", ended.seconds)
 
 
