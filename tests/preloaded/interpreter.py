@@ -30,6 +30,8 @@ _clients: list[str] = []
 
 def choose(is_real: bool) -> None:
     """Make sys.executable, and what multiprocessing starts, the real interpreter or the client."""
+    # Importing torchvision sets it, and what inherits it would be the real interpreter: client.py, AT_LOADING.
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
     sys.executable = REAL if is_real else client()
     multiprocessing.set_executable(sys.executable)
 
