@@ -29,7 +29,7 @@ from benchmarks.common.train import engine, phase_recorder
 from benchmarks.common.train.clock import Clock
 from benchmarks.common.train.meters import Meter
 
-ROUNDS = 5  # of all places in turn, so that a drift of the machine meets all of them
+ROUNDS = 3  # of all places in turn, so that a drift of the machine meets all of them
 BYTES_RECEIVED_AT, BYTES_SENT_AT = 128, 200  # in struct tcp_info of linux/tcp.h
 planted, delay_s, delayed_s = "", 0.0, 0.0
 

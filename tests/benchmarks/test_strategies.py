@@ -47,7 +47,12 @@ def run(tmp_path_factory, tiny_data, tiny_config):
     return run_once
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+SLOW = {"ddp_compile"}  # a minute of compiling; tests/benchmarks/test_newer_strategies.py has the fast case
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in RUNNABLE]
+)
 def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     """Protects the whole flow of a number, from the launcher's flags to rows joined by run_id."""
     row, results = run(name)

@@ -311,6 +311,7 @@ def test_an_interval_of_two_runs_does_not_squeeze_the_memory_chart():
     assert axis_limits([Estimate(100.0, None, None, 1, 5)]) == (92.0, 108.0)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15,
     deadline=None,

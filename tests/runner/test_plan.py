@@ -376,7 +376,8 @@ def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(given, checkout
     folder, told = run_plan.create_run_folder(run, results, "1/1")
     for name in ("PYTHON", "RESULTS", "CONFIG", "DATA"):
         assert os.path.isabs(told[name]), name
-    env = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""} | told
+    ours = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
+    env = ours | {"CUDA_VISIBLE_DEVICES": ""} | told
     command = [checkout / "launchers" / "ddp.sh"]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
