@@ -21,6 +21,7 @@ from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import cache_path
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, checksum, map_arrays
 from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.commands import make_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, open_regular_file, read_regular_file, wait_for_lock
 
@@ -167,7 +168,7 @@ def open_pack(config: Config, part: str, expected: str = "") -> PackedSource:
     later is not found.
     """
     path = pack_path(config, part)
-    again = f"make pack PACK={config.pack} DATA={config.data} writes it"
+    again = make_command("pack", PACK=config.pack, DATA=config.data) + " writes it"
     try:
         pack = PackedSource(path)
         if (holds := (pack.metadata["part"], pack.metadata["kind"])) != (part, config.pack):
