@@ -67,7 +67,7 @@ def run_suite(
                 break
         print(flush=True)
         if (results / "runs.csv").exists():  # not on the second of two machines, whose rows are the first one's
-            failed = children.run(draw, cwd=ROOT) != 0
+            failed = children.run(draw, after_signal=True, cwd=ROOT) != 0
             all_ok &= not (failed and (read_table(results, "runs").status == "ok").any())
     return 128 + children.signum if children.signum else int(not all_ok)
 
