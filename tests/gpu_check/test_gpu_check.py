@@ -84,6 +84,26 @@ def test_every_check_of_the_list_can_be_planned(scale, tmp_path, monkeypatch):
     assert {f"proof {name}" for name in STRATEGIES} - set(names) == {"proof apex_ddp", "proof horovod_ddp"}
 
 
+@pytest.mark.parametrize("scale", [GPU, DRY], ids=["gpu", "dry"])
+def test_what_a_user_would_publish_comes_first(scale, tmp_path):
+    """Protects a GPU's first minutes: 44 short runs and 15 proofs came before the first timed run, in fp32."""
+    names = [check.name for check in checks(scale, tmp_path)]
+    points = ["single bf16", "ddp bf16", "ddp_amp fp16"]
+    timed = [f"time {point} channels_last" for point in points]
+    ways = ["", " compile", " many images", " many images compile"]
+    expected = ["environment", "alone", *(name + way for way in ways for name in timed), "profile", "energy"]
+    assert names[: len(expected)] == expected and names.index("time single bf16 channels_last") < 8
+    rest = names[len(expected) :]
+    (first_proof,) = [place for place, name in enumerate(rest) if name == "proof single"]
+    assert rest[first_proof - 1 : first_proof + 3] == ["data", "proof single", "proof ddp", "proof ddp_amp"]
+    assert not any(name.startswith(("time", "option", "fault", "build")) for name in rest[:first_proof])
+    assert {name for name in STRATEGIES if f"{name} fp32" in rest[:first_proof]} >= {"single", "ddp", "fsdp"}
+    listed = {check.name: check for check in checks(scale, tmp_path)}
+    assert all(("--compile" in listed[name].command) == name.endswith("compile") for name in expected[2:-2])
+    large, small = (listed["time single bf16 channels_last" + way].command for way in (" many images", ""))
+    assert (scale.many_images in large, scale.images in small) == (True, True) and large != small
+
+
 def test_a_command_is_what_a_person_types(tmp_path):
     """Protects the page: variables and words of each command are those that the check runs with."""
     for check in checks(DRY, tmp_path / "a set"):
