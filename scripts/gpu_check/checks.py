@@ -18,7 +18,7 @@ from scripts.sets.result_set import BASELINE
 
 LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them
 BUILDS = ROOT / ".gpu-check"  # not in the set, which may come from others and would choose what is run
-PROVED_FIRST = (BASELINE, "ddp", "ddp_amp")
+PROVED_FIRST = (BASELINE, "ddp", timed_checks.MIXED)
 MIXED_PRECISIONS = ("bf16", "fp16")  # of a script that is about mixed precision
 
 
