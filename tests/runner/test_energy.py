@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/runner/test_energy.py
 """
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -127,6 +128,22 @@ def test_a_gpus_energy_is_that_of_its_counter(monkeypatch):
     assert read == [(0.5, 100.0), (1.0, 500.0), (1.5, None), (2.0, None), (2.5, 100.0)]
     assert found.energy_j_per_image(windows((0.6, 0.9)), GPU) == pytest.approx(500 * 0.3 / 100)
     assert found.energy_j_per_image(windows((1.6, 1.9)), GPU) is None
+
+
+def test_the_counter_is_nvmls_in_millijoules(monkeypatch):
+    """Protects the unit, and GPUs that do not count: NVML refuses there."""
+
+    class NVMLError(Exception):
+        pass
+
+    def counted(gpu: str) -> int:
+        if gpu == "old":
+            raise NVMLError
+        return 2500
+
+    library = SimpleNamespace(nvmlDeviceGetTotalEnergyConsumption=counted, NVMLError=NVMLError)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    assert [telemetry._gpu_energy(gpu)[1] for gpu in ("new", "old")] == [2.5, None]
 
 
 def test_a_gpu_without_a_counter_tells_its_power(monkeypatch):
