@@ -14,9 +14,12 @@ from scripts.stats.formatting import printable
 LARGEST_BYTES = 1 << 26
 # Of the report's template, of Matplotlib's SVG, and plain ones that a later report may have.
 TAGS = frozenset(
-    "a b body br caption circle clippath code col colgroup dd defs details div dl doctype dt ellipse em figcaption "
-    "figure g h1 h2 h3 h4 head hr html i li line lineargradient main meta ol p path pattern polygon polyline pre rect "
-    "section small span stop strong style sub summary sup svg table tbody td text tfoot th thead title tr tspan ul use".split()
+    (
+        "a b body br caption circle clippath code col colgroup dd defs details div dl doctype dt ellipse em figcaption "
+        "figure g h1 h2 h3 h4 head hr html i li line lineargradient main meta ol p path pattern polygon polyline pre "
+        "rect section small span stop strong style sub summary sup svg table tbody td text tfoot th thead title tr "
+        "tspan ul use"
+    ).split()
 )
 TAG = re.compile(r"<[/!?]?([A-Za-z][\w:-]*|.|$)", re.DOTALL)
 ACTIVE = re.compile(
