@@ -131,6 +131,7 @@ def test_a_rank_hears_of_a_signal_while_it_is_in_a_library(tmp_path, monkeypatch
     posted: list[list[int]] = []
 
     def look():
+        time.sleep(0.1)  # until the other thread is in the library
         os.kill(os.getpid(), TERM)
         for _ in range(6000):  # a minute, if nobody posts
             if folder.posted_stops(2):
