@@ -135,7 +135,7 @@ def main(options: Options) -> int:
 
 
 def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
-    """The scale with 256 images on a GPU, halved until a step in fp32 has room; and what to say of it."""
+    """The scale with 256 images on a GPU, halved until a step in fp32 fits; and a remark on that."""
     images, refused = 256, ""
     while images > 1:
         flags = ["--config", scale.config, "--batch-per-device", str(images), "--precision", "fp32"]
@@ -145,12 +145,12 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
         if not why:
             break
         refused, images = refused or why, images // 2
-    remarks = [f"{images} images of a step instead of 256, which have no room: {refused}"] if refused else []
+    remarks = [f"{images} images of a step instead of 256, which do not fit: {refused}"] if refused else []
     return dataclasses.replace(scale, images=f"--batch-per-device {images}"), remarks
 
 
 def num_lanes(num_gpus: int) -> int:
-    """How many checks that time nothing run at a time: two cores for each of their ranks, and room on the GPU."""
+    """How many checks that time nothing run at a time: two cores for each of their ranks, and memory on the GPU."""
     most = max(2, min(6, machine.num_cores() // (2 * max(1, num_gpus))))
     memory_bytes = machine.gpu_memory_bytes(num_gpus) if num_gpus else None
     return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_LANE)))

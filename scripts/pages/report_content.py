@@ -202,8 +202,8 @@ def _table_row(results: ResultSet, group: Group) -> dict:
     }
     for name, column in means.items():
         row[name] = _mean(ok[column])
-    if exchange := exposed_communication(group, results.table("steps")):
-        row["exposed comm. ms"] = exchange.text()
+    if exposed := exposed_communication(group, results.table("steps")):
+        row["exposed comm. ms"] = exposed.text()
     row["top-1 %"] = accuracy.text if accuracy else ""
     row["val images"] = "/".join(f"{value:,.0f}" for value in sorted(set(ok.val_samples.dropna())))
     row["memory MB"] = _mean(ok.peak_memory_mb)

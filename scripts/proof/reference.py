@@ -82,7 +82,7 @@ def train_reference(
     on rank 0. Uses torch's current number of threads. Raises UserError where an image cannot be read.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True  # as wanted.proof_config has them
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True  # as cases.proof_config has them
     net = build_model(config, num_classes(labelled_images(Path(config.data) / "train")), device).train()
     optimizer = torch.optim.SGD(
         net.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay

@@ -124,20 +124,20 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
     example = "give a number such as 2.50, or of single sets: PRICE_PER_HOUR='NAME=2.50 ...'"
     prices: dict[str, float] = {}
     for word in text.split():
-        name, given, number = word.rpartition("=")
+        name, equals_sign, number = word.rpartition("=")
         try:
             price = float(number)
         except ValueError:
             price = math.nan
         if not LEAST_PRICE <= price <= MOST_PRICE:
             raise UserError(f"PRICE_PER_HOUR is {text!r}, and {number!r} is no price; {example}")
-        if given and name not in names:
+        if equals_sign and name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
             raise UserError(f"PRICE_PER_HOUR names {name!r}, and no published set has that name; {hint}")
-        if not given and len(text.split()) > 1:
+        if not equals_sign and len(text.split()) > 1:
             raise UserError(f"PRICE_PER_HOUR is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
-        prices |= {name: price} if given else dict.fromkeys(names, price)
+        prices |= {name: price} if equals_sign else dict.fromkeys(names, price)
     return prices
 
 

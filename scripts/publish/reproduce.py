@@ -4,9 +4,9 @@
 
 What ran is read in the set's manifest.json, after every file has been checked against it. This checkout's planner and
 interpreter start the launchers and the code of the set's commit. DATA is where the same images are: their fingerprint
-has to be the set's. STRATEGIES takes some of it, REPEATS another number of rounds, ARGS flags of make compare such as
-"--day-sd 2%": two sets are two days, so that without one there are ratios and no verdict. RESULTS given again runs
-only what is missing. PLAN=yes starts nothing.
+has to be the set's. STRATEGIES chooses some of its strategies, REPEATS another number of rounds, ARGS flags of make
+compare such as "--day-sd 2%": two sets are two days, so that without one there are ratios and no verdict. RESULTS given
+again runs only what is missing. PLAN=yes starts nothing.
 
 A set may come from somebody else, so it chooses no program, container image, partition or folder. A run gets only the
 settings that scripts/runner/allowed_settings.py allows. The user gives CONTAINER, PARTITION and DATA.
@@ -173,9 +173,11 @@ def plan_rounds(
 def _data(requested: dict, published: Path) -> str:
     """The folder of the images, which the user chooses. Raises UserError where they are not the set's."""
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
-    found, wanted = run_plan.images_fingerprint(_config(requested | {"data": folder})), requested["fingerprint"]
-    if found != wanted:
-        raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({wanted}); give DATA=")
+    found, expected = run_plan.images_fingerprint(_config(requested | {"data": folder})), requested["fingerprint"]
+    if found != expected:
+        raise UserError(
+            f"{folder} holds other images ({found}) than {published} was made with ({expected}); give DATA="
+        )
     return folder
 
 
@@ -210,7 +212,7 @@ def _device(chosen: Sequence[dict]) -> str:
 def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: str, total: int, args: str) -> int:
     """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
 
-    args: ARGS of the published set, which the new one's environment.json tells, as our own are of make compare.
+    args: ARGS of the published set, for environment.json of the new one: the user's own ARGS are those of make compare.
     """
     fields, all_ok, num_done = worktrees.fields_of(commit), True, 0
 

@@ -1,11 +1,11 @@
-"""The plan: from Make's variables to a list of runs, each with its settings resolved, and nothing started.
+"""The plan of a suite: a list of runs with their requested settings, made from Make's variables. It starts nothing.
 
-    python -m scripts.runner.run_plan ddp      # makes the folder of one run, prints what launchers/ddp.sh needs to know
-    python -m scripts.runner.run_plan          # makes the set only, and prints what launchers/slurm_all.sh does
+    python -m scripts.runner.run_plan ddp      # makes a run's folder, and prints the variables of launchers/ddp.sh
+    python -m scripts.runner.run_plan          # makes a result set, and prints the variables of launchers/slurm_all.sh
 
-Every suite is such a list: round 1 of all its runs, then round 2, so that a slow spell of the machine hits all. What
-is resolved here travels as it is: into the run's folder (config.yaml, settings.json), and to its launcher in a few
-variables. Needs no torch where nobody has to count GPUs.
+Round 1 of all runs comes first, then round 2, so that a slow spell of the machine hits all runs. A run's settings go to
+its folder (config.yaml, settings.json). Its launcher gets a few variables. Imports torch only where GPUs may have to be
+counted.
 """
 
 import dataclasses
@@ -39,12 +39,12 @@ CLUSTER_VARIABLES = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
 
 @dataclasses.dataclass(frozen=True)
 class RunSpec:
-    """A run that every round has."""
+    """What the runs of one strategy and one configuration have in common; each round has one of them."""
 
     strategy: str
     config: Config
     flags: str
-    """What people typed for it beside the file."""
+    """The user's own flags, as typed."""
     threads: int
     """Of each rank."""
     ranks_here: int = 0
@@ -63,7 +63,7 @@ class Run:
     variables: dict[str, str]
     """Environment variables of its launcher: ranks, threads."""
     flags: str = ""
-    """What people typed for it beside the file."""
+    """The user's own flags, as typed."""
     position: int = 0
     """Its place in the order of its round, from 1."""
 
@@ -115,16 +115,16 @@ def was_requeued() -> bool:
 
 
 def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:
-    """Environment variables that tell a launcher of this machine."""
+    """The environment variables by which a launcher knows this machine."""
     counts = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
     counts |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": threads}
     return {name: str(count) for name, count in counts.items()}
 
 
 def skip_what_does_not_fit(runs: list[Run]) -> list[Run]:
-    """The runs, where each that does not fit in the GPUs' memory has the reason as SKIP in its variables.
+    """The runs; a run that does not fit in the GPUs' memory gets the variable SKIP, which holds the reason.
 
-    The launcher of such a run writes the reason into the row, and starts nothing.
+    The launcher of such a run starts nothing, and records the reason.
     """
     cases = [
         memory_check.MemoryCase(run.strategy, run.config, run.requested["ranks"], run.requested["nodes"])
@@ -155,10 +155,10 @@ def _fingerprint(data: str, pack: Literal["", "full", "256", "jpeg256"] = "") ->
 
 
 def plan_strategies(variables: MakeVariables) -> list[Run]:
-    """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these compute.
+    """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these strategies compute.
 
-    Without STRATEGIES: the core. On CPUs the core and `all` have a reference row besides: the baseline's one process
-    with all cores.
+    Without STRATEGIES: CORE_STRATEGIES. On CPUs these, and STRATEGIES=all, have one more run a round, for reference:
+    the baseline's one process on all cores.
     """
     config = load_config(variables.flags)
     strategies = preflight.parse_strategies(variables.strategies or " ".join(preflight.CORE_STRATEGIES))
@@ -177,7 +177,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
 
 
 def baselines_in_other_precisions(variables: MakeVariables, config: Config, strategies: Sequence[str]) -> list[RunSpec]:
-    """The baselines in other precisions, over which the speed-ups of mixed-precision strategies are."""
+    """The baselines of mixed-precision strategies: their speed-ups are ratios to these."""
     threads = machine.threads_per_rank(variables.ranks_here)
     is_one_rank = machine.ranks_and_nodes(variables.ranks_here) == (1, 1)
     return [
@@ -248,7 +248,7 @@ def remaining_runs(runs: list[Run], results: Path | None, retry: str = "") -> li
 
 
 def last_statuses(results: Path) -> dict[tuple[str, int], str]:
-    """Status of the last row of each run, by Run.key: the one answer to "is it done already?"."""
+    """Status of the last row of each run, by Run.key."""
     from scripts.sets.recorded_settings import identities_of_runs  # pandas, as read_table
 
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
@@ -261,8 +261,8 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     unknown: list[str] = rows[~rows.settings.isin(hashes)].run_id.tolist()
     if unknown:
         print(
-            f"warning: {results} does not say what {len(unknown)} of its {len(rows)} runs were asked, such as "
-            f"{unknown[0]}: an older suite wrote them; their rows stay, and count as none of this suite's runs",
+            f"warning: {results} has no requested settings of {len(unknown)} of its {len(rows)} runs, such as "
+            f"{unknown[0]}: an older version wrote them; their rows stay, and count as none of this suite's runs",
             file=sys.stderr,
         )
     known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
@@ -273,7 +273,8 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
 
 
 def interpreter_path() -> str:
-    """The interpreter that launchers get, by a path that holds in every folder; not resolved, or a venv is lost."""
+    """The interpreter for launchers, as a path that is valid in every folder. Links stay: resolved, a venv would be
+    lost."""
     name = os.environ.get("PYTHON") or sys.executable
     return os.path.abspath(name) if os.sep in name else name
 
@@ -281,7 +282,7 @@ def interpreter_path() -> str:
 def create_run_folder(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str, str]]:
     """Make the run's folder in the set; returns it and the variables that its launcher is started with.
 
-    They are the interface between commits: a launcher of any checkout can be started with them.
+    These variables are the interface between commits: they start a launcher of any checkout.
     """
     folder = RunFolder.create(results, run.strategy, run.round)
     folder.write_requested(run.config, run.requested, run.flags)

@@ -92,7 +92,7 @@ def _of_run(
         )
     most = requested.get("windows")
     if type(most) is int and len(last) > most:
-        yield f"windows.csv, {lines(windows.line)}: {len(last)} windows, but the run was asked for {most}"
+        yield f"windows.csv, {lines(windows.line)}: {len(last)} windows, but {most} were requested"
     if steps is None or not row.global_batch > 0:
         return
     num_steps = (windows.images / row.global_batch).round()

@@ -324,8 +324,8 @@ def ended(tmp_path, row: dict, **other) -> verdicts.Ended:
     [
         ({}, "passed", "1 rank on cuda"),
         ({"device": "cpu"}, "failed", "ran on the CPU in place of the GPU"),
-        ({"precision": "fp32"}, "failed", "asked for bf16, and ran in fp32"),
-        ({"status": "skipped", "reason": "no room"}, "skipped", "no room"),
+        ({"precision": "fp32"}, "failed", "bf16 was requested, and it ran in fp32"),
+        ({"status": "skipped", "reason": "does not fit"}, "skipped", "does not fit"),
         ({"status": "timeout", "reason": "rank 1 gave no sign"}, "failed", "rank 1 gave no sign"),
     ],
 )
@@ -390,7 +390,7 @@ def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
     "strategy, parallel, status, words",
     [
         ("ddp", "yes", "passed", "bit-identical after 4 steps on 2 ranks"),
-        ("ddp", "no", "left", "on one device: no exchange was tested"),
+        ("ddp", "no", "left", "on one device: no communication was tested"),
         ("single", "no", "passed", "bit-identical"),
     ],
 )

@@ -78,7 +78,7 @@ def untrained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
     (folder / "stub folder").mkdir()
     recorder = Recorder(folder / "stub folder")
-    told = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.attempt", "REPEATS": 1}
+    told = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.supervisor", "REPEATS": 1}
     made = Published(folder, **recorder.variables | told)
     made.recorder = recorder
     return made

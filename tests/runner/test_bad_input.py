@@ -157,7 +157,7 @@ def test_more_ranks_than_cores_is_a_warning_and_a_mark_in_the_row(recorder, chec
         results = tmp_path / f"set {nproc} {num_gpus}"
         results.mkdir()
         (results / "environment.json").write_text("{}")
-        passed_on = {"PASSED_ON": "scripts.runner.bench scripts.runner.attempt"}
+        passed_on = {"PASSED_ON": "scripts.runner.bench scripts.runner.supervisor"}
         env = environment(
             **recorder.variables | passed_on,
             RESULTS=results,

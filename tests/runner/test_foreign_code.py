@@ -20,7 +20,7 @@ def folder_of_others(folder):
     """A folder that looks like the checkout, and notes where its code is run."""
     ran = folder / "ran"
     code = f"open({str(ran)!r}, 'w')\nraise SystemExit(1)\n"
-    programs = [f"scripts/runner/{name}.py" for name in ("bench", "run_plan", "attempt")]
+    programs = [f"scripts/runner/{name}.py" for name in ("bench", "run_plan", "supervisor")]
     for name in (*programs, "sitecustomize.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(code)

@@ -110,7 +110,7 @@ STARTED_BY = {
     "gpu_check.kill_rank": ["gpu_check"],
     "gpu_check.run": ["gpu_check"],
     "proof.verify": ["verify"],
-    "runner.attempt": ["bench"],
+    "runner.supervisor": ["bench"],
     "runner.bench": ["bench", "sweep", "scaling", "ablate"],
     "runner.schedule": ["bench"],
     "studies.ab.ab": ["ab"],

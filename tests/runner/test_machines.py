@@ -60,7 +60,7 @@ def num_ranks(name: str, num_gpus: int) -> int:
 
 
 def launched(recorder, run: run_plan.Run, results) -> dict:
-    """What the launcher of a run hands to the attempt: words and env."""
+    """What the launcher of a run hands to the supervisor: words and env."""
     _, told = run_plan.create_run_folder(run, results)
     (results.parent / "bin").mkdir(exist_ok=True)
     (results.parent / "bin" / "sinfo").write_text("#!/bin/sh\necho 1\n")  # a cluster of one node that answers

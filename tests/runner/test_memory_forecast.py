@@ -191,7 +191,7 @@ def started(recorder, checkout, data, results, **variables) -> tuple[str, dict[s
     results.mkdir()
     (results / "environment.json").write_text("{}")
     env = environment(
-        **recorder.variables | {"PASSED_ON": "scripts.runner.bench scripts.runner.run_plan scripts.runner.attempt"},
+        **recorder.variables | {"PASSED_ON": "scripts.runner.bench scripts.runner.run_plan scripts.runner.supervisor"},
         **{"RESULTS": results, "DATA": data, "NUM_GPUS": 4, "REPEATS": 1} | variables,
     )
     done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=100)
@@ -223,7 +223,7 @@ def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout
     flags = "--workers 0 --arch resnet18"
     said, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **given, ARGS=flags)
     assert "of 2.0 less 1.5 for CUDA itself; the largest batch that fits is --global-batch" in said and scripts == []
-    passed_on = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.attempt"}
+    passed_on = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.supervisor"}
     by_hand = given | {"RESULTS": tmp_path / "another", "DATA": tiny_data, "ARGS": flags}
     env = environment(**recorder.variables | passed_on, **by_hand)
     done = subprocess.run([checkout / "launchers/single.sh"], env=env, capture_output=True, text=True, timeout=100)

@@ -23,7 +23,7 @@ OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchr
 @pytest.fixture
 def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
     """launched(strategy, **environment): what a launcher runs in a job on two nodes with two tasks each; `words`,
-    their environment `env`, the attempt's own words, and the half that was `asked`."""
+    their environment `env`, the supervisor's own words, and the half that was `asked`."""
 
     def launch(name: str, **variables) -> dict:
         job = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]", "ALLOCATION": 7, "NODES": 2, "NPROC": 2}
@@ -36,7 +36,7 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
         call = recorder.calls()[-1]
         at = call["words"].index("--") if "--" in call["words"] else len(call["words"])
         folder = RunFolder(tmp_path / "a set" / "logs" / call["env"]["RUN_ID"])
-        found = {"words": call["words"][at + 1 :], "attempt": call["words"][:at], "env": call["env"]}
+        found = {"words": call["words"][at + 1 :], "supervisor": call["words"][:at], "env": call["env"]}
         return found | {"asked": folder.settings()["asked"]}
 
     return launch
@@ -97,7 +97,7 @@ def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched):
     assert after(run["words"], "-H") == "node1:4,node2:4" and after(run["words"], "-np") == "8"
     assert run["env"]["NUM_CORES"] == str(2 * machine.num_cores())
     skipped = launched("horovod_ddp", SSH="no")
-    assert skipped["words"] == [] and "`ssh node2` fails or asks a question" in after(skipped["attempt"], "--skip")
+    assert skipped["words"] == [] and "`ssh node2` fails or asks a question" in after(skipped["supervisor"], "--skip")
     assert (skipped["asked"]["ranks"], skipped["asked"]["nodes"]) == (4, 2)
 
 
@@ -141,7 +141,7 @@ def test_apptainer_runs_the_scripts_of_every_node(launched, bin_path, tmp_path, 
     inner = run["words"][run["words"].index("node") + 1 :]
     assert inner[0] == str(bin_path / program) and after(inner, "python3") == "-m"
     if program == "apptainer":
-        assert "ssh, outside of the container" in after(launched("horovod_ddp", **image)["attempt"], "--skip")
+        assert "ssh, outside of the container" in after(launched("horovod_ddp", **image)["supervisor"], "--skip")
 
 
 def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, tiny_data):

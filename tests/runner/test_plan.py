@@ -138,7 +138,8 @@ def test_a_value_that_is_written_in_two_ways_is_one_run(given, key, values):
 
 
 def test_a_set_without_its_settings_is_not_measured_again(given, tmp_path):
-    """Protects finished rounds: the files in their folders tell what the runs were asked, as they tell analyses."""
+    """Protects finished rounds: the files in their folders hold the requested settings, for the plan as for
+    analyses."""
     runs, results = run_plan.plan_strategies(given()), tmp_path / "a set"
     finish(runs, results)
     for run in runs:
@@ -212,7 +213,7 @@ def test_a_set_that_does_not_say_what_its_runs_were_asked(given, tmp_path, capsy
     num_rows = len(read_table(results, "runs"))
     assert run_plan.remaining_runs(runs, results) == runs
     said = capsys.readouterr().err
-    assert f"does not say what {num_rows} of its {num_rows} runs were asked, such as single-1" in said
+    assert f"has no requested settings of {num_rows} of its {num_rows} runs, such as single-1" in said
     assert len(read_table(results, "runs")) == num_rows
 
 
@@ -396,16 +397,16 @@ def test_a_run_folder_without_settings_costs_no_row(tmp_path, text, word):
     run_dir.mkdir(parents=True)
     if text:
         (run_dir / "settings.json").write_text(text)
-    attempt = [
+    supervisor = [
         run_plan.interpreter_path(),
         "-m",
-        "scripts.runner.attempt",
+        "scripts.runner.supervisor",
         "--strategy",
         "single",
         "--results",
         tmp_path,
     ]
-    command = [*attempt, "--run-id", run_dir.name, "--", "false"]
+    command = [*supervisor, "--run-id", run_dir.name, "--", "false"]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("warning: ") and word in done.stderr.splitlines()[0]
@@ -413,12 +414,12 @@ def test_a_run_folder_without_settings_costs_no_row(tmp_path, text, word):
     assert (row["run_id"], row["status"], row["settings"]) == (run_dir.name, "failed", "")
 
 
-IMPATIENT_ATTEMPT = """
+IMPATIENT_SUPERVISOR = """
 import runpy, sys
 from benchmarks.common.store import results
 results.LOCK_LIMIT_S = 0.5
-sys.argv = ["attempt", *sys.argv[1:]]
-runpy.run_module("scripts.runner.attempt", run_name="__main__")
+sys.argv = ["supervisor", *sys.argv[1:]]
+runpy.run_module("scripts.runner.supervisor", run_name="__main__")
 """
 WRITES_A_ROW = """
 import os
@@ -429,12 +430,13 @@ append_rows(Path(os.environ["RUN_DIR"]).parent.parent, "windows", [{"run_id": "a
 
 
 def test_a_run_ends_at_its_limit_though_another_process_keeps_the_tables_locked(tmp_path):
-    """Protects TIMEOUT: neither the run nor its attempt waits for ever, and the printed line says what became of it."""
+    """Protects TIMEOUT: neither the run nor its supervisor waits for ever, and the printed line says what became of
+    it."""
     run_dir = tmp_path / "logs" / "single-1-120000"
     run_dir.mkdir(parents=True)
     (run_dir / "settings.json").write_text('{"schema": 1, "asked": {"limit_s": 0.5, "timeout_s": 60}}')
-    attempt = [sys.executable, "-c", IMPATIENT_ATTEMPT, "--strategy", "single", "--results", tmp_path]
-    command = [*attempt, "--run-id", run_dir.name, "--", sys.executable, "-c", WRITES_A_ROW]
+    supervisor = [sys.executable, "-c", IMPATIENT_SUPERVISOR, "--strategy", "single", "--results", tmp_path]
+    command = [*supervisor, "--run-id", run_dir.name, "--", sys.executable, "-c", WRITES_A_ROW]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with locked(tmp_path / ".writing"), subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) as process:
         try:

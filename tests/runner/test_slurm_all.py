@@ -32,7 +32,7 @@ SLURM_LOCAL = ROOT / "scripts/setup/slurm_local.sh"
 
 @pytest.fixture
 def submitted(bin_path, tmp_path, tiny_data):
-    """submitted(**environment): launchers/slurm_all.sh as it ended, and what sbatch was told: words, env."""
+    """submitted(**environment): launchers/slurm_all.sh as it ended, and the call of sbatch: words, env."""
     put(bin_path, sbatch=f'printf "%s\\0" "$@" >"{tmp_path}/words"; env -0 >"{tmp_path}/env"; echo 7')
 
     def submit(**variables) -> tuple[subprocess.CompletedProcess, list[str], dict]:
@@ -136,12 +136,12 @@ def test_steps_that_a_killed_srun_left_are_ended(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("delay", ["0", "0.4"])
 def test_a_run_that_ends_with_its_job_is_interrupted_and_did_not_fail(tmp_path, delay):
-    """Protects resuming: Slurm signals all processes of a job at once, the ranks may end before their attempt hears of
-    it, and a run that failed is not run again."""
+    """Protects resuming: Slurm signals all processes of a job at once, the ranks may end before their supervisor hears
+    of it, and a run that failed is not run again."""
     folder = RunFolder.create(tmp_path, "ddp", 1)
     own = ["--strategy", "ddp", "--results", tmp_path, "--run-id", folder.run_id]
     ends = ["bash", "-c", f"(sleep {delay}; kill -TERM $PPID) & [ {delay} != 0 ] || wait; exit 143"]
-    command = [sys.executable, "-m", "scripts.runner.attempt", *own, "--", *ends]
+    command = [sys.executable, "-m", "scripts.runner.supervisor", *own, "--", *ends]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(SLURM_JOB_ID=7), capture_output=True, text=True, timeout=60
     )

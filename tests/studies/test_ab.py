@@ -36,7 +36,7 @@ def clone(tmp_path):
 @pytest.fixture
 def untrained(clone, recorder):
     """The clone with attempts that are real, and runs that train nothing and wait while `hold` exists."""
-    met = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.attempt"}
+    met = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.supervisor"}
     clone.variables |= recorder.variables | met | {"WAIT_WHILE": clone.folder.parent / "hold"}
     return clone
 

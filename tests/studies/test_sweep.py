@@ -42,7 +42,7 @@ COMMON = {
     "parallel": True,
     "oversubscribed": False,
 }
-OURS = "scripts.runner.bench scripts.runner.attempt scripts.studies.sweep.chart scripts.studies.scaling.chart"
+OURS = "scripts.runner.bench scripts.runner.supervisor scripts.studies.sweep.chart scripts.studies.scaling.chart"
 
 
 def add_runs(folder, strategy, images_per_s, num_repeats=3, noise=0.02, asked=None, **row):

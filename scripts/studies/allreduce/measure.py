@@ -1,4 +1,4 @@
-"""Bandwidth of gradient exchange: all-reduces from 1 KB to 256 MB over the path that each strategy uses.
+"""Bandwidth of gradient communication: all-reduces from 1 KB to 256 MB over the path that each strategy uses.
 
     python -m scripts.studies.allreduce.measure --out results/allreduce              # make bench-allreduce
 

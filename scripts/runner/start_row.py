@@ -1,4 +1,4 @@
-"""The row of an attempt as far as it is known before the start, whatever becomes of the run."""
+"""The columns of a row that are known before the run starts."""
 
 import datetime
 import os
@@ -37,6 +37,6 @@ def row_at_start(folder: RunFolder, strategy: str, repeat: int, requested: dict,
 
 
 def warm_up_status(row: dict) -> dict:
-    """The status of a run of round 0, which no analysis counts, with what became of it as the reason."""
+    """The columns `status` and `reason` of a run of round 0, which no analysis counts; the reason says how it ended."""
     why = row.get("reason") or "it warmed the machine, and is not counted"
     return {"status": WARM_UP, "reason": why if row["status"] == "ok" else f"{row['status']}: {why}"}
