@@ -223,15 +223,8 @@ def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: s
         for batch in batches:
             variables = batch[0].variables | {"ARGS": args}
             schedule.record_environment(results, dataclasses.replace(batch[0], variables=variables), children)
-            all_ok &= schedule.run_each(
-                batch,
-                results,
-                children,
-                checkout=folders[commit],
-                before_run=configure,
-                first=num_done + 1,
-                total=total,
-            )
+            launchers = schedule.Launchers(folders[commit], configure)
+            all_ok &= schedule.run_each(batch, results, children, num_done + 1, total, launchers)
             num_done += len(batch) if batch[0].round else 0
             if children.signum:
                 return 128 + children.signum

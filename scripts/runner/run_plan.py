@@ -43,12 +43,16 @@ class RunSpec:
 
     strategy: str
     config: Config
-    flags: str
+    flags: str = ""
     """The user's own flags, as typed."""
-    threads: int
-    """Of each rank."""
+    threads: int = 0
+    """Of each rank; 0: as many as this machine has for one."""
     ranks_here: int = 0
-    """Ranks on this machine and no other; 0: as many as there are, on all nodes."""
+    """Ranks on this machine; 0: as many as Make's variables say."""
+    one_node: bool = False
+    """On this machine only, also where the strategy could span nodes."""
+    num_seeds: int = 0
+    """The rounds take so many seeds in turn, from the configuration's on; 0: the configuration's own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,40 +77,26 @@ class Run:
         return settings_hash(self.requested), self.round
 
 
-def make_run(
-    variables: MakeVariables,
-    strategy: str,
-    number: int,
-    config: Config,
-    *,
-    ranks_here: int = 0,
-    threads: int = 0,
-    flags: str = "",
-    num_seeds: int = 0,
-    one_node: bool = False,
-) -> Run:
-    """A run of round `number`; ranks on this machine, and threads of each, are the machine's where they are 0.
-
-    num_seeds: rounds take as many seeds in turn, from the configuration's on, and are alike; 0: its own in each.
-    one_node: on this machine only, also where the strategy could span nodes.
-    """
-    seeds = [config.seed + n for n in range(num_seeds)]
+def make_run(variables: MakeVariables, spec: RunSpec, number: int = 1) -> Run:
+    """The run of round `number`."""
+    config = spec.config
+    seeds = [config.seed + n for n in range(spec.num_seeds)]
     if seeds:
-        config = dataclasses.replace(config, seed=seeds[(number - 1) % num_seeds])  # as settings.seed_of_round
-    ranks_here = ranks_here or variables.ranks_here
-    threads = threads or machine.threads_per_rank(ranks_here)
+        config = dataclasses.replace(config, seed=seeds[(number - 1) % len(seeds)])  # as settings.seed_of_round
+    ranks_here = spec.ranks_here or variables.ranks_here
+    threads = spec.threads or machine.threads_per_rank(ranks_here)
     if variables.limit_s is not None:
         config = dataclasses.replace(config, limit_s=variables.limit_s)
     if config.checkpoint_dir:
-        own = Path(config.checkpoint_dir) / f"{strategy}-{number}"
+        own = Path(config.checkpoint_dir) / f"{spec.strategy}-{number}"
         config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
-    place = (ranks_here, 1) if one_node else preflight.ranks_and_nodes(strategy, ranks_here)
-    requested = requested_settings(config, strategy, *place, threads, images_fingerprint(config))
+    place = (ranks_here, 1) if spec.one_node else preflight.ranks_and_nodes(spec.strategy, ranks_here)
+    requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
     requested |= {"seeds": seeds} if seeds else {}
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
     requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
-    env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if one_node else {})
-    return Run(strategy, number, config, requested, env, flags)
+    env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if spec.one_node else {})
+    return Run(spec.strategy, number, config, requested, env, spec.flags)
 
 
 def was_requeued() -> bool:
@@ -187,28 +177,16 @@ def baselines_in_other_precisions(variables: MakeVariables, config: Config, stra
             f"{variables.args} --precision {precision}".strip(),
             threads,
             0 if is_one_rank else ranks_here,
+            one_node=not is_one_rank and ranks_here > 0,
         )
         for name, precision, ranks_here in preflight.mixed_precision_baselines(config, strategies)
     ]
 
 
 def make_runs(variables: MakeVariables, specs: Sequence[RunSpec]) -> list[Run]:
-    """A run of each spec in each round."""
-
-    def make(number: int, spec: RunSpec) -> Run:
-        return make_run(
-            variables,
-            spec.strategy,
-            number,
-            spec.config,
-            ranks_here=spec.ranks_here,
-            threads=spec.threads,
-            flags=spec.flags,
-            num_seeds=variables.num_seeds,
-            one_node=spec.ranks_here > 0,
-        )
-
-    return order_rounds(variables, lambda number: [make(number, spec) for spec in specs])
+    """A run of each spec in each round, with as many seeds as the variables say."""
+    specs = [dataclasses.replace(spec, num_seeds=variables.num_seeds) for spec in specs]
+    return order_rounds(variables, lambda number: [make_run(variables, spec, number) for spec in specs])
 
 
 def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> list[Run]:
@@ -313,7 +291,7 @@ def main(strategy: str = "", /) -> None:
         name = preflight.parse_strategy(strategy)
         preflight.check_nodes_variables([name])
         config = load_config(variables.flags)
-        run = make_run(variables, name, variables.repeat, config, flags=variables.args)
+        run = make_run(variables, RunSpec(name, config, variables.args), variables.repeat)
         (run,) = skip_what_does_not_fit([run])
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
     else:

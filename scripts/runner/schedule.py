@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -83,33 +84,38 @@ def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str
     return f"round {number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Launchers:
+    """The launchers that start runs."""
+
+    checkout: Path
+    """The checkout of the launchers and of the code that they start."""
+    configure: Callable[[Run, RunFolder], None] = lambda run, folder: None
+    """Called with each run and its folder, before the start."""
+
+
+OWN_LAUNCHERS = Launchers(ROOT)
+
+
 def run_each(
     runs: Sequence[Run],
     results: Path,
     children: SignalForwarder,
-    after_run: Callable[[Run, RunFolder], None] | None = None,
-    *,
-    before_run: Callable[[Run, RunFolder], None] | None = None,
-    first: int = 1,
-    total: int = 0,
-    checkout: Path = ROOT,
-    stdout: int | None = None,
+    first: int,
+    total: int,
+    launchers: Launchers = OWN_LAUNCHERS,
 ) -> bool:
     """Start the launcher of every run, until a signal; returns whether all ended ok or skipped.
 
-    before_run, after_run: called with each run and its folder, before its start, and when its row is in the set.
-    first, total: for the labels. checkout: whose launchers. stdout: of these, as subprocess takes it.
+    first: the number of the first of these runs. total: the number of all runs of the suite. Both are for the labels.
     """
     all_ok = True
     for number, run in enumerate(runs, first):
         if children.signum:
             break
-        folder, env = create_run_folder(run, results, f"{number}/{total or len(runs)}" if run.round else WARM_UP)
-        if before_run:
-            before_run(run, folder)
-        all_ok &= start_launcher(run, folder, env, children, checkout, stdout) == 0
-        if after_run:
-            after_run(run, folder)
+        folder, env = create_run_folder(run, results, f"{number}/{total}" if run.round else WARM_UP)
+        launchers.configure(run, folder)
+        all_ok &= start_launcher(run, folder, env, children, launchers.checkout) == 0
     return all_ok
 
 
