@@ -56,8 +56,8 @@ def run_suite(
         began, num_done = time.monotonic(), 0
         for runs in rounds:
             if num_done:
-                silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # the last call prints the table
-                drawn = children.run(draw, cwd=ROOT, **silent) == 0
+                quiet = subprocess.DEVNULL  # the last call prints the table
+                drawn = children.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
                 left_s = (time.monotonic() - began) / num_done * (total - num_done)
                 print(progress_line(runs[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
             record_environment(results, runs[0], children)
@@ -69,7 +69,7 @@ def run_suite(
                 break
         print(flush=True)
         if (results / "runs.csv").exists():  # the second of two machines has no rows: the first one writes them
-            failed = children.run(draw, cwd=ROOT) != 0
+            failed = children.run(draw, after_signal=True, cwd=ROOT) != 0
             all_ok &= not (failed and (read_table(results, "runs").status == "ok").any())
     return 128 + children.signum if children.signum else int(not all_ok)
 
