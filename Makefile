@@ -165,7 +165,7 @@ peers: setup data ## ddp beside what one would pick instead, launches by turns: 
 	@"$$PYTHON" -m scripts.studies.peers.measure $${MINUTES:+--minutes "$$MINUTES"} $${PEERS:+--only $$PEERS}
 
 mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
-	@"$$PYTHON" -m scripts.pages.mlperf_log --results "$${RESULTS:-results/latest}" $$ARGS
+	@"$$PYTHON" -m scripts.publish.mlperf_log --results "$${RESULTS:-results/latest}" $$ARGS
 
 pack: setup data ## write the images as one mapped file a split: DATA=... PACK=full, 256 or jpeg256 PACKED=folder
 	@"$$PYTHON" -m scripts.setup.pack --data "$${DATA:-data/imagenet-mini}" --pack "$${PACK:-full}"
@@ -214,4 +214,4 @@ lint: setup ## ruff, mypy and shellcheck
 
 clean: ## remove caches, and results that are neither published nor in use; asks first, unless YES=yes
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
-	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.runner.clean $(if $(filter yes,$(YES)),--yes)
+	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(filter yes,$(YES)),--yes)

@@ -18,9 +18,8 @@ from scripts.sets.accuracy import seeds
 from scripts.sets.dataset_text import describe_images
 from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import EXCEPTIONS, LENGTH
-from scripts.sets.publishable import local_changes
 from scripts.sets.result_set import BASELINE, Group, ResultSet
-from scripts.sets.set_warnings import several_sessions
+from scripts.sets.set_warnings import local_changes, several_sessions
 from scripts.stats.families import find_spread
 from scripts.stats.formatting import format_number, format_setting, plural, plural_of_several
 

@@ -32,18 +32,18 @@ from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import describe, describe_failures
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
+from scripts.publish import manifest
 from scripts.publish.readme import PUBLISHED
-from scripts.sets import manifest
 from scripts.sets.dataset_text import describe_images
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
-from scripts.sets.publishable import local_changes
 from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.sets.set_warnings import local_changes
 from scripts.stats.formatting import format_number, format_setting, printable
 
 MARK = "published.json"  # what make publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
-BEFORE_MANIFESTS = (0, 1)  # rules (scripts/sets/publishable.py) by which sets were let in without one
+BEFORE_MANIFESTS = (0, 1)  # rules (scripts/publish/publishable.py) by which sets were let in without one
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
 LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
 COST_COLUMNS = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")

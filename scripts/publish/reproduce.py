@@ -29,13 +29,14 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import run_program
-from scripts.runner import allowed_settings, bench, preflight, round_order, rounds, run_plan, schedule, worktrees
+from scripts.publish.manifest import NAME, find_faults, read_manifest
+from scripts.runner import allowed_settings, bench, preflight, round_order, rounds, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets import compare
-from scripts.sets.manifest import NAME, find_faults, read_manifest
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import COMMIT
 from scripts.stats.formatting import printable
+from scripts.studies.ab import worktrees
 
 SET_VARIABLES = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
 CLUSTER_VARIABLES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone

@@ -31,8 +31,8 @@ from benchmarks.common.train.checkpoint import load_checkpoint, make_writable, s
 from benchmarks.common.train.checkpoint_checks import about, compare_settings, problems, trained_with
 from benchmarks.common.train.engine import fit
 from scripts.runner import run_plan
-from scripts.runner.launch_ranks import torchrun_command
 from scripts.runner.processes import processes_of_run
+from scripts.studies.allreduce.launch_ranks import torchrun_command
 
 HOROVODRUN = ["-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"]
 STEPS = 20  # of an epoch, so that a kill lands in the middle of the first of two

@@ -14,8 +14,7 @@ from support import ROOT, environment
 from test_gallery import NAMES, cells, make, publish
 
 from benchmarks.common.system.errors import UserError
-from scripts.publish import gallery
-from scripts.sets import manifest
+from scripts.publish import gallery, manifest
 from scripts.sets.result_set import load_set
 
 

@@ -14,9 +14,9 @@ import pytest
 from pasting import EVIL, paste
 
 from scripts.pages import page
-from scripts.pages.mlperf_log import Options, log_text, settings_of
 from scripts.pages.provenance import launch_lines, reproduction_commands
 from scripts.publish import gallery
+from scripts.publish.mlperf_log import Options, log_text, settings_of
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
 

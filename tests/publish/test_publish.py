@@ -15,12 +15,11 @@ from matplotlib import pyplot
 from result_sets import SECRET, change, write_set
 from support import ROOT, environment
 
-from scripts.publish import allowlist
+from scripts.publish import allowlist, manifest
 from scripts.publish import publish as publish_module
 from scripts.publish.publish import Options, _private, _target_folder, replace_set, without_paths
+from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.publish.readme import PUBLISHED, shown_sets
-from scripts.sets import manifest
-from scripts.sets.publishable import RULE, find_problems, missing_files
 from scripts.sets.result_set import load_set
 
 

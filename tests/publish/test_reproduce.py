@@ -19,9 +19,10 @@ from support import Recorder, environment, recorded
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.publish import reproduce
-from scripts.runner import source_version, worktrees
-from scripts.sets.manifest import NAME, checksums, find_faults, write_manifest
+from scripts.publish.manifest import NAME, checksums, find_faults, write_manifest
+from scripts.runner import source_version
 from scripts.sets.result_set import load_set
+from scripts.studies.ab import worktrees
 
 OTHER = "a folder of other images"
 ARGS = "--seed 3"  # of the published set, as its environment.json has them

@@ -20,7 +20,7 @@ import pytest
 from fault_runs import finish, start, until_planted
 from support import ONE_PROCESS, ROOT, RUNNABLE, environment, hear_sigint
 
-from scripts.runner.launch_ranks import torchrun_command
+from scripts.studies.allreduce.launch_ranks import torchrun_command
 
 pytestmark = pytest.mark.real_interpreter  # which process listens, by its command line
 
@@ -135,7 +135,7 @@ STARTERS = {
     "torch.multiprocessing",
     "benchmarks.common.system.forward_signals",
     "scripts.studies.allreduce.worker_pool",
-    "scripts.runner.launch_ranks",
+    "scripts.studies.allreduce.launch_ranks",
     "scripts.runner.schedule",
 }
 
@@ -164,8 +164,8 @@ def test_every_module_that_starts_processes_is_looked_at():
 def test_the_words_that_start_ranks_are_in_one_place_each():
     """Protects the file stores: whoever starts torchrun otherwise has a store on every address of the machine."""
     places = {
-        "torch.distributed.run": {"launchers/lib.sh", "scripts/runner/launch_ranks.py"},
-        "horovod.runner.launch": {"launchers/horovod_ddp.sh", "scripts/runner/launch_ranks.py"},
+        "torch.distributed.run": {"launchers/lib.sh", "scripts/studies/allreduce/launch_ranks.py"},
+        "horovod.runner.launch": {"launchers/horovod_ddp.sh", "scripts/studies/allreduce/launch_ranks.py"},
         "accelerate launch": set(),
         "multiprocessing.spawn": {"benchmarks/ddp_spawn.py"},
     }

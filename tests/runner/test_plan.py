@@ -19,9 +19,10 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from scripts.proof import cases
-from scripts.runner import bench, preflight, run_plan, source_version, worktrees
+from scripts.runner import bench, preflight, run_plan, source_version
 from scripts.runner.preflight import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.setup import pack
+from scripts.studies.ab import worktrees
 from scripts.studies.scaling import plan as scaling_plan
 from scripts.studies.sweep import plan as sweep_plan
 

@@ -15,9 +15,9 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from scripts.pages.report_content import headline
 from scripts.publish.gallery import why_not_shown
+from scripts.publish.publishable import find_problems
 from scripts.publish.readme import PUBLISHED
 from scripts.sets import compare, power
-from scripts.sets.publishable import find_problems
 from scripts.sets.result_set import load_set
 
 REAL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"  # 15 ok runs and a warm-up, of single and ddp

@@ -24,8 +24,8 @@ from benchmarks.common.config.config import FIELDS, read_yaml
 from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from scripts.runner import source_version, worktrees
-from scripts.studies.ab import ab, variants
+from scripts.runner import source_version
+from scripts.studies.ab import ab, variants, worktrees
 
 
 @pytest.fixture

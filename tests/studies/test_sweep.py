@@ -17,7 +17,7 @@ from support import environment, recorded
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
-from scripts.runner import options, run_plan
+from scripts.runner import run_plan
 from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import strategy_throughput
@@ -25,6 +25,7 @@ from scripts.studies.scaling import chart as plot_scaling
 from scripts.studies.scaling import plan as scaling_plan
 from scripts.studies.scaling.analysis import scaling_points
 from scripts.studies.sweep import chart as plot_sweep
+from scripts.studies.sweep import field_flags
 from scripts.studies.sweep import plan as sweep_plan
 from scripts.studies.sweep.analysis import sweep_points
 
@@ -409,10 +410,10 @@ def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):
 
 def test_boolean_values_become_flags():
     # A boolean field takes no value on a command line.
-    assert options.value_flags("augment", "yes") == ["--augment"]
-    assert options.value_flags("copy_stream", "no") == ["--no-copy-stream"]
+    assert field_flags.value_flags("augment", "yes") == ["--augment"]
+    assert field_flags.value_flags("copy_stream", "no") == ["--no-copy-stream"]
     with pytest.raises(UserError, match="yes or no"):
-        options.value_flags("augment", "2")
+        field_flags.value_flags("augment", "2")
 
 
 def test_a_baseline_that_has_the_option_too_stands_at_each_value(tmp_path):

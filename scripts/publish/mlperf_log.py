@@ -1,6 +1,6 @@
 """Write an MLPerf training log (mlperf_logging's format) of one run of a result set.
 
-    python -m scripts.pages.mlperf_log --results results/latest [--run-id ddp-1-120000] [--output mlperf.log]
+    python -m scripts.publish.mlperf_log --results results/latest [--run-id ddp-1-120000] [--output mlperf.log]
     python -m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0 mlperf.log
 
 The log is for the open division of the `resnet` benchmark, ruleset 4.0.0. What is measured and what is derived:

@@ -1,6 +1,6 @@
 """How studies start ranks on this machine, so that nothing listens beyond loopback.
 
-    from scripts.runner.launch_ranks import horovodrun_command, rank_environment, torchrun_command
+    from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 
 launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on every address of
 the machine, and whoever reaches one can run commands in torchrun: it unpickles what is put there.

@@ -1,6 +1,6 @@
 """`make clean`, and what is measured into published sets: nothing that is needed is lost.
 
-.venv/bin/python -m pytest tests/runner/test_clean.py
+.venv/bin/python -m pytest tests/setup/test_clean.py
 """
 
 import fcntl
@@ -26,7 +26,7 @@ def checkout(tmp_path):
         "benchmarks/common/system/errors.py",
         "benchmarks/common/system/files.py",
         "benchmarks/common/system/repository.py",
-        "scripts/runner/clean.py",
+        "scripts/setup/clean.py",
         "Makefile",
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
