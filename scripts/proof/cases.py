@@ -60,8 +60,8 @@ def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
     return proof
 
 
-def step_by_step(run: Run) -> Run:
-    """The proof, step by step, of a run whose kernels round differently from the reference's."""
+def with_every_state(run: Run) -> Run:
+    """The same run, which keeps its state after each step: for kernels that round differently from the reference's."""
     config = proof_config(run.config, run.config.epochs * run.config.steps, exact=False)
     return dataclasses.replace(run, config=config, requested=run.requested | dataclasses.asdict(config))
 

@@ -116,7 +116,9 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, label: str) -> dict[st
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
     training = trained_states.training_of(run.config, resolved)
     if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
-        return row | prove(cases.step_by_step(run), folder, scratch / "step by step", label) | {"asked": row["asked"]}
+        return (
+            row | prove(cases.with_every_state(run), folder, scratch / "step by step", label) | {"asked": row["asked"]}
+        )
     if why_not := trained_states.why_no_reference(training):
         return row | {"verdict": "skipped", "reason": why_not}
     try:

@@ -38,7 +38,7 @@ from scripts.sets.dataset_text import describe_images
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import Group, ResultSet, load_set
-from scripts.sets.set_warnings import local_changes
+from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable
 
 MARK = "published.json"  # what make publish leaves in a set
@@ -154,7 +154,7 @@ def changed_files(path: Path) -> list[str]:
 
 def why_not_shown(results: ResultSet) -> list[str]:
     """Why the set's figures cannot be shown; [] where they can."""
-    return [*results.contradictions, *local_changes(results)] or (
+    return [*results.contradictions, *uncommitted_changes(results)] or (
         [] if any(group.samples for group in results.groups) else ["no run was timed"]
     )
 

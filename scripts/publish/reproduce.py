@@ -39,7 +39,7 @@ from scripts.stats.formatting import printable
 from scripts.studies.ab import worktrees
 
 SET_VARIABLES = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
-CLUSTER_VARIABLES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
+OTHER_MACHINES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def main() -> int:
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
     options = read_options(published, variables.results)
     preflight.check_rendezvous()
-    commit, chosen = find_commit(manifest, published), choose_runs(manifest["runs"], variables.strategies, published)
+    commit, chosen = commit_of_set(manifest, published), choose_runs(manifest["runs"], variables.strategies, published)
     for run in chosen:
         check_startable(run, commit, published)
         if not options.anyway:
@@ -91,7 +91,7 @@ def find_set() -> Path:
     return Path(text)
 
 
-def find_commit(manifest: dict, published: Path) -> str:
+def commit_of_set(manifest: dict, published: Path) -> str:
     """The whole hash of the set's commit. Raises UserError where no commit has its code, or it is not here."""
     if any(run["met"].get("local_changes") for run in manifest["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
@@ -141,7 +141,7 @@ def check_device(run: dict, published: Path) -> None:
     """Refuse other hardware, as make compare would after hours of runs. Raises UserError. Of other machines than this
     one, and of a set that does not say, nothing is known."""
     device, name = run["met"].get("device"), run["met"].get("device_name")
-    if not (device and name) or any(os.environ.get(each) for each in CLUSTER_VARIABLES):
+    if not (device and name) or any(os.environ.get(each) for each in OTHER_MACHINES):
         return
     import torch  # a start takes seconds, which only this question is worth
 

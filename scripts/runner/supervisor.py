@@ -137,7 +137,7 @@ def write_row(options: Options, folder: RunFolder, row: dict, requested: dict, r
             print_tail(folder.log)
 
 
-def num_ranks() -> int:
+def requested_ranks() -> int:
     """The ranks that the launcher starts."""
     return int(os.environ.get("NPROC") or 1)
 
@@ -154,7 +154,7 @@ def run_command(command: list[str], folder: RunFolder, requested: dict, sampler:
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()
-        ended = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=num_ranks())
+        ended = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=requested_ranks())
         ended.is_rank = ended.num_ranks == 1 and command[1:2] == ["-m"] and command[2].startswith("benchmarks.")
         child = subprocess.Popen(
             command,

@@ -211,7 +211,7 @@ def unclean(results: ResultSet) -> Iterator[str]:
         yield f"made by {len(commits)} commits ({_list(commits)}): differences may be the code's; use a set of its own."
 
 
-def local_changes(results: ResultSet) -> Iterator[str]:
+def uncommitted_changes(results: ResultSet) -> Iterator[str]:
     """Whether files differed from the commit when the runs were made."""
     changes = {
         format_setting(group.identity.resolved.get("local_changes", "")) for group in results.groups if group.samples

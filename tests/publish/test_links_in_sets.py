@@ -141,14 +141,14 @@ def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):
     config = RunFolder(tmp_path / "logs/single-1").config
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(yaml.safe_dump(told | {"rendezvous": "address", "image_size": 48}))
-    variables = measure_missing.settings_of(tmp_path)
+    variables = measure_missing.usual_settings(tmp_path)
     made = load_config(["--config", variables["CONFIG"], *variables["ARGS"].split()])
     assert (made.checkpoint_dir, made.checkpoint_steps, made.checkpoint_keep, made.resume) == ("", 0, False, False)
     assert made.rendezvous == "file" and made.image_size == 48
     config.write_text("image_size: 48\n")
-    assert measure_missing.settings_of(tmp_path)["ARGS"] == "", "an ordinary set is measured as it was"
+    assert measure_missing.usual_settings(tmp_path)["ARGS"] == "", "an ordinary set is measured as it was"
     config.write_text("checkpoint_dir: [/elsewhere\n")
-    assert "--checkpoint-dir=" in measure_missing.settings_of(tmp_path)["ARGS"].split()
+    assert "--checkpoint-dir=" in measure_missing.usual_settings(tmp_path)["ARGS"].split()
 
 
 def test_a_set_may_not_make_slurm_listen():

@@ -188,9 +188,9 @@ def test_a_commit_is_known_by_its_hash_only(kept, monkeypatch, rev):
     """Protects "at its commit": a branch goes on. Mutant: whatever git resolves."""
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)
     monkeypatch.setattr(source_version, "ROOT", kept.folder)
-    assert reproduce.find_commit({"runs": [], "commit": kept.made_at[:12]}, kept.set) == kept.made_at
+    assert reproduce.commit_of_set({"runs": [], "commit": kept.made_at[:12]}, kept.set) == kept.made_at
     with pytest.raises(UserError, match=f"commit {re.escape(rev)} of .* is not in this repository"):
-        reproduce.find_commit({"runs": [], "commit": rev}, kept.set)
+        reproduce.commit_of_set({"runs": [], "commit": rev}, kept.set)
 
 
 def test_the_second_of_two_machines_has_nothing_to_compare(kept):
