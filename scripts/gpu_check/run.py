@@ -30,7 +30,7 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
 from scripts.gpu_check.check_page import write_page
-from scripts.gpu_check.check_queue import work
+from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.runner import memory_check, preflight
@@ -116,16 +116,8 @@ def main(options: Options) -> int:
         seconds = (DEADLINE_S if on_gpu else 0.0) if options.deadline_s is None else options.deadline_s
         begin_words(on_gpu, listed, state, seconds)
         deadline = Deadline(seconds, began)
-        left = work(
-            listed,
-            state,
-            deadline,
-            lacking,
-            lanes=num_lanes(num_gpus),
-            on_gpu=on_gpu,
-            gpu_gone=gpu_gone,
-            signals=signals,
-        )
+        capabilities = Capabilities(lacking, num_lanes(num_gpus), on_gpu, gpu_gone)
+        left = work(listed, state, deadline, capabilities, signals)
         page = partial(write_page, results, listed, state, left, on_gpu=on_gpu, remarks=remarks)
         page()  # first: nobody knows what time is left
         if not signals and make_report(results, deadline.left_s() + REPORT_S):
