@@ -202,8 +202,8 @@ def test_every_decoder_is_proved_over_images_of_every_kind(source, checkout, tin
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
         pack.main(pack.Options(str(data)))
         flags = "--loader packed"
-    given = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": flags, "XDG_CACHE_HOME": cache}
-    code, _, rows = verify(checkout, data, tmp_path / "a set", "--steps", "6", **given)
+    user_variables = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": flags, "XDG_CACHE_HOME": cache}
+    code, _, rows = verify(checkout, data, tmp_path / "a set", "--steps", "6", **user_variables)
     assert code == 0 and (rows["ddp"]["verdict"], rows["ddp"]["bit_identical"]) == ("ok", "yes")
     assert json.loads(rows["ddp"]["met"])["decoder"] == ("" if source == "packed" else source)
 
@@ -395,13 +395,13 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
         ({"NNODES": 2}, "with the same NNODES, NODES or HOSTS"),
     ):
         set_variables(monkeypatch, **{"DATA": own_data, "NUM_GPUS": 0, "NNODES": 1} | variables)
-        given = run_plan.read_variables()
+        read = run_plan.read_variables()
         if message is None:
-            (run,) = cases.cases_of_set(given, results, 20)
+            (run,) = cases.cases_of_set(read, results, 20)
             assert (run.strategy, run.requested["ranks"], run.config.image_size) == ("ddp", 2, 32)
         else:
             with pytest.raises(UserError, match=message):
-                cases.cases_of_set(given, results, 20)
+                cases.cases_of_set(read, results, 20)
     set_variables(monkeypatch, DATA=own_data, NUM_GPUS=0, NNODES=1)
     run_plan._fingerprint.cache_clear()
     next(own_data.glob("train/*/*.JPEG")).unlink()

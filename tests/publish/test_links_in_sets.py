@@ -135,12 +135,12 @@ def test_no_reader_waits_for_a_pipe(tmp_path, name, read):
 def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):
     """Protects last.pt of another training, and the network, from a config.yaml in a set. DATA is the user's.
     Mutant: the file as it stands."""
-    told = {"checkpoint_dir": "/elsewhere", "checkpoint_steps": 5, "checkpoint_keep": True, "resume": True}
+    fields = {"checkpoint_dir": "/elsewhere", "checkpoint_steps": 5, "checkpoint_keep": True, "resume": True}
     row = recorded(tmp_path, {"run_id": "single-1", "strategy": "single", "repeat": 1, "status": "ok"})
     append_rows(tmp_path, "runs", [row])
     config = RunFolder(tmp_path / "logs/single-1").config
     config.parent.mkdir(parents=True, exist_ok=True)
-    config.write_text(yaml.safe_dump(told | {"rendezvous": "address", "image_size": 48}))
+    config.write_text(yaml.safe_dump(fields | {"rendezvous": "address", "image_size": 48}))
     variables = measure_missing.usual_settings(tmp_path)
     made = load_config(["--config", variables["CONFIG"], *variables["ARGS"].split()])
     assert (made.checkpoint_dir, made.checkpoint_steps, made.checkpoint_keep, made.resume) == ("", 0, False, False)

@@ -43,12 +43,12 @@ def with_loose_images(data):
 
 
 @pytest.fixture
-def refuse(given, tiny_config):
+def refuse(make_variables, tiny_config):
     """refuse(**variables): the message with which a `make bench-all` of these variables is refused before any run."""
 
     def refusal(**variables) -> str:
         with pytest.raises(UserError) as caught:
-            given(**{"CONFIG": tiny_config, "STRATEGIES": "single ddp", "REPEATS": 1} | variables)
+            make_variables(**{"CONFIG": tiny_config, "STRATEGIES": "single ddp", "REPEATS": 1} | variables)
             bench.main("all")
         assert "\n" not in str(caught.value)
         return str(caught.value)

@@ -202,13 +202,13 @@ def test_a_command_that_starts_ranks_listens_on_loopback(tmp_path, checkout, tin
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     known = {"CONFIG": tiny_config, "DATA": tiny_data, "RESULTS": tmp_path / "a set"}
-    told = {"LOOKED_AT": tmp_path, "NPROC": 2, "TMPDIR": temporary} | known | variables
+    user_variables = {"LOOKED_AT": tmp_path, "NPROC": 2, "TMPDIR": temporary} | known | variables
     command = [str(known.get(word, word)) for word in words]
     folder = ROOT if name == "predict_check" else checkout  # it reads results/published, and writes no results/latest
     found, output = set(), tmp_path / "output"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            command, cwd=folder, env=environment(**told), stdout=file, stderr=file, preexec_fn=hear_sigint
+            command, cwd=folder, env=environment(**user_variables), stdout=file, stderr=file, preexec_fn=hear_sigint
         )
         while process.poll() is None:
             found |= listeners("LOOKED_AT", tmp_path)

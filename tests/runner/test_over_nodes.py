@@ -115,8 +115,8 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
     monkeypatch.setenv("CONFIG", str(tmp_path / "a.yaml"))
     monkeypatch.setattr("benchmarks.common.system.machine.min_compute_capability", lambda: (7, 0))
     monkeypatch.setattr("benchmarks.common.system.machine.usable_gpus", lambda: 4)
-    given = run_plan.read_variables()
-    runs = [run for run in run_plan.plan_strategies(given) if run.round == 1 and run.strategy == "ddp_amp"]
+    variables = run_plan.read_variables()
+    runs = [run for run in run_plan.plan_strategies(variables) if run.round == 1 and run.strategy == "ddp_amp"]
     assert sorted((run.requested["ranks"], run.requested["nodes"], run.variables.get("NODES")) for run in runs) == [
         (1, 1, "1"),
         (8, 2, None),
@@ -166,9 +166,9 @@ def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, 
     """Protects the image's programs from a folder's name, which the configuration of somebody else's set may choose:
     --bind images:/usr would run what lies in images. Mutants: no check; a check of DATA only, of colons only."""
     put(bin_path, apptainer="", srun="echo --container-image=IMAGE")
-    given = {"CONTAINER": image, "PATH": f"{bin_path}:{os.environ['PATH']}", variable: tmp_path / name}
+    user_variables = {"CONTAINER": image, "PATH": f"{bin_path}:{os.environ['PATH']}", variable: tmp_path / name}
     command = ["bash", "-c", "set -eu; source launchers/cluster.sh; set_container_command"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(**given), capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment(**user_variables), capture_output=True, text=True)
     if name == "plain images":
         assert done.returncode == 0, done.stderr
     else:

@@ -51,14 +51,14 @@ def kept_clone(tmp_path_factory):
 
 
 @pytest.fixture
-def read(kept_clone, monkeypatch, given):
+def read(kept_clone, monkeypatch, make_variables):
     """read(text, **variables): the variant that text says, in the clone."""
 
     def variant(text: str, **variables) -> variants.Variant:
         monkeypatch.setattr(worktrees, "ROOT", kept_clone.folder)
         monkeypatch.setattr(source_version, "ROOT", kept_clone.folder)
         source_version.local_changes.cache_clear()
-        return variants.parse_variant("B", text, given(**variables), "single")
+        return variants.parse_variant("B", text, make_variables(**variables), "single")
 
     yield variant
     source_version.local_changes.cache_clear()

@@ -110,11 +110,11 @@ def test_the_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data
 )
 def test_a_mistake_is_named_with_what_to_do(monkeypatch, tmp_path, variables, words):
     # Every value is checked, not only the first; a wrong name comes with the nearest one. A comma is a space here.
-    given = dict(word.split("=") for word in variables.split())
-    for name, text in {"NPROC": "2", "NUM_GPUS": "2", "ARGS": "--loader synthetic", **given}.items():
+    user_variables = dict(word.split("=") for word in variables.split())
+    for name, text in {"NPROC": "2", "NUM_GPUS": "2", "ARGS": "--loader synthetic", **user_variables}.items():
         monkeypatch.setenv(name, text.replace(",", " "))
     with pytest.raises(UserError) as caught:
-        (scaling_plan if "RANKS" in given else sweep_plan).plan_runs(run_plan.read_variables())
+        (scaling_plan if "RANKS" in user_variables else sweep_plan).plan_runs(run_plan.read_variables())
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -135,9 +135,9 @@ def test_a_sweep_is_interleaved_and_does_only_what_is_missing(checkout, recorder
     done = launch(checkout, "sweep", **variables | recorder.variables | {"PASSED_ON": OURS})
     assert done.returncode == 0, done.stderr
     rows = read_table(tmp_path / "a set", "runs").query("repeat > 0")
-    given = ["--seed 3", "--seed 3 --bucket-cap-mb 1", "--seed 3 --bucket-cap-mb 25"]
-    assert list(rows.repeat) == [1, 1, 1, 2, 2, 2] and sorted(rows.options[:3]) == sorted(rows.options[3:]) == given
-    assert list(rows.options[:3]) != list(rows.options[3:]) and set(rows[rows.options == given[0]].strategy) == {
+    options = ["--seed 3", "--seed 3 --bucket-cap-mb 1", "--seed 3 --bucket-cap-mb 25"]
+    assert list(rows.repeat) == [1, 1, 1, 2, 2, 2] and sorted(rows.options[:3]) == sorted(rows.options[3:]) == options
+    assert list(rows.options[:3]) != list(rows.options[3:]) and set(rows[rows.options == options[0]].strategy) == {
         "single"
     }
     started = [load_config(call["words"][-2:]) for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
