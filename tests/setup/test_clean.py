@@ -117,7 +117,7 @@ def test_a_folder_in_the_place_of_latest_costs_no_suite(tmp_path, monkeypatch, c
     for name in ("one", "latest"):
         (tmp_path / "results" / name).mkdir(parents=True)
     schedule.link_latest(tmp_path / "results/one")
-    assert "results/latest is no link" in capsys.readouterr().err
+    assert "results/latest is not a link" in capsys.readouterr().err
     assert left(tmp_path) == ["latest", "one"]
 
 
