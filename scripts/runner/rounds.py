@@ -20,7 +20,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
-from scripts.runner.run_plan import Run, last_statuses
+from scripts.runner.run_plan import Run, last_statuses, skip_what_does_not_fit
 from scripts.sets.power import precise_enough, widest_half_width
 from scripts.sets.result_set import load_set
 from scripts.stats.families import Sample
@@ -87,7 +87,7 @@ def generate_rounds(
             yield from _warm_up(runs, results)
             warm = True
         started = time.monotonic()
-        yield runs
+        yield skip_what_does_not_fit(runs, results)  # an earlier run may have measured a cut
         round_s = max(round_s, time.monotonic() - started)  # charts are drawn in it, too
 
 

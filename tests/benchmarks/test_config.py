@@ -69,6 +69,8 @@ def test_a_file_overrides_defaults_and_flags_override_the_file(yaml_file):
         ("norm: [batch]", "norm is a list; It takes batch, group, sync"),
         ("global_batch: 32.0", "global_batch is 32.0, but must be of type int"),
         ("global_batch: '32'", "global_batch is '32', but must be of type int"),
+        ("cut: middle", "cut is 'middle', but must be of type int, or auto, or estimate"),
+        ("workers: estimate", "workers is 'estimate', but must be of type int, or auto"),
         ("global_batch: true", "global_batch is True, but must be of type int"),
         ("epochs:", "epochs is None, but must be of type int"),
         ("resume: 1", "resume is 1, but must be of type bool"),
