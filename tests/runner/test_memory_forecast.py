@@ -93,12 +93,13 @@ def test_each_way_of_dividing_saves_what_it_should():
     assert shard.activations == pytest.approx(whole.activations / 4, rel=0.01) and shard.parameters == whole.parameters
     (buckets,) = forecast(SMALL, Layout(num_shards=4, num_gradient_copies=1))
     assert buckets.peak - shard.peak == shard.gradients
-    halves = forecast(SMALL, Layout(num_stages=2))
+    cut = dataclasses.replace(SMALL, cut=3)  # an estimated one depends on the micro-batch
+    halves = forecast(cut, Layout(num_stages=2))
     assert sum(half.parameters for half in halves) == whole.parameters
     assert sum(half.activations for half in halves) == pytest.approx(whole.activations, rel=0.05)
-    gpipe = forecast(SMALL, Layout(num_stages=2, num_microbatches=8))
+    gpipe = forecast(cut, Layout(num_stages=2, num_microbatches=8))
     assert [need.activations for need in gpipe] == pytest.approx([half.activations for half in halves], rel=0.02)
-    first, last = forecast(SMALL, Layout(num_stages=2, num_microbatches=8, one_f_one_b=True))
+    first, last = forecast(cut, Layout(num_stages=2, num_microbatches=8, one_f_one_b=True))
     assert (8 * first.activations, 8 * last.activations) == pytest.approx(
         (2 * gpipe[0].activations, gpipe[1].activations), rel=0.01
     )
