@@ -255,3 +255,11 @@ def test_what_a_precision_comes_to(asked, mixed, on_cpu, on_volta, on_ampere):
             assert expected in str(error)
         else:
             assert met == expected
+
+
+@pytest.mark.parametrize("cut", ["auto", "estimate", 3, 0])
+def test_a_cut_is_one_of_the_words_of_a_cut_or_a_number(yaml_file, cut):
+    """Protects older files and sets, whose `cut: 0` is still a value; the default is measured."""
+    path = str(yaml_file(f"cut: {cut}\n"))
+    assert load_config(["--config", path]).cut == load_config(["--cut", str(cut)]).cut == cut
+    assert load_config([]).cut == "auto"

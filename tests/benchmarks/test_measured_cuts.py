@@ -62,7 +62,7 @@ def spend(seconds: float) -> None:
 @pytest.mark.parametrize("disturbed_pass", [0, 3])
 def test_a_blocks_time_is_its_forward_and_its_backward_pass(disturbed_pass):
     """Protects the cut: neither the first pass, in which kernels are chosen, nor one that other work disturbs counts.
-    Mutants: the mean; the first pass among the others; the forward pass alone; the minimum of other blocks."""
+    Mutants: the mean of the passes; the forward pass alone."""
     blocks = [SlowBlock(0.25, 0.5), SlowBlock(0.125, 0.25, disturbed_pass), SlowBlock(1.0, 2.0)]
     found = measure_block_s(SMALL, CPU, blocks, 2, now=lambda: SlowBlock.now_s)
     assert found == [0.75, 0.375, 3.0]

@@ -20,7 +20,7 @@ from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.store.recorded_cuts import record_cuts
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
-from scripts.runner import run_plan
+from scripts.runner import rounds, run_plan
 from scripts.runner.memory_check import (
     RESERVED_BYTES,
     MemoryCase,
@@ -172,8 +172,11 @@ def test_the_recorded_cut_is_forecast(given, tmp_path, monkeypatch):
     variables = given(NUM_GPUS=2, STRATEGIES="model_parallel", ARGS=flags)
     runs = run_plan.plan_strategies(variables)
     assert {run.variables["SKIP"] for run in run_plan.skip_what_does_not_fit(runs, tmp_path)} == {""}
-    record_cuts(tmp_path, runs[0].requested, [7])
-    reasons = [run.variables["SKIP"] for run in run_plan.skip_what_does_not_fit(runs, tmp_path)]
+    batches = rounds.generate_rounds(runs, lambda number: runs[number - 1 : number], variables, tmp_path)
+    (warm_up,) = next(batches)
+    assert warm_up.round == 0 and not warm_up.variables.get("SKIP")
+    record_cuts(tmp_path, warm_up.requested, [7])
+    reasons = [run.variables["SKIP"] for batch in batches for run in batch]
     assert len(reasons) == 2 and all("on one device" in reason for reason in reasons)
 
 
