@@ -141,7 +141,10 @@ def test_the_published_protocol_on_four_v100():
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_small_protocol_fits_16_gb(strategy):
-    assert refused(strategy, load_config(["--config", "configs/v100x4-16gb.yaml"]), V100_16GB) == ""
+    """Protects an epoch on GPUs that nobody here has: the forecast has not been held against one, so that 0.15 stay."""
+    config = load_config(["--config", "configs/v100x4-16gb.yaml"])
+    assert refused(strategy, config, V100_16GB) == ""
+    assert peak_bytes(config, layout_function(strategy)(config, 4)) <= 0.85 * V100_16GB
 
 
 def test_another_cut_is_named_where_it_fits():
