@@ -18,7 +18,7 @@ endif
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check gpu-check-file verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders loader flags test test-all test-faults fuzz kill-fuzz lint clean $(BENCHES)
+.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check gpu-check-file verify sweep scaling ablate peers cuts mlperf pack predict predict-check bench-allreduce bench-loaders loader flags test test-all test-faults fuzz kill-fuzz lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -166,6 +166,9 @@ ablate: setup data ## what each option is worth, by itself and all together: STR
 
 peers: setup data ## ddp beside what one would pick instead, launches by turns: PEERS="fabric bare" MINUTES=30
 	@"$$PYTHON" -m scripts.studies.peers.measure $${MINUTES:+--minutes "$$MINUTES"} $${PEERS:+--only $$PEERS}
+
+cuts: setup data ## what a measured cut of a pipeline is worth: ARGS="--image-sizes 48 224 --against estimate 3"
+	@"$$PYTHON" -m scripts.studies.cuts.measure $$ARGS
 
 mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
 	@"$$PYTHON" -m scripts.publish.mlperf_log --results "$${RESULTS:-results/latest}" $$ARGS

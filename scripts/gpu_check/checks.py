@@ -134,7 +134,7 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
 
 
 def _proofs(scale: Scale, results: Path) -> dict[str, Check]:
-    """Of those that divide work or communicate, by strategy: each beside one plain process that runs the shards in turn."""
+    """Of those that divide work or communicate, by strategy: each beside one process that runs the shards in turn."""
     found = {}
     for strategy in all_strategies():
         if strategy.split("_")[0] in LIBRARIES:

@@ -42,7 +42,8 @@ HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
 def run_suite(
     rounds: Iterable[list[Run]], results: Path, chart_command: Sequence[str], total: int, open_ended: bool = False
 ) -> int:
-    """Run the rounds in a set, which becomes results/latest, and draw its charts after every one.
+    """Run the rounds in a set, which becomes results/latest, and draw its charts after every one, and first as soon as
+    there is something to compare.
 
     rounds: an iterator, from which each round is taken when the round before is done. chart_command: the module that
     draws, and its flags. total: the planned runs. open_ended: more runs may follow. Returns the exit code: 0 where
@@ -53,6 +54,8 @@ def run_suite(
     all_ok = True
     with lock_result_set(results), forward_signals() as children:
         link_latest(results)
+        first_charts = FirstCharts(results, draw, children)
+        launchers = Launchers(after_run=first_charts)
         began, num_done = time.monotonic(), 0
         for runs in rounds:
             if num_done:
@@ -62,7 +65,8 @@ def run_suite(
                 print(progress_line(runs[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
             record_environment(results, runs[0], children)
             total = max(total, num_done + len(runs))
-            all_ok &= run_each(runs, results, children, first=num_done + 1, total=total)
+            first_charts.last_of_round = runs[-1]
+            all_ok &= run_each(runs, results, children, num_done + 1, total, launchers)
             num_done += len(runs) if runs[0].round else 0
             began = began if runs[0].round else time.monotonic()
             if children.signum:
@@ -72,6 +76,32 @@ def run_suite(
             failed = children.run(draw, after_signal=True, cwd=ROOT) != 0
             all_ok &= not (failed and (read_table(results, "runs").status == "ok").any())
     return 128 + children.signum if children.signum else int(not all_ok)
+
+
+@dataclasses.dataclass
+class FirstCharts:
+    """Draws the charts of a new set between two runs of its first round, once, when two strategies have a timed run.
+
+    last_of_round: the run after which the charts are drawn anyway.
+    """
+
+    results: Path
+    draw: Sequence[object]
+    children: SignalForwarder
+    last_of_round: Run | None = None
+    is_done: bool = False
+
+    def __call__(self, run: Run, folder: RunFolder) -> None:
+        if self.is_done or run is self.last_of_round or self.children.signum:
+            return
+        self.is_done = (self.results / "charts").exists()
+        runs = read_table(self.results, "runs")
+        if self.is_done or runs[runs.status == "ok"].strategy.nunique() < 2:
+            return
+        self.is_done = True
+        quiet = subprocess.DEVNULL
+        if self.children.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
+            print(f"two strategies have a run; the first charts: {self.results}/charts", flush=True)
 
 
 def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str:
@@ -88,13 +118,12 @@ def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str
 class Launchers:
     """The launchers that start runs."""
 
-    checkout: Path
+    checkout: Path = ROOT
     """The checkout of the launchers and of the code that they start."""
-    configure: Callable[[Run, RunFolder], None] = lambda run, folder: None
-    """Called with each run and its folder, before the start."""
-
-
-OWN_LAUNCHERS = Launchers(ROOT)
+    before_run: Callable[[Run, RunFolder], None] = lambda run, folder: None
+    """Called with each run and its folder, before its start."""
+    after_run: Callable[[Run, RunFolder], None] = lambda run, folder: None
+    """The same, when its row is in the set."""
 
 
 def run_each(
@@ -103,7 +132,7 @@ def run_each(
     children: SignalForwarder,
     first: int,
     total: int,
-    launchers: Launchers = OWN_LAUNCHERS,
+    launchers: Launchers,
 ) -> bool:
     """Start the launcher of every run, until a signal; returns whether all ended ok or skipped.
 
@@ -114,8 +143,9 @@ def run_each(
         if children.signum:
             break
         folder, env = create_run_folder(run, results, f"{number}/{total}" if run.round else WARM_UP)
-        launchers.configure(run, folder)
+        launchers.before_run(run, folder)
         all_ok &= start_launcher(run, folder, env, children, launchers.checkout) == 0
+        launchers.after_run(run, folder)
     return all_ok
 
 
