@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.commands import make_assignment, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.programs import run_program
@@ -31,18 +32,19 @@ from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import describe, describe_failures
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
+from scripts.publish import manifest
+from scripts.publish.passive_page import find_active
 from scripts.publish.readme import PUBLISHED
-from scripts.sets import manifest
 from scripts.sets.dataset_text import describe_images
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
-from scripts.sets.publishable import local_changes
 from scripts.sets.result_set import Group, ResultSet, load_set
-from scripts.stats.formatting import format_number, format_setting, make_assignment, printable
+from scripts.sets.set_warnings import uncommitted_changes
+from scripts.stats.formatting import format_number, format_setting, printable
 
 MARK = "published.json"  # what make publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
-BEFORE_MANIFESTS = (0, 1)  # rules (scripts/sets/publishable.py) by which sets were let in without one
+BEFORE_MANIFESTS = (0, 1)  # rules (scripts/publish/publishable.py) by which sets were let in without one
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
 LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
 COST_COLUMNS = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
@@ -124,28 +126,32 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
     example = "give a number such as 2.50, or of single sets: PRICE_PER_HOUR='NAME=2.50 ...'"
     prices: dict[str, float] = {}
     for word in text.split():
-        name, given, number = word.rpartition("=")
+        name, equals_sign, number = word.rpartition("=")
         try:
             price = float(number)
         except ValueError:
             price = math.nan
         if not LEAST_PRICE <= price <= MOST_PRICE:
             raise UserError(f"PRICE_PER_HOUR is {text!r}, and {number!r} is no price; {example}")
-        if given and name not in names:
+        if equals_sign and name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
             raise UserError(f"PRICE_PER_HOUR names {name!r}, and no published set has that name; {hint}")
-        if not given and len(text.split()) > 1:
+        if not equals_sign and len(text.split()) > 1:
             raise UserError(f"PRICE_PER_HOUR is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
-        prices |= {name: price} if given else dict.fromkeys(names, price)
+        prices |= {name: price} if equals_sign else dict.fromkeys(names, price)
     return prices
 
 
 def changed_files(path: Path) -> list[str]:
-    """A line for each file of a published set that is missing, or not what was published. Raises UserError for a
-    manifest that cannot be read."""
+    """A line for each file of a published set that is missing, not what was published, or a page that runs something.
+
+    Raises UserError for a manifest that cannot be read.
+    """
     needed = NEEDED if _read_mark(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
-    lines = [f"{name} is missing; git checkout {path}" for name in needed if not (path / name).is_file()]
+    lines = [f"{name} is missing; git checkout {shell_word(path)}" for name in needed if not (path / name).is_file()]
+    if not lines and (active := find_active(path / "report.html")):
+        lines = [f"report.html holds {active}, which no report has: it could run something in the browser"]
     if lines or not (path / manifest.NAME).exists():
         return lines
     return manifest.find_faults(path, manifest.read_manifest(path))
@@ -153,7 +159,7 @@ def changed_files(path: Path) -> list[str]:
 
 def why_not_shown(results: ResultSet) -> list[str]:
     """Why the set's figures cannot be shown; [] where they can."""
-    return [*results.contradictions, *local_changes(results)] or (
+    return [*results.contradictions, *uncommitted_changes(results)] or (
         [] if any(group.samples for group in results.groups) else ["no run was timed"]
     )
 

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 import numpy
 
+from benchmarks.common.system.commands import shell_word
 from scripts.sets.device_use import device_use
 from scripts.sets.result_set import Group, ResultSet
 from scripts.sets.sessions import measured_in_other_sessions
-from scripts.stats.formatting import plural
+from scripts.stats.formatting import format_setting, plural
 
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
@@ -210,6 +211,15 @@ def unclean(results: ResultSet) -> Iterator[str]:
         yield f"made by {len(commits)} commits ({_list(commits)}): differences may be the code's; use a set of its own."
 
 
+def uncommitted_changes(results: ResultSet) -> Iterator[str]:
+    """Whether files differed from the commit when the runs were made."""
+    changes = {
+        format_setting(group.identity.resolved.get("local_changes", "")) for group in results.groups if group.samples
+    }
+    if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
+        yield "made with local changes, which no commit has; commit them, and measure again"
+
+
 def bad_files(results: ResultSet) -> Iterator[str]:
     """Images that could not be decoded and were replaced."""
     for group in results.groups:
@@ -225,7 +235,7 @@ def low_peak(results: ResultSet) -> Iterator[str]:
     if names:
         yield (
             f"{_list(names)}: MFU over 100 %: the peak was measured on a busy machine; on a quiet one: "
-            f"python -m scripts.sets.device_use --results {results.path} --measure"
+            f"python -m scripts.sets.device_use --results {shell_word(results.path)} --measure"
         )
 
 

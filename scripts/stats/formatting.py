@@ -1,7 +1,6 @@
 """Numbers, settings and tables as text, in one format everywhere."""
 
 import json
-import shlex
 from collections.abc import Callable, Collection, Sequence
 
 from benchmarks.common.system.errors import UserError
@@ -39,21 +38,14 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def make_assignment(name: str, value: object) -> str:
-    """NAME=VALUE as one argument of a make command for bash, so that make gets exactly this value.
-
-    '' where no argument does that: make takes no line end, and drops spaces around a value. bash removes the quotes.
-    make expands the value once, `$(shell ...)` too, unless each $ is doubled.
-    """
-    text = str(value)
-    if not text.isprintable() or text != text.strip():
-        return ""
-    return f"{name}={shlex.quote(text.replace('$', '$$'))}"
-
-
 def format_interval(low: float | None, high: float | None, style: Callable[[float], str]) -> str:
     """[low, high], or nothing where one sample says nothing of the spread."""
     return "" if low is None or high is None else f"[{style(low)}, {style(high)}]"
+
+
+def format_with_interval(value: float, low: float | None, high: float | None, style: Callable[[float], str]) -> str:
+    """1.04 [0.91, 1.23], or 1.04 without an interval."""
+    return f"{style(value)} {format_interval(low, high, style)}".rstrip()
 
 
 def text_table(lines: Sequence[Sequence[str]], left: Collection[int]) -> str:

@@ -135,20 +135,35 @@ def test_no_reader_waits_for_a_pipe(tmp_path, name, read):
 def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):
     """Protects last.pt of another training, and the network, from a config.yaml in a set. DATA is the user's.
     Mutant: the file as it stands."""
-    told = {"checkpoint_dir": "/elsewhere", "checkpoint_steps": 5, "checkpoint_keep": True, "resume": True}
+    fields = {"checkpoint_dir": "/elsewhere", "checkpoint_steps": 5, "checkpoint_keep": True, "resume": True}
     row = recorded(tmp_path, {"run_id": "single-1", "strategy": "single", "repeat": 1, "status": "ok"})
     append_rows(tmp_path, "runs", [row])
     config = RunFolder(tmp_path / "logs/single-1").config
     config.parent.mkdir(parents=True, exist_ok=True)
-    config.write_text(yaml.safe_dump(told | {"rendezvous": "address", "image_size": 48}))
-    variables = measure_missing.settings_of(tmp_path)
+    config.write_text(yaml.safe_dump(fields | {"rendezvous": "address", "image_size": 48}))
+    variables = measure_missing.usual_settings(tmp_path)
     made = load_config(["--config", variables["CONFIG"], *variables["ARGS"].split()])
     assert (made.checkpoint_dir, made.checkpoint_steps, made.checkpoint_keep, made.resume) == ("", 0, False, False)
     assert made.rendezvous == "file" and made.image_size == 48
     config.write_text("image_size: 48\n")
-    assert measure_missing.settings_of(tmp_path)["ARGS"] == "", "an ordinary set is measured as it was"
+    assert measure_missing.usual_settings(tmp_path)["ARGS"] == "", "an ordinary set is measured as it was"
     config.write_text("checkpoint_dir: [/elsewhere\n")
-    assert "--checkpoint-dir=" in measure_missing.settings_of(tmp_path)["ARGS"].split()
+    assert "--checkpoint-dir=" in measure_missing.usual_settings(tmp_path)["ARGS"].split()
+
+
+def test_no_configuration_file_makes_a_rank_listen(tmp_path, monkeypatch):
+    """Protects the network from somebody else's YAML: only a typed flag chooses `address`, and the file that the plan
+    wrote of it. Mutants: no refusal; a refusal of the run's own file."""
+    (config := tmp_path / "config.yaml").write_text("rendezvous: address\n")
+    with pytest.raises(UserError, match="rank 0 listen on the network, which no file may choose"):
+        load_config(["--config", str(config)])
+    monkeypatch.setenv("RUN_DIR", str(tmp_path / "another run"))
+    with pytest.raises(UserError, match="which no file may choose"):
+        load_config(["--config", str(config)])
+    assert load_config(["--config", str(config), "--rendezvous", "file"]).rendezvous == "file"
+    assert load_config(["--config", str(config), "--rendezvous", "address"]).rendezvous == "address"
+    monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    assert load_config(["--config", str(config)]).rendezvous == "address"
 
 
 def test_a_set_may_not_make_slurm_listen():

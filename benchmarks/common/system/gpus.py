@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.common.system.commands import make_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
 
@@ -182,7 +183,7 @@ def usable_gpus() -> int:
 
 def has_kernels(built_for: list[str], capability: tuple[int, ...]) -> bool:
     """Whether a GPU runs code built for `built_for` (torch.cuda.get_arch_list()): machine code of its own major
-    version up to its minor one, or PTX, which is compiled reinstall for any later GPU."""
+    version up to its minor one, or PTX, which the driver compiles for any later GPU."""
     for name in built_for:
         kind, _, digits = name.rstrip("af").partition("_")
         major, minor = int(digits[:-1]), int(digits[-1])
@@ -224,8 +225,8 @@ def _remedy(found: NvidiaSmiResult, reinstall: bool = False) -> str:
     except UserError as error:
         return str(error)
     if Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():
-        command = f"{'rm -r .venv && ' * reinstall}make setup TORCH={build.torch}"
+        command = f"{'rm -r .venv && ' * reinstall}{make_command('setup', TORCH=build.torch)}"
     else:
         options = "--force-reinstall " * reinstall
-        command = f"{sys.executable} -m pip install {options}'{build.versions}' torchvision"
+        command = f"{shell_word(sys.executable)} -m pip install {options}'{build.versions}' torchvision"
     return f"{build.versions} fits: {command}; or CUDA_VISIBLE_DEVICES= for the CPU"

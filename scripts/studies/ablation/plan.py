@@ -13,12 +13,13 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.packed import pack_path
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
+from benchmarks.common.system.commands import make_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
-from scripts.runner.run_plan import Run, make_run, order_rounds
+from scripts.runner.run_plan import Run, RunSpec, make_run, order_rounds
 from scripts.studies.ablation.analysis import ALL_TOGETHER, CORES_OVER_RANKS, OPTIONS, Option, requested_fields
 
 
@@ -45,9 +46,8 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
         if threads == CORES_OVER_RANKS:
             threads = machine.threads_per_rank(variables.ranks_here)
         own = dataclasses.replace(config, **fields)
-        run = make_run(
-            variables, strategy, round_number, own, threads=threads, flags=variables.args, num_seeds=variables.num_seeds
-        )
+        spec = RunSpec(strategy, own, variables.args, threads, num_seeds=variables.num_seeds)
+        run = make_run(variables, spec, round_number)
         short = timed_part(run.config, run.requested["fingerprint"], run.requested["ranks"])
         env = run.variables | {"SKIP": why_not.get(name, "")}
         return dataclasses.replace(
@@ -74,7 +74,8 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
         return "needs two ranks or more, which talk to each other"
     if option.needs == "pack":
         packed = all(pack_path(config, part).exists() for part in ("train", "val"))
-        return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
+        pack = make_command("pack", DATA=config.data, PACK=config.pack)
+        return "" if packed else f"needs packed images: {pack} writes them"
     if option.needs == "bf16":
         try:
             resolve_precision("bf16", machine.min_compute_capability())

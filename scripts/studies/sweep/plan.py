@@ -11,9 +11,11 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
-from scripts.runner.options import value_flags
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
 from scripts.sets.identity import STRATEGY_OPTIONS
+from scripts.studies.sweep.field_flags import value_flags
+
+EXAMPLE = 'make sweep STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
 
 
 def plan_runs(variables: MakeVariables) -> list[Run]:
@@ -21,8 +23,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     else with each value. Raises UserError for any value that is none."""
     for name in ("strategy", "key", "values"):
         if not getattr(variables, name):
-            example = 'STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
-            raise UserError(f"{name.upper()} is not set; for example: make sweep {example}")
+            raise UserError(f"{name.upper()} is not set; for example: {EXAMPLE}")
     strategy, key = preflight.parse_strategy(variables.strategy), find_field(variables.key)
     if key in NOT_COMPARED:
         raise UserError(f"KEY={key} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option")

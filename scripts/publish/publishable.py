@@ -1,6 +1,6 @@
 """May a result set be published? What speaks against it, a line each: what is wrong, and what to do.
 
-    from scripts.sets.publishable import find_problems
+    from scripts.publish.publishable import find_problems
 
 Needs no torch.
 """
@@ -9,25 +9,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.store.results import WARM_UP, read_table
+from benchmarks.common.system.commands import make_command
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import comparable, incomparable_fields
 from scripts.sets.proofs import EXCEPTIONS, proof_text
 from scripts.sets.result_set import BASELINE, Group, ResultSet
-from scripts.sets.set_warnings import busy, oversubscribed, several_sessions, throttled
+from scripts.sets.set_warnings import busy, oversubscribed, several_sessions, throttled, uncommitted_changes
 from scripts.stats.formatting import format_setting, plural
 
 RULE = 2  # of these checks; a set that an older rule let in says so in its published.json. From 2 on it has a manifest
 MIN_ROUNDS = 3
 NEEDED = {
-    **dict.fromkeys(("runs.csv", "settings.csv", "windows.csv", "epochs.csv", "steps.csv"), "make bench-all"),
-    **dict.fromkeys(("wall.csv", "telemetry.csv", "environment.json"), "make bench-all"),
-    "equivalence.csv": "make verify",
+    **dict.fromkeys(("runs.csv", "settings.csv", "windows.csv", "epochs.csv", "steps.csv"), "bench-all"),
+    **dict.fromkeys(("wall.csv", "telemetry.csv", "environment.json"), "bench-all"),
+    "equivalence.csv": "verify",
 }
 
 
 def missing_files(path: Path) -> list[str]:
     """A line for each file without which nothing can be said of the set in `path`."""
-    lines = {name: f"{path} lacks {name}; RESULTS={path} {command}" for name, command in NEEDED.items()}
+    lines = {name: f"{path} lacks {name}; {make_command(target, RESULTS=path)}" for name, target in NEEDED.items()}
     return [line for name, line in lines.items() if not (path / name).is_file()]
 
 
@@ -54,18 +55,9 @@ def _source(results: ResultSet) -> Iterator[str]:
         yield f"its runs are of {len(commits)} commits ({', '.join(commits)}); measure all with one, in a new set"
     if "" in set(results.ok.commit):
         yield "runs without a commit: nobody could make them again; measure in a git checkout"
-    yield from local_changes(results)
+    yield from uncommitted_changes(results)
     if not all(group.identity.recorded for group in results.groups if group.samples):
         yield "runs whose settings were not recorded, by an older version of the suite; measure again"
-
-
-def local_changes(results: ResultSet) -> Iterator[str]:
-    """Whether files differed from the commit when the runs were made."""
-    changes = {
-        format_setting(group.identity.resolved.get("local_changes", "")) for group in results.groups if group.samples
-    }
-    if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
-        yield "made with local changes, which no commit has; commit them, and measure again"
 
 
 def _rows(results: ResultSet) -> Iterator[str]:
@@ -76,7 +68,7 @@ def _rows(results: ResultSet) -> Iterator[str]:
             if row.status in ("failed", "timeout", "interrupted", "invalid"):
                 yield (
                     f"{group.label}, round {format_setting(row.repeat)}: {row.status}: {row.reason or 'no reason'}; "
-                    f"RETRY={row.status} RESULTS={results.path} make bench-all"
+                    f"{make_command('bench-all', RETRY=row.status, RESULTS=results.path)}"
                 )
         if (last.status == "skipped").any() and not last.reason[last.status == "skipped"].all():
             yield f"{group.label} is skipped without a reason; run it again"
@@ -88,7 +80,8 @@ def _rounds(timed: list[Group]) -> Iterator[str]:
         number = len({*group.rounds})
         if number < max(MIN_ROUNDS, most):
             needed = max(MIN_ROUNDS, most)
-            yield f"{group.label} has {number} of at least {needed} rounds; make bench-all REPEATS={needed} on this set"
+            again = make_command("bench-all", REPEATS=needed)
+            yield f"{group.label} has {number} of at least {needed} rounds; {again} on this set"
 
 
 def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
@@ -117,9 +110,10 @@ def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
 
 
 def _proofs(results: ResultSet, timed: list[Group]) -> Iterator[str]:
+    verify = make_command("verify", RESULTS=results.path)
     for group in timed:
         said = proof_text(group, results.table("equivalence"))
         if not said.startswith("yes"):
-            yield f"{group.label}: {said or 'not proved'}; RESULTS={results.path} make verify"
+            yield f"{group.label}: {said or 'not proved'}; {verify}"
         elif "commit" in said.partition(EXCEPTIONS)[2]:
-            yield f"{group.label} was proved at another commit; RESULTS={results.path} make verify"
+            yield f"{group.label} was proved at another commit; {verify}"
