@@ -31,7 +31,7 @@ help: ## this text
 #: CONFIG      default: configs/smoke.yaml; with GPUs: configs/imagenet-bench.yaml
 #: ARGS        flags for every script, such as ARGS="--global-batch 64"; `make flags` lists them
 #: STRATEGIES  what bench-all runs, such as "single ddp"; default: the core; all: every one
-#: REPEATS     rounds of bench-all and bench-<strategy>; default 3. Of ab: the most; default 20
+#: REPEATS     rounds of bench-all and bench-<strategy>; default 5. Of ab: the most; default 20
 #: UNTIL       more rounds, until all ratios to single are known this well, such as UNTIL=5%
 #: BUDGET      more rounds, as long as another whole one fits, such as BUDGET=20m; s, m, h
 #: SEEDS       rounds take this many seeds in turn, one setting together; default: one seed

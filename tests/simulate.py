@@ -1,224 +1,144 @@
-"""Noise like that of the published sets, and worse, and how often the statistics err under it.
+"""How often the statistics err under the noise of tests/generators.py, through the functions that users call.
 
-    PYTHONPATH=. .venv/bin/python tests/simulate.py [simulations, default 2000]
+    PYTHONPATH=.:tests .venv/bin/python tests/simulate.py [sets a case, default 1000]
 
-prints the table that test_simulations.py holds to account. All of it goes through the functions that users call.
+prints the tables of scripts/stats/README.md; test_simulations.py holds them to account.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
+from generators import CASES, PAIRS, ROUNDS, RUN_SD, draw, runs
 
 from scripts.sets import power
-from scripts.sets.result_set import load_set
-from scripts.stats import families, two_days
-from scripts.stats.families import Sample
+from scripts.stats import two_days
+from scripts.stats.families import Sample, ratios_to_baseline, ratios_to_fastest
+from scripts.stats.intervals import RatioEstimate
 from scripts.studies.ab import sequential
 
 PUBLISHED = Path(__file__).parents[1] / "results" / "published"
-NUM_WINDOWS = 5
+NUM_STRATEGIES = 10
+FALSE = ("faster", "slower")
 
 
-def measured_noise() -> tuple[float, float]:
-    """sd of log throughput between runs and between windows of a run, pooled over the published sets' strategies."""
-    between, within = [], []
-    for folder in sorted(path.parent for path in PUBLISHED.glob("*/runs.csv")):
-        for group in load_set(folder).groups:
-            if len(group.samples) > 1:
-                rates = [numpy.log(windows[:, 0] / windows[:, 1]) for windows in group.samples]
-                within.append(numpy.mean([rate.var(ddof=1) for rate in rates]))
-                means = numpy.var([rate.mean() for rate in rates], ddof=1)
-                between.append(max(0.0, means - within[-1] / len(rates[0])))
-    return float(numpy.sqrt(numpy.mean(between))), float(numpy.sqrt(numpy.mean(within)))
+def samples_of(logs: numpy.ndarray) -> dict[str, Sample]:
+    """Strategies "0", "1", ... of logs [strategies, rounds], NaN for a run that is missing; none without any run."""
+    found = {}
+    for number, row in enumerate(logs):
+        kept = numpy.flatnonzero(~numpy.isnan(row))
+        if len(kept):
+            found[str(number)] = Sample(row[kept], kept.astype(float).tolist())
+    return found
 
 
-BETWEEN_RUNS, WITHIN_RUN = measured_noise()
-
-Noise = Callable[[numpy.random.Generator, int, int], numpy.ndarray]
-"""Noise of log throughput, float64 [strategies, rounds], of one session. Order in a round is random."""
-
-
-def gaussian(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    return of_runs(rng, strategies, rounds) + of_windows(rng, strategies, rounds).mean(axis=2)
+def holds(estimate: RatioEstimate, log_ratio: float = 0.0) -> bool:
+    """Whether the interval, if there is one, holds the true ratio."""
+    return estimate.low is None or bool(numpy.log(estimate.low) <= log_ratio <= numpy.log(estimate.high))
 
 
-def correlated_windows(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    """Windows of one run follow one another with a correlation of 0.8: their mean is hardly steadier than one."""
-    windows = of_windows(rng, strategies, rounds)
-    for before in range(NUM_WINDOWS - 1):
-        windows[..., before + 1] = 0.8 * windows[..., before] + 0.6 * windows[..., before + 1]
-    return of_runs(rng, strategies, rounds) + windows.mean(axis=2)
+def family_rates(case: str, num_rounds: int, num_sets: int, num_strategies: int = NUM_STRATEGIES) -> Sequence[float]:
+    """[false alarms over the baseline, over the fastest, family covered, median half-width, no verdict], fractions."""
+    rng = numpy.random.default_rng(len(case) + 100 * num_rounds)
+    false, false_of_fastest, covered = [], [], []
+    widths: list[float] = []
+    no_verdict: list[bool] = []
+    for logs in draw(case, rng, num_sets, num_strategies, num_rounds):
+        samples = samples_of(logs)
+        if "0" not in samples:
+            continue
+        over: list[RatioEstimate] = [*ratios_to_baseline("0", samples).values()]
+        false.append(any(each.verdict in FALSE for each in over))
+        covered.append(all(map(holds, over)))
+        false_of_fastest.append(any(each.verdict in FALSE for each in ratios_to_fastest(samples)[1].values()))
+        widths += [each.half_width for each in over if each.half_width is not None]
+        no_verdict += [each.verdict == "no verdict" for each in over]
+    rates = [float(numpy.mean(each)) for each in (false, false_of_fastest, covered)]
+    return [*rates, float(numpy.median(widths)) if widths else float("nan"), float(numpy.mean(no_verdict))]
 
 
-def spikes(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    """Every 20th window takes 1.5 times as long, on average."""
-    shape = (strategies, rounds, NUM_WINDOWS)
-    longer = (rng.random(shape) < 0.05) * rng.exponential(0.5, shape)
-    return gaussian(rng, strategies, rounds) - numpy.log1p(longer.mean(axis=2))
+def family_power(num_sets: int, num_rounds: int = 10) -> float:
+    """Fraction of sets in which a strategy that is 10 % faster than the baseline is called faster."""
+    logs = runs(numpy.random.default_rng(7), num_sets, NUM_STRATEGIES, num_rounds)
+    logs[:, 1] += numpy.log(1.1)
+    return float(numpy.mean([ratios_to_baseline("0", samples_of(each))["1"].verdict == "faster" for each in logs]))
 
 
-def bimodal(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    """3 of 10 runs are 10 % slower from start to end, as where memory lies badly."""
-    return gaussian(rng, strategies, rounds) - 0.1 * (rng.random((strategies, rounds)) < 0.3)
-
-
-def drift(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    """The machine gets 10 % slower over the session, and wanders by 1 % from run to run."""
-    num_runs = strategies * rounds
-    path = numpy.cumsum(0.01 * rng.normal(size=num_runs)) - 0.1 * numpy.arange(num_runs) / num_runs
-    shuffled = rng.permuted(path.reshape(rounds, strategies), axis=1)
-    return gaussian(rng, strategies, rounds) + shuffled.T
-
-
-def one_noisy(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    """The second strategy is 3 times as noisy as the others."""
-    return _noisier(rng, strategies, rounds, 1)
-
-
-def noisy_baseline(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    """The first strategy, which the others are over, is 3 times as noisy as they."""
-    return _noisier(rng, strategies, rounds, 0)
-
-
-def _noisier(rng: numpy.random.Generator, strategies: int, rounds: int, which: int) -> numpy.ndarray:
-    return gaussian(rng, strategies, rounds) * numpy.where(numpy.arange(strategies) == which, 3.0, 1.0)[:, None]
-
-
-def of_runs(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    return BETWEEN_RUNS * rng.normal(size=(strategies, rounds))
-
-
-def of_windows(rng: numpy.random.Generator, strategies: int, rounds: int) -> numpy.ndarray:
-    return WITHIN_RUN * rng.normal(size=(strategies, rounds, NUM_WINDOWS))
-
-
-MODELS: dict[str, Noise] = {
-    "Gaussian": gaussian,
-    "AR(0.8) windows": correlated_windows,
-    "spikes": spikes,
-    "bimodal runs": bimodal,
-    "drift": drift,
-}
-NOISIER: dict[str, Noise] = {"one noisy": one_noisy, "noisy baseline": noisy_baseline}
-"""Where the promise of 1 of 20 does not hold with few rounds, since the spread is pooled that is not one."""
-
-
-def samples_of(logs: numpy.ndarray, missing: int = 0) -> dict[str, Sample]:
-    """Strategies "0", "1", ... of logs [strategies, rounds]; the last lacks its first `missing` rounds."""
-    rounds = numpy.arange(logs.shape[1])
-    found = {str(number): Sample(row, rounds.tolist()) for number, row in enumerate(logs)}
-    last = str(len(logs) - 1)
-    return found | {last: Sample(logs[-1, missing:], rounds[missing:].tolist())}
-
-
-def family_errors(noise: Noise, strategies: int, rounds: int, num: int, missing: int = 0) -> numpy.ndarray:
-    """Fractions of `num` sets with a false verdict of equal strategies, and with all intervals right of unequal ones.
-
-    [false of Dunnett, false of Tukey, covered by Dunnett, covered by Tukey].
-    """
-    rng = numpy.random.default_rng(1)
-    speeds = numpy.linspace(0, 0.4, strategies)
-    found = []
-    for _ in range(num):
-        logs = noise(rng, strategies, rounds)
-        equal = samples_of(logs, missing)
-        unequal = samples_of(logs + speeds[:, None], missing)
-        over_first = families.ratios_to_baseline("0", unequal)
-        pairs = families.ratios_of_all_pairs(unequal)
-        found.append(
-            [
-                any(each.verdict != "no difference seen" for each in families.ratios_to_baseline("0", equal).values()),
-                any(each.verdict != "no difference seen" for each in families.ratios_to_fastest(equal)[1].values()),
-                all(holds(each, speeds[int(of)]) for of, each in over_first.items()),
-                all(holds(each, speeds[int(of)] - speeds[int(to)]) for (of, to), each in pairs.items()),
-            ]
-        )
-    return numpy.mean(found, axis=0)
-
-
-def holds(estimate, log_ratio: float) -> bool:
-    """Whether the interval holds the true ratio."""
-    return bool(numpy.log(estimate.low) <= log_ratio <= numpy.log(estimate.high))
-
-
-def until_stops(noise: Noise, strategies: int, width: float, num: int, most: int = 40) -> tuple[float, float]:
+def until_stops(case: str, num_strategies: int, width: float, num: int, most: int = 40) -> tuple[float, float]:
     """Fraction of sets whose family covers when UNTIL has stopped it, and its rounds on average."""
     rng = numpy.random.default_rng(2)
     covered, used = [], []
-    over_first = {str(number): "0" for number in range(1, strategies)}
-    for _ in range(num):
-        logs = noise(rng, strategies, most)
-        rounds = 2
+    over_first = {str(number): "0" for number in range(1, num_strategies)}
+    for logs in draw(case, rng, num, num_strategies, most):
+        rounds = power.FIRST_LOOK_ROUNDS
         while rounds < most and not power.precise_enough(samples_of(logs[:, :rounds]), over_first, width):
             rounds += 1
-        family = families.ratios_to_baseline("0", samples_of(logs[:, :rounds]))
-        covered.append(all(holds(each, 0.0) for each in family.values()))
+        family = ratios_to_baseline("0", samples_of(logs[:, :rounds]))
+        covered.append(all(map(holds, family.values())))
         used.append(rounds)
     return float(numpy.mean(covered)), float(numpy.mean(used))
 
 
-def one_by_one(noise: Noise, difference: float, num: int, scale: float = 1.0, limit: float = 0.0) -> numpy.ndarray:
-    """[fraction called faster, fraction called slower, fraction beyond the limit, rounds on average] of `make ab`."""
-    rng = numpy.random.default_rng(3)
+def one_by_one(case: str, difference: float, num: int, limit: float = 0.0) -> numpy.ndarray:
+    """[fraction called faster, called slower, beyond the limit, without a verdict, rounds on average] of `make ab`."""
+    rng, most = numpy.random.default_rng(3), sequential.MAX_ROUNDS
+    b_first = (rng.random((num, 1)) < 0.5) ^ (numpy.arange(most) % 2 == 1)
+    a, b = PAIRS[case](rng, b_first)
     found = []
-    for _ in range(num):
-        a, b = noise(rng, 2, sequential.MAX_ROUNDS) * scale
-        log_ratios = b - a + numpy.log1p(difference)
-        for rounds in range(1, len(log_ratios) + 1):
+    for log_ratios in b - a + numpy.log1p(difference):
+        for rounds in range(1, most + 1):
             step = sequential.look_at_rounds(log_ratios[:rounds], limit=limit)
             if not step.more:
                 break
-        verdict = step.estimate.verdict
-        found.append([verdict == "faster", verdict == "slower", step.estimate.high < 1 - limit, rounds])
+        verdict, high = step.estimate.verdict, step.estimate.high
+        beyond = high is not None and high < 1 - limit
+        found.append([verdict == "faster", verdict == "slower", beyond, verdict == "no verdict", rounds])
     return numpy.mean(found, axis=0)
 
 
-def day_sets(strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None) -> float:
-    """Fraction of pairs of equal sets with a false verdict; day_sd is measured from other sets, or given (None)."""
+def day_sets(
+    strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None, slowdown: float = 0.0
+) -> float:
+    """Fraction of pairs of sets with a verdict of a difference; of one strategy that is slower, where one is. day_sd is
+    measured from other sets, or given (None)."""
     rng = numpy.random.default_rng(4)
-    wrong = []
+    seen = []
     for _ in range(num):
-        sets = [
-            samples_of(gaussian(rng, strategies, rounds) + day_sd * rng.normal()) for _ in range(2 + (num_sets or 0))
+        logs = [
+            RUN_SD * rng.normal(size=(strategies, rounds)) + day_sd * rng.normal() for _ in range(2 + (num_sets or 0))
         ]
+        logs[1][0] += numpy.log1p(-slowdown)
+        sets = [samples_of(each) for each in logs]
         day = two_days.day_spread(sets[2:]) if num_sets else two_days.DaySpread(day_sd)
-        verdicts = [each.verdict for each in two_days.ratios_between_days(*sets[:2], day).values()]
-        wrong.append(any(verdict != "no difference seen" for verdict in verdicts))
-    return float(numpy.mean(wrong))
-
-
-def family_table(num: int) -> list[str]:
-    lines = ["model            strategies rounds   false: Dunnett  Tukey   family covered: Dunnett  Tukey"]
-    for name, noise in (MODELS | NOISIER).items():
-        for strategies, rounds in ((10, 3), (4, 5)) if name in MODELS else ((10, 3), (10, 5), (10, 10), (4, 5)):
-            rates = 100 * family_errors(noise, strategies, rounds, num)
-            lines.append(
-                "{:<16} {:>10} {:>6} {:>16.1f} {:>6.1f} {:>25.1f} {:>6.1f}".format(name, strategies, rounds, *rates)
-            )
-    return lines
+        found = two_days.ratios_between_days(*sets[:2], day)
+        seen.append(any(each.verdict in FALSE for each in ([found["0"]] if slowdown else found.values())))
+    return float(numpy.mean(seen))
 
 
 def main(num: int) -> None:
-    print(f"{num} simulations; sd between runs {100 * BETWEEN_RUNS:.1f} %, between windows {100 * WITHIN_RUN:.1f} %")
-    print(*family_table(num), sep="\n")
-    scale = 0.04 / numpy.hypot(BETWEEN_RUNS, WITHIN_RUN / NUM_WINDOWS**0.5)
-    for name, noise in MODELS.items():
-        covered, rounds = until_stops(noise, 4, 0.07, num)
-        print(f"UNTIL=7%, 4 strategies, {name}: covered {100 * covered:.1f} %, {rounds:.1f} rounds")
-        for difference in (0.0, -0.05):
-            faster, slower, _, rounds = one_by_one(noise, difference, num, scale)
-            told = f"faster {100 * faster:.1f} %, slower {100 * slower:.1f} %, {rounds:.1f} rounds"
-            print(f"ab, sd 4 %, difference {100 * difference:g} %, {name}: {told}")
+    print(f"{num} sets of {NUM_STRATEGIES} strategies a line; percent")
+    print("| case | rounds | false, over baseline | false, over fastest | covered | half-width | no verdict |")
+    print("|---|---|---|---|---|---|---|")
+    for case in CASES:
+        for num_rounds in ROUNDS:
+            rates = family_rates(case, num_rounds, num)
+            print(f"| {case} | {num_rounds} | " + " | ".join(f"{100 * each:.1f}" for each in rates) + " |", flush=True)
+    print(f"10 % found: {100 * family_power(num):.1f} % at ten rounds, {100 * family_power(num, 5):.1f} % at five")
+    for case in CASES:
+        covered, rounds = until_stops(case, 4, 0.1, num // 4)
+        print(f"UNTIL=10%, 4 strategies, {case}: covered {100 * covered:.1f} %, {rounds:.1f} rounds", flush=True)
+    for case in PAIRS:
+        for difference in (0.0, -0.05, -0.10):
+            rates = one_by_one(case, difference, num)
+            told = "faster {:.1f}, slower {:.1f}, beyond {:.1f}, no verdict {:.1f} %".format(*(100 * rates[:4]))
+            print(f"ab, {case}, difference {100 * difference:g} %: {told}, {rates[4]:.1f} rounds", flush=True)
     for strategies in (1, 9):
-        for rounds in (3, 5, 10):
-            cases = [day_sets(strategies, rounds, num, 0.02, num_sets) for num_sets in (None, 3, 5)]
-            told = ", ".join(f"{100 * each:.1f}" for each in cases)
-            print(
-                f"two days, {strategies} strategies, {rounds} rounds: false with sd given, from 3 and 5 sets: {told} %"
-            )
+        for num_sets in (None, 3, 5):
+            wrong, found = (day_sets(strategies, 10, num // 2, 0.02, num_sets, slow) for slow in (0.0, 0.3))
+            told = f"false {100 * wrong:.1f} %, a slowdown of 30 % found {100 * found:.1f} %"
+            print(f"two days, {strategies} strategies, {num_sets or 'given'}: {told}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)

@@ -180,8 +180,8 @@ def _step_notes(bars: list[StepBar]) -> list[str]:
     if any(bar.exposed and bar.exposed.low is not None for bar in bars):
         notes.append(
             "exposed communication: what forward and backward take longer with the communication of gradients than "
-            "without it, on the lowest rank; line and ±: 95 % interval over the steps, or over the runs where "
-            "these differ. Below zero it is noise."
+            "without it, on the lowest rank; line and ±: 95 % interval over the runs. "
+            "Below zero it is noise."
         )
     if any(bar.bubble for bar in bars):
         notes.append(

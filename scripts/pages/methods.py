@@ -20,7 +20,7 @@ from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import EXCEPTIONS, LENGTH
 from scripts.sets.result_set import BASELINE, Group, ResultSet
 from scripts.sets.set_warnings import several_sessions, uncommitted_changes
-from scripts.stats.families import find_spread
+from scripts.stats.families import method_text
 from scripts.stats.formatting import format_number, format_setting, plural, plural_of_several
 
 
@@ -107,13 +107,11 @@ def _of_intervals(results: ResultSet, timed: list[Group]) -> str:
     text += ", with Student's 95 % interval on the logarithms of the runs"
     if once := [group.label for group in timed if len(group.samples) == 1]:
         text += f", but for {'; '.join(once)}, of which one run has none"
-    repeated = [group.sample for group in results.compared if len(group.samples) > 1]
     if not any(over.low is not None for over in results.over_baseline.values()):
         return text + "."
-    spread = find_spread(repeated)
     return (
-        f"{text}; ratios to {BASELINE} in the same precision have simultaneous 95 % intervals, by "
-        f"{'' if spread.variance is None else 'Dunnett, with '}{spread.method_text}."
+        f"{text}; ratios to {BASELINE} in the same precision have simultaneous 95 % intervals "
+        f"({method_text(len(results.baselines))})."
     )
 
 

@@ -45,6 +45,7 @@ from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_warnings import find_warnings
 from scripts.sets.step_breakdown import describe_exposed
+from scripts.stats.calibration import calibration_text
 from scripts.stats.formatting import printable
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -76,6 +77,20 @@ def report_tables(results: ResultSet) -> list[ReportTable]:
     by_order = [(section.order, table) for section in load_sections() for table in section.tables(results)]
     by_order += [(WALL_ORDER, table) for table in wall_tables(results)]
     return [table for _, table in sorted(by_order, key=lambda entry: entry[0])]
+
+
+def describe_error_rate(results: ResultSet) -> str:
+    """How often a page like this has a false alarm, at most: the sum over its families of comparisons (Bonferroni)."""
+    sections = load_sections()
+    sets = load_study_sets(results, sections)
+    ranked = len(results.ranked) > 1
+    number = bool(results.baselines) + ranked + sum(section.families(sets) for section in sections)
+    if not number:
+        return ""
+    return (
+        f"This page has {number} {'family' if number == 1 else 'families'} of comparisons of speed, each with 95 % "
+        f"together: where all is equal, at most {min(100, 5 * number)} % of such pages show a difference."
+    )
 
 
 def paper_figures(results: ResultSet) -> dict[str, Figure]:
@@ -117,7 +132,12 @@ def render_report(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
         "headline": headline(results),
         "columns": columns,
         "rows": rows,
-        "below": [describe_top1(results.groups), describe_exposed(results.groups, results.table("steps"))],
+        "below": [
+            describe_error_rate(results),
+            calibration_text({group.label: group.sample for group in results.compared}, results.baselines),
+            describe_top1(results.groups),
+            describe_exposed(results.groups, results.table("steps")),
+        ],
         "warnings": [*results.remarks, *find_warnings(results)],
         "troubles": describe_failures(results),
         "tables": report_tables(results),

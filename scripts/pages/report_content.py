@@ -5,6 +5,7 @@
 Needs no torch.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy
@@ -18,7 +19,7 @@ from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import BASELINE, Group, ResultSet
 from scripts.sets.step_breakdown import exposed_communication
 from scripts.sets.strategy_cells import strategy_cells
-from scripts.stats.families import ratios_to_fastest
+from scripts.stats.families import method_text, ratios_to_fastest
 from scripts.stats.formatting import format_interval, format_number, format_with_interval, plural, printable
 from scripts.stats.intervals import Estimate, RatioEstimate, mean_interval
 
@@ -109,19 +110,18 @@ def headline(results: ResultSet) -> list[str]:
         sentences.append(f"No difference seen between {best.label} and {_join([*unseen])}; {_describe_power(least)}.")
     if seen:
         sentences.append("; ".join(f"{label} is {_times(over)} {best.label}" for label, over in seen.items()) + ".")
-    if any(len(group.samples) == 1 for group in alike):
-        sentences.append(
-            "One repeat says nothing about the spread between runs, so these are figures without a verdict."
-        )
+    missing = dict.fromkeys(over.why for over in (over_best | results.over_baseline).values() if over.why)
+    if missing:
+        sentences.append(f"Figures without a verdict: {'; '.join(missing)}.")
     sentences += _not_ranked(results, [group for group in timed if group not in ranked])
     if len(alike) < len(ranked):
         others = [group.label for group in ranked if group not in alike]
         sentences.append(f"Not compared, since they ran on other settings: {_join(others)}.")
     if any(over.low is not None for over in (over_best | results.over_baseline).values()):
         sentences.append(
-            f"[a, b] is a 95 % interval: those over {BASELINE} are simultaneous (Dunnett), and so are those over the "
-            "highest mean, which was picked after looking (Tukey and Kramer); of equal strategies, 1 of 20 for each of "
-            "these two families shows a difference."
+            f"[a, b] is a 95 % interval. Those over {BASELINE} are simultaneous "
+            f"({method_text(len(results.baselines))}), and so are those over the highest mean, which was picked after "
+            f"looking ({method_text(math.comb(len(alike), 2))})."
         )
     return sentences
 

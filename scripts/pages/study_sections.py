@@ -84,6 +84,10 @@ def _no_tables(results: ResultSet) -> list[ReportTable]:
     return []
 
 
+def _no_families(sets: StudySets) -> int:
+    return 0
+
+
 def _no_commands(results: ResultSet) -> list[StudyCommand]:
     return []
 
@@ -99,6 +103,8 @@ class StudySection:
     figures: Callable[[StudySets], dict[str, Figure]] = _no_figures
     """Charts by name."""
     tables: Callable[[ResultSet], list[ReportTable]] = _no_tables
+    families: Callable[[StudySets], int] = _no_families
+    """How many families of comparisons its charts and tables hold, each with 95 % of its own."""
     commands: Callable[[ResultSet], list[StudyCommand]] = _no_commands
     missing: Callable[[Path], list[Measurement]] = _nothing_missing
     """What `make report` should measure first, of the set in a folder; it runs at the settings of the set's runs."""

@@ -8,6 +8,7 @@ an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch
 """
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from scripts.sets.frames import iterate_rows
 from scripts.sets.result_set import Group, ResultSet, load_set
 from scripts.sets.step_breakdown import StepMean, exposed_communication
 from scripts.stats.families import ratios_of_all_pairs
-from scripts.stats.formatting import format_number, plural_of_several
+from scripts.stats.formatting import format_interval, format_number, plural_of_several
 from scripts.stats.intervals import RatioEstimate
 from scripts.studies.sweep.analysis import sweep_points
 
@@ -110,7 +111,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "top1": escape_markdown(describe_top1(timed)),
         "hardware": escape_markdown(_hardware(results)),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
-        "smallest_difference": f"{100 * least:.0f} %",
+        "smallest_difference": "no difference" if math.isnan(least) else f"{100 * least:.0f} %",
         "rounds": plural_of_several([len(group.samples) for group in results.compared], "round"),
         "minutes": f"{len(results.ok)} runs took {results.table('runs').wall_s.sum() / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
@@ -125,10 +126,14 @@ def _strategy_row(group: Group, over: RatioEstimate | None, base: bool, exposed:
         code_span(group.label) + ("" if group.parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
-        f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]" if over else "1" if base else "",
+        _ratio_text(over) if over else "1" if base else "",
         "" if exposed is None else exposed.text(),
         accuracy.text if accuracy else "",
     )
+
+
+def _ratio_text(over: RatioEstimate) -> str:
+    return f"{over.value:.2f} {format_interval(over.low, over.high, '{:.2f}'.format)}".rstrip()
 
 
 def _hardware(results: ResultSet) -> str:
@@ -144,7 +149,7 @@ def _hardware(results: ResultSet) -> str:
 
 
 def sweep_figures(path: Path) -> dict[str, str]:
-    """Images/s at each value of each option that was swept, n, and whether any two differ (Tukey and Kramer)."""
+    """Images/s at each value of each option that was swept, n, and whether any two differ."""
     rows = read_cells(path / "sweep.csv", ("strategy", "key", "value", "images_per_s", "num_runs"))
     made = {}
     for (strategy, key), points in rows.groupby(["strategy", "key"]):

@@ -71,7 +71,7 @@ def read_variables() -> MakeVariables:
         args=text["ARGS"],
         results=results,
         ranks_here=machine.num_ranks(),
-        repeats=_positive_number("REPEATS", 3),
+        repeats=_positive_number("REPEATS", 5),
         repeat=_positive_number("REPEAT", 1),
         limit_s=_limit_s(),
         until=_until(),

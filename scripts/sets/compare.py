@@ -27,7 +27,7 @@ from benchmarks.common.system.programs import exit_code, run_program
 from scripts.sets.pairs import Comparison, between_sets, find_day_spread, timed_groups, within_set
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.stats.formatting import format_interval, parse_percent, text_table
-from scripts.stats.intervals import NO_REPEAT
+from scripts.stats.intervals import MIN_ROUNDS, NO_REPEAT
 from scripts.stats.two_days import UNKNOWN_DAY_EFFECT, DaySpread
 
 HOW_TO_DECIDE = (
@@ -74,16 +74,14 @@ def footnotes(comparisons: list[Comparison]) -> list[str]:
     """What the table's numbers mean, and what would allow a verdict where there is none."""
     notes = [
         "smallest difference: found with 80 % power.",
-        "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals: 1 of 20 "
-        "families of equal things shows a difference. Without --b and --strategy there are two: over single, "
-        "and over the highest "
-        "mean.",
+        "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals "
+        "(paired by round, Student's t, Sidak): 1 of 20 families of equal things shows a difference. "
+        "Without --b and --strategy there are two: over single, and over the highest mean; together 1 of 10 at "
+        "most.",
     ]
-    if any(each.estimate.paired for each in comparisons):
-        notes.append("What a round did to all strategies at once is taken out.")
     whys = {each.estimate.why for each in comparisons}
     if NO_REPEAT in whys:
-        notes.append("One repeat allows no verdict: run again with REPEATS=3 or more.")
+        notes.append(f"One repeat allows no verdict: run again with REPEATS={MIN_ROUNDS} or more.")
     if UNKNOWN_DAY_EFFECT in whys:
         notes.append(f"{UNKNOWN_DAY_EFFECT[0].upper()}{UNKNOWN_DAY_EFFECT[1:]}: {HOW_TO_DECIDE}.")
     return notes

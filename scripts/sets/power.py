@@ -2,31 +2,30 @@
 
     python -m scripts.sets.power --results results/x
 
-Found means: with 80 % power, by Dunnett's simultaneous intervals of all strategies over one baseline. The
-spread of few runs is itself uncertain: the numbers are a guide. Also the rule of UNTIL=5%. Needs no torch.
+Found means: with 80 % power, by the simultaneous intervals of all strategies over their baseline. The spread of few
+rounds is itself uncertain: the numbers are a guide. Also the rule of UNTIL=5%. Needs no torch.
 """
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy
 import tyro
-from scipy.special import chdtri, nctdtrinc
-from tqdm import tqdm
+from scipy.special import nctdtrinc
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_program
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.stats import critical_values
-from scripts.stats.families import MIN_BLOCK_DF, Sample, find_spread, ratios_of_all_pairs, ratios_to_own_baselines
-from scripts.stats.intervals import POWER
+from scripts.stats.families import Pair, Sample, log_table, ratios_of_all_pairs, ratios_to_own_baselines
+from scripts.stats.intervals import MIN_ROUNDS, POWER, sidak_critical_value
 
 DIFFERENCES = (0.02, 0.05, 0.10)
 ROUNDS_LIMIT = 1000
-FIRST_LOOK_ROUNDS, FIRST_LOOK_DF = 3, 12
+FIRST_LOOK_ROUNDS = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,44 +37,32 @@ class Options:
 
 
 @functools.cache
-def needed_errors(num_strategies: int, rounds: int) -> float:
-    """How many standard deviations of a run a difference has to be to be found, baseline among the strategies."""
-    block_df = (num_strategies - 1) * (rounds - 1)
-    df = block_df if block_df >= MIN_BLOCK_DF else num_strategies * (rounds - 1)
-    limit = critical_values.dunnett_critical_value(rounds, (rounds,) * (num_strategies - 1), df)
-    return float(nctdtrinc(df, 1 - POWER, limit)) * math.sqrt(2 / rounds)
+def needed_sds(num_compared: int, rounds: int) -> float:
+    """How many standard deviations of a round's log ratio a difference has to be to be found."""
+    limit = sidak_critical_value(num_compared, rounds - 1)
+    return float(nctdtrinc(rounds - 1, 1 - POWER, limit)) / math.sqrt(rounds)
 
 
-def smallest_difference(sd: float, num_strategies: int, rounds: int) -> float:
-    """The difference, as a fraction, that so many rounds find with 80 % power; sd: of log throughput of runs."""
-    return math.expm1(sd * needed_errors(num_strategies, rounds))
+def smallest_difference(sd: float, num_compared: int, rounds: int) -> float:
+    """The difference, as a fraction, that so many rounds find with 80 % power; sd: of a round's log ratio."""
+    return math.expm1(sd * needed_sds(num_compared, rounds))
 
 
-def rounds_needed(difference: float, sd: float, num_strategies: int) -> int | None:
+def rounds_needed(difference: float, sd: float, num_compared: int) -> int | None:
     """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond ROUNDS_LIMIT."""
-    largest_error = math.log1p(difference) / sd if sd else math.inf
-    if needed_errors(num_strategies, ROUNDS_LIMIT) > largest_error:
-        return None
-    # with the critical value of so many rounds, which is the smallest: too few, and then step by step never too many
-    rounds = max(2, math.ceil(ROUNDS_LIMIT * (needed_errors(num_strategies, ROUNDS_LIMIT) / largest_error) ** 2))
-    while (needed := needed_errors(num_strategies, rounds)) > largest_error:
-        rounds = math.ceil(rounds * (needed / largest_error) ** 2)
-    return rounds
+    largest = math.log1p(difference) / sd if sd else math.inf
+    return next((n for n in range(MIN_ROUNDS, ROUNDS_LIMIT + 1) if needed_sds(num_compared, n) <= largest), None)
 
 
-def run_spread(samples: Mapping[str, Sample]) -> tuple[float, float, int]:
-    """sd of log throughput of runs, the upper end of its 80 % interval, and its degrees of freedom.
-
-    Strategies that differ in it are averaged. Raises ValueError where no strategy has two runs.
-    """
-    repeated = [each for each in samples.values() if len(each.logs) > 1]
-    if not repeated:
-        raise ValueError("no strategy has two runs")
-    spread = find_spread(repeated)
-    df = spread.df or sum(len(each.logs) - 1 for each in repeated)
-    squares = sum(((each.logs - each.logs.mean()) ** 2).sum() for each in repeated)
-    variance = squares / df if spread.variance is None else spread.variance
-    return math.sqrt(variance), math.sqrt(variance * df / chdtri(df, 0.9)), df
+def ratio_spreads(samples: Mapping[str, Sample], pairs: Sequence[Pair]) -> dict[Pair, float]:
+    """sd of the log ratio of a round, of each pair that has two rounds or more in common."""
+    found = {}
+    for of, to in pairs:
+        first, second = log_table({of: samples[of], to: samples[to]})
+        differences = (first - second)[~numpy.isnan(first - second)]
+        if len(differences) > 1:
+            found[of, to] = float(differences.std(ddof=1))
+    return found
 
 
 def widest_half_width(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> float | None:
@@ -92,9 +79,9 @@ def widest_half_width(samples: Mapping[str, Sample], baselines: Mapping[str, str
 def precise_enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
     """The rule of UNTIL: whether the family's intervals are as narrow as that, and were a round before.
 
-    A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree:
-    from 3 rounds on it covers 91.5 %. A further round, after the first that will do, makes up for it (Simons 1968), and
-    so does a first look with 12 degrees of freedom: it then covers 93 to 95 %.
+    A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree. A
+    further round, after the first that will do, makes up for it (Simons 1968), and so does the first look, after
+    FIRST_LOOK_ROUNDS. scripts/stats/README.md has how often it covers.
     """
     latest = max((max(each.rounds) for each in samples.values()), default=0)
     before = {name: _without(each, latest) for name, each in samples.items()}
@@ -108,8 +95,7 @@ def _without(one: Sample, latest: float) -> Sample:
 
 
 def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
-    counts = [len(each.logs) for each in samples.values()]
-    if min(counts, default=0) < FIRST_LOOK_ROUNDS or sum(counts) - len(counts) < FIRST_LOOK_DF:
+    if min((len(each.logs) for each in samples.values()), default=0) < FIRST_LOOK_ROUNDS:
         return False
     found = widest_half_width(samples, baselines)
     return found is not None and found <= width
@@ -121,24 +107,28 @@ def report_lines(results: ResultSet) -> list[str]:
     results.refuse_contradictions()
     timed = [group for group in results.groups if group.samples]
     samples = {group.label: group.sample for group in results.compared or timed}
-    if len(samples) < 2 or all(len(each.logs) < 2 for each in samples.values()):
-        raise UserError(f"{results.path} needs two strategies, and two runs of one: make bench-all REPEATS=3")
-    sd, high, df = run_spread(samples)
+    pairs = [*results.baselines.items()] or [*itertools.combinations(samples, 2)]
+    spreads = ratio_spreads(samples, pairs)
+    if not spreads:
+        remedy = f"make bench-all REPEATS={MIN_ROUNDS}"
+        raise UserError(f"{results.path} needs two strategies, and two rounds of both: {remedy}")
+    sd = math.sqrt(numpy.mean(numpy.square([*spreads.values()])))
+    noisiest, high = max(spreads.items(), key=lambda each: each[1])
     about = ", baseline included" if results.compared else ", without a baseline"
     have = min(len(each.logs) for each in samples.values())
     walls = [group.ok.wall_s.mean() for group in timed]  # a round runs the others, too
     round_s = float(numpy.sum(walls)) if numpy.isfinite(walls).all() else None
     lines = [
-        f"{results.path}: {len(samples)} strategies{about}; from run to run the sd is {_percent(sd)}"
-        f" (may be {_percent(high)}; {df} degrees of freedom)"
+        f"{results.path}: {len(samples)} strategies{about}; from round to round the sd of a ratio is {_percent(sd)}"
+        f" (noisiest: {' / '.join(noisiest)}, {_percent(high)})"
     ]
-    if have > 1:
-        lines.append(f"its {have} rounds find a difference of {_percent(smallest_difference(sd, len(samples), have))}")
-    for difference in tqdm(DIFFERENCES, desc="differences", disable=None, leave=False):
-        needed = [rounds_needed(difference, each, len(samples)) for each in (sd, high)]
+    if have >= MIN_ROUNDS:
+        lines.append(f"its {have} rounds find a difference of {_percent(smallest_difference(sd, len(pairs), have))}")
+    for difference in DIFFERENCES:
+        needed = [rounds_needed(difference, each, len(pairs)) for each in (sd, high)]
         texts = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in needed]
         takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)}"
-        lines.append(f"to find {100 * difference:3.0f} %: REPEATS={texts[0]} (if unlucky {texts[1]}){takes}")
+        lines.append(f"to find {100 * difference:3.0f} %: REPEATS={texts[0]} (of the noisiest {texts[1]}){takes}")
     return [
         *lines,
         "found: over its baseline, by 80 of 100 such sets, with the intervals of these strategies together at 95 %",

@@ -15,6 +15,7 @@ from scripts.sets.device_use import device_use
 from scripts.sets.result_set import Group, ResultSet
 from scripts.sets.sessions import measured_in_other_sessions
 from scripts.stats.formatting import format_setting, plural
+from scripts.stats.intervals import MIN_ROUNDS
 
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
@@ -52,7 +53,7 @@ def one_repeat(results: ResultSet) -> Iterator[str]:
     """One run says nothing about the spread between runs."""
     names = [group.label for group in results.groups if len(group.samples) == 1]
     if names:
-        yield f"{_list(names)}: one repeat, so no interval and no verdict; run again with REPEATS=3 or more."
+        yield f"{_list(names)}: one repeat, so no interval and no verdict; run again with REPEATS={MIN_ROUNDS}."
 
 
 def several_sessions(results: ResultSet) -> Iterator[str]:

@@ -10,17 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy
 import pandas
-from scipy.special import fdtrc, stdtrit
 
 from scripts.sets.result_set import Group
 from scripts.stats.formatting import plural_of_several
+from scripts.stats.intervals import mean_interval
 
 PHASES = ("data", "copy", "forward", "backward", "exposed_comm", "wait", "optimizer", "other")
 MAY_LACK = {"exposed_comm", "wait"}
-CONFIDENCE = 0.95
-POOLING_LEVEL = (
-    0.5  # at 0.25, 90 % of the intervals cover where runs differ half as much as steps do; here 93.5 % and more
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +77,7 @@ def describe_exposed(groups: Sequence[Group], steps: pandas.DataFrame) -> str:
     num_steps, num_runs = ({each.num_steps for each in found}, {each.num_runs for each in found})
     return (
         f"Exposed comm.: of the lowest rank, n = {plural_of_several(num_steps, 'accounted step')} of "
-        f"{plural_of_several(num_runs, 'run')}; ±: Student's t, 95 %, over the steps, or over the runs where an F test "
-        "suggests that these differ."
+        f"{plural_of_several(num_runs, 'run')}; ±: Student's t, 95 %, over the runs."
     )
 
 
@@ -106,27 +101,14 @@ def pipeline_bubbles(group: Group, steps: pandas.DataFrame) -> list[PipelineBubb
 
 
 def mean_over_steps(runs: Sequence[numpy.ndarray]) -> StepMean | None:
-    """The mean over all steps of all runs, with Student's interval; None without any.
+    """The mean of the runs' means, with Student's interval over runs; None without any.
 
-    Steps of a run may be more alike than those of two. Where an F test of the runs does not show that at POOLING_LEVEL,
-    all steps are one sample; else the runs are (to pool sometimes: Bancroft and Han, JASA 78, 1983).
+    The runs are the repeats: steps of one run share its luck.
     """
-    runs = [values for values in runs if len(values)]
-    if not runs:
+    means = numpy.array([values.mean() for values in runs if len(values)])
+    if not len(means):
         return None
-    steps = numpy.concatenate(runs)
-    mean, num_steps, num_runs = float(steps.mean()), len(steps), len(runs)
-    if num_runs < 2:
-        return StepMean(mean, None, None, num_steps, num_runs)
-    between = sum(len(values) * (values.mean() - mean) ** 2 for values in runs)
-    within = sum(((values - values.mean()) ** 2).sum() for values in runs)
-    if num_steps > num_runs and within > 0:
-        f = (between / (num_runs - 1)) / (within / (num_steps - num_runs))
-        alike = fdtrc(num_runs - 1, num_steps - num_runs, f) > POOLING_LEVEL
-    else:
-        alike = False
-    df = num_steps - 1 if alike else num_runs - 1
-    variance = (between + within) / df if alike else between / df
-    half = float(stdtrit(df, (1 + CONFIDENCE) / 2) * numpy.sqrt(variance / num_steps))
-    low, high = (mean - half, mean + half) if half > 0 else (None, None)
-    return StepMean(mean, low, high, num_steps, num_runs)
+    mean, low, high = mean_interval(means)
+    if low == high:  # runs that are all equal show no spread
+        low = high = None
+    return StepMean(mean, low, high, sum(map(len, runs)), len(means))

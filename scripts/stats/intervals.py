@@ -1,12 +1,12 @@
 """How sure a throughput is: its interval over runs, and the ratio of two strategies, each comparison by itself.
 
-    from scripts.stats.intervals import strategy_throughput, throughput_ratio
+    from scripts.stats.intervals import strategy_throughput, ratio_of_rounds
 
 A run is one process that timed several windows; a strategy in a set has several runs. A run's throughput is its total
 images over its total seconds, and a strategy's the geometric mean of its runs'. The windows' noise is in the runs'
-spread already and is not counted again: intervals are Student's t on the logarithms of the runs' throughputs (Welch's
-for a ratio, or of the differences of paired runs). Several strategies at once are a family: scripts/stats/families.
-`tests/simulate.py` measures the error rates. Needs numpy and scipy only.
+spread already and is not counted again: intervals are Student's t on the logarithms of the runs' throughputs, and for a
+ratio on their differences, one a round. Several strategies at once are a family: scripts/stats/families.
+scripts/stats/README.md has the error rates. Needs numpy and scipy only.
 """
 
 import dataclasses
@@ -17,10 +17,11 @@ from scipy.special import nctdtrinc, stdtrit
 
 CONFIDENCE = 0.95
 POWER = 0.8
-MIN_PAIRED_ROUNDS = 5  # below, pairing loses more degrees of freedom than it removes noise
+MIN_ROUNDS = 5  # of 3, two speeds raise a false alarm in 7 of 100 families; 4 do not tell drift from noise
 SMALLEST_SD = 1e-9  # a standard deviation of log throughput below this is rounding, not a measured spread
 
 NO_REPEAT = "one run says nothing of the spread between runs"
+FEW_ROUNDS = f"fewer than {MIN_ROUNDS} rounds that both ran in say too little of the spread"
 NO_SPREAD = "every run has the same throughput, so that nothing says how far another would be off"
 
 Windows = numpy.ndarray
@@ -44,7 +45,6 @@ class RatioEstimate:
 
     verdict: faster, slower, no difference seen, or no verdict; `why` then says what is missing.
     smallest_difference: the difference, as a fraction, that data like this finds with 80 % power.
-    paired: the effect of each round on both was subtracted.
     """
 
     value: float
@@ -52,7 +52,6 @@ class RatioEstimate:
     high: float | None
     verdict: str
     smallest_difference: float | None
-    paired: bool
     why: str = ""
 
     @property
@@ -100,48 +99,46 @@ def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:
     return numpy.log(totals[:, 0] / totals[:, 1])
 
 
-def throughput_ratio(of: Sequence[Windows], to: Sequence[Windows], paired: bool = False) -> RatioEstimate:
-    """Throughput of `of` over that of `to`, one comparison by itself: 2.0 is twice as fast.
+def ratio_of_rounds(differences: numpy.ndarray, num_compared: int = 1, why: str = "") -> RatioEstimate:
+    """The ratio of two throughputs from float64 [num_rounds], their difference of logarithms in each round.
 
-    paired: the n-th run of both ran in the same round, one after the other; used from 5 rounds on.
+    num_compared: the comparisons whose intervals hold simultaneously. why: what forbids a verdict, if anything does.
     """
-    first, second = log_throughput(of), log_throughput(to)
-    paired = paired and len(first) == len(second) >= MIN_PAIRED_ROUNDS
-    difference = first.mean() - second.mean()
-    if min(len(first), len(second)) < 2:
-        return ratio_with_verdict(difference, 0.0, 1.0, 0.0, False, NO_REPEAT)
-    if paired:
-        error, df = (first - second).std(ddof=1) / numpy.sqrt(len(first)), len(first) - 1.0
-    else:
-        error, df = welch_error(first, second)
-    return ratio_with_verdict(difference, error, df, stdtrit(df, (1 + CONFIDENCE) / 2), paired)
+    num_rounds = len(differences)
+    if num_rounds < MIN_ROUNDS:
+        why = NO_REPEAT if num_rounds < 2 else FEW_ROUNDS
+    if why:
+        return no_verdict(float(differences.mean()), why)
+    error = float(differences.std(ddof=1) / numpy.sqrt(num_rounds))
+    critical = sidak_critical_value(num_compared, num_rounds - 1)
+    return ratio_with_verdict(float(differences.mean()), error, num_rounds - 1, critical)
 
 
-def welch_error(first: numpy.ndarray, second: numpy.ndarray) -> tuple[float, float]:
-    """Standard error of the difference of two means, and its degrees of freedom (Welch 1947, Satterthwaite 1946)."""
-    parts = numpy.array([first.var(ddof=1) / len(first), second.var(ddof=1) / len(second)])
-    weights = numpy.array([len(first) - 1, len(second) - 1])
-    df = parts.sum() ** 2 / (parts**2 / weights).sum() if parts.any() else 1.0
-    return float(numpy.sqrt(parts.sum())), float(df)
+def sidak_critical_value(num_compared: int, df: float, level: float = CONFIDENCE) -> float:
+    """Half the width, in standard errors, of each of `num_compared` simultaneous intervals of Student's t (Sidak
+    1967)."""
+    return float(stdtrit(df, (1 + level ** (1 / num_compared)) / 2))
 
 
-def ratio_with_verdict(
-    difference: float, error: float, df: float, critical: float, paired: bool = False, why: str = ""
-) -> RatioEstimate:
+def no_verdict(difference: float, why: str) -> RatioEstimate:
+    """The ratio exp(difference), without an interval, and what is missing."""
+    return RatioEstimate(float(numpy.exp(difference)), None, None, "no verdict", None, why)
+
+
+def ratio_with_verdict(difference: float, error: float, df: float, critical: float) -> RatioEstimate:
     """The ratio exp(difference), its interval of `critical` standard errors of the log, and the verdict.
 
-    why: what forbids a verdict, if anything does. A standard error of zero forbids one too.
+    A standard error of zero forbids one.
     """
+    if error < SMALLEST_SD:
+        return no_verdict(difference, NO_SPREAD)
     value = float(numpy.exp(difference))
-    why = why or (NO_SPREAD if error < SMALLEST_SD else "")
-    if why:
-        return RatioEstimate(value, None, None, "no verdict", None, paired, why)
     with numpy.errstate(over="ignore"):
         factor = numpy.exp(critical * error)
         smallest = numpy.expm1(nctdtrinc(df, 1 - POWER, critical) * error)
     low, high = float(value / factor), float(value * factor)
     verdict = "faster" if low > 1 else "slower" if high < 1 else "no difference seen"
-    return RatioEstimate(value, low, high, verdict, float(smallest), paired)
+    return RatioEstimate(value, low, high, verdict, float(smallest))
 
 
 def _t_interval(centre: float, logs: numpy.ndarray) -> tuple[float | None, float | None]:

@@ -13,9 +13,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.stats import critical_values
-from scripts.stats.families import Sample, Spread, find_spread
-from scripts.stats.intervals import NO_REPEAT, RatioEstimate, ratio_with_verdict, welch_error
+from scripts.stats.families import Sample, log_table
+from scripts.stats.intervals import (
+    CONFIDENCE,
+    FEW_ROUNDS,
+    MIN_ROUNDS,
+    NO_REPEAT,
+    RatioEstimate,
+    no_verdict,
+    ratio_with_verdict,
+    sidak_critical_value,
+)
 
 MIN_SETS = 3
 UNKNOWN_DAY_EFFECT = "the day's effect is unknown"
@@ -51,27 +59,23 @@ def ratios_between_days(
 ) -> dict[str, RatioEstimate]:
     """Throughput in B over that in A of each strategy in both, with simultaneous 95 % intervals.
 
-    day: None where it is unknown, which allows no verdict.
+    The days are one comparison, whatever the number of strategies, and have half of the 5 %; the runs, paired by the
+    numbers of their rounds, have the other half. day: None where it is unknown, which allows no verdict.
     """
     names = [name for name in a if name in b]
-    repeated = [each[name] for name in names for each in (a, b) if len(each[name].logs) > 1]
-    # rounds of two days are no blocks
-    spread = find_spread([Sample(each.logs, ()) for each in repeated]) if repeated else None
-    return {name: _between(a[name].logs, b[name].logs, day, spread, len(names)) for name in names}
+    return {name: _between(a[name], b[name], day, len(names)) for name in names}
 
 
-def _between(
-    first: numpy.ndarray, second: numpy.ndarray, day: DaySpread | None, spread: Spread | None, num_compared: int
-) -> RatioEstimate:
-    difference = second.mean() - first.mean()
-    if day is None or spread is None or min(len(first), len(second)) < 2:
-        why = UNKNOWN_DAY_EFFECT if day is None else NO_REPEAT
-        return ratio_with_verdict(difference, 0.0, 1.0, 0.0, why=why)
-    if spread.variance is None:
-        error, df = welch_error(second, first)
-    else:
-        error, df = math.sqrt(spread.variance * (1 / len(first) + 1 / len(second))), spread.df
-    total = 2 * day.sd**2 + error**2
-    # a spread of few days rules; one that is given leaves that of the runs (Satterthwaite 1946)
-    df = day.df if math.isfinite(day.df) else df * (total / error**2) ** 2 if error else math.inf
-    return ratio_with_verdict(difference, math.sqrt(total), df, critical_values.sidak_critical_value(num_compared, df))
+def _between(a: Sample, b: Sample, day: DaySpread | None, num_compared: int) -> RatioEstimate:
+    first, second = (log_table({"": each})[0] for each in (a, b))
+    num_rounds = min(len(first), len(second))
+    if day is None or num_rounds < MIN_ROUNDS:
+        why = UNKNOWN_DAY_EFFECT if day is None else NO_REPEAT if num_rounds < 2 else FEW_ROUNDS
+        return no_verdict(b.logs.mean() - a.logs.mean(), why)
+    differences = second[:num_rounds] - first[:num_rounds]
+    error = float(differences.std(ddof=1) / math.sqrt(num_rounds))
+    level = (1 + CONFIDENCE) / 2
+    of_days = sidak_critical_value(1, min(day.df, 1e9), level) * math.sqrt(2) * day.sd
+    critical = sidak_critical_value(num_compared, num_rounds - 1, level)
+    half = of_days + critical * error
+    return ratio_with_verdict(float(differences.mean()), half / critical, num_rounds - 1, critical)

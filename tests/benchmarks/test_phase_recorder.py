@@ -32,7 +32,7 @@ from benchmarks.common.train.engine import fit
 from benchmarks.common.train.strategy import Strategy
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
 from scripts.studies.loaders.verdict import WHATS, verdict
-from scripts.studies.loaders.verdict_measure import ROUNDS
+from scripts.studies.loaders.verdict_measure import LAUNCHES, ROUNDS
 from scripts.studies.peers.overhead import interval
 
 PARTS = [f"{phase}_ms" for phase in (*phase_recorder.PHASES, "exposed_comm")]
@@ -223,7 +223,8 @@ def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows = read_table(tmp_path, "loader")
-    assert rows.what.tolist() == list(WHATS) * ROUNDS and rows.window.tolist() == sorted([*range(1, ROUNDS + 1)] * 3)
+    assert rows.what.tolist() == list(WHATS) * ROUNDS * LAUNCHES and rows.run_id.nunique() == LAUNCHES
+    assert rows.window.tolist() == sorted([*range(1, ROUNDS + 1)] * 3) * LAUNCHES
     assert rows["images_per_s"].to_numpy() == pytest.approx((rows["images"] / rows["seconds"]).to_numpy())
     assert rows["verdict"].unique().tolist() == [verdict(rows)]
     assert done.stdout.strip().endswith(rows["verdict"].iloc[0])
@@ -233,7 +234,7 @@ def windows(loader: float, training: float, both: float, workers: int = 0, noise
     rates = dict(zip(WHATS, (loader, training, both), strict=True))
     spread = numpy.exp(noise * numpy.random.default_rng(1).normal(size=(8, 3)))
     rows = [
-        {"what": what, "window": number, "images_per_s": rate * factor, "workers": workers}
+        {"run_id": str(number), "what": what, "window": 1, "images_per_s": rate * factor, "workers": workers}
         for number, factors in enumerate(spread, 1)
         for (what, rate), factor in zip(rates.items(), factors, strict=True)
     ]
@@ -244,22 +245,25 @@ def test_the_verdict_goes_by_what_training_loses():
     """Protects the reader from "not the limit, margin 3.16" beside a quarter of the throughput lost."""
     said = verdict(windows(316, 100, 75))
     assert said.startswith("loading costs 25 % [25, 25] of training's throughput, though alone it is 3.1")
-    assert said.endswith("(they take turns in one process: --workers 0); in this one launch, over 8 windows of each")
+    assert said.endswith("(they take turns in one process: --workers 0); n = 8 launches")
     assert "(they share cores, or memory)" in verdict(windows(316, 100, 75, workers=2))
     assert verdict(windows(50, 100, 50, 4)).startswith("the loader is the limit: with it training keeps 50 % [")
     assert verdict(windows(300, 100, 99, 4)).startswith("the loader is not the limit: with it training keeps 99 % [")
-    assert verdict(windows(300, 100, 97, 4, noise=0.2)).startswith("no verdict, the windows differ too much")
-    assert verdict(windows(300, 100, 90)[:3]).startswith("no verdict: fewer than two rounds")
+    assert verdict(windows(300, 100, 97, 4, noise=0.2)).startswith("no verdict, the launches differ too much")
+    assert verdict(windows(300, 100, 90)[:3]).startswith("no verdict: 1 of at least 5 launches")
 
 
-def test_the_verdict_takes_windows_by_their_round():
-    """Protects the report of a file that is torn, or was written before rows were windows: a sentence, and the right
-    pairs. Mutant: windows by their place, which shifts the rest by a round, or cannot be subtracted."""
+def test_the_windows_of_a_launch_are_one_number():
+    """Protects the 5 %: windows of one launch share its luck, and a hundred of them are still one launch. Mutants: an
+    interval over windows; launches by their place, which shifts the rest where one window is lacking."""
     whole = windows(316, 100, 75, noise=0.2)
-    torn = whole.drop(index=whole.index[4])  # training alone of round 2
-    assert verdict(torn) == verdict(whole[whole.window != 2]) and "over 7 windows of each" in verdict(torn)
+    again = pandas.concat([whole, whole.assign(window=2), whole.assign(window=3)])
+    assert verdict(again) == verdict(whole)
+    torn = whole.drop(index=whole.index[4])  # training alone of launch 2
+    assert verdict(torn) == verdict(whole[whole.run_id != "2"]) and verdict(torn).endswith("n = 7 launches")
     assert verdict(torn.sample(frac=1, random_state=1)) == verdict(torn)
-    assert verdict(whole.assign(window=numpy.nan)).startswith("no verdict: fewer than two rounds")
+    old = whole.assign(run_id="loader_verdict")  # of an older suite: one launch
+    assert verdict(old) == "no verdict: 1 of at least 5 launches; run make loader"
 
 
 def test_overhead_is_the_geometric_mean_of_pairs_with_students_interval():

@@ -17,7 +17,7 @@ from scripts.sets.result_set import load_set
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_set(tmp_path_factory.mktemp("methods") / "a set", precision="fp32")
+    return write_set(tmp_path_factory.mktemp("methods") / "a set", num_rounds=5, precision="fp32")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,12 @@ def results(folder):
 def test_methods_say_what_was_recorded_and_nothing_else(results, folder, tmp_path):
     """Protects the paragraph: each sentence is of the set's files. Mutant: "interleaved" of a set without places."""
     words = " ".join(methods(results))
-    assert "3 runs each" in words and "Williams" in words and "by Dunnett, with" in words and "commit abc" in words
+    assert (
+        "5 runs each" in words
+        and "Williams" in words
+        and "(paired by round, Student's t, Sidak over 1 pair)" in words
+        and "commit abc" in words
+    )
     assert "All compute in fp32." in words and "times 3 windows of" in words, "as many as were taken, not asked"
     assert "Data: 2 classes, 40 training and 23 validation images." in words and "data loading included" in words
     assert "warmed the machine" in words
@@ -132,27 +137,18 @@ def test_what_was_not_recorded_is_said_as_that(folder, tmp_path):
     assert "Attempts without a time: ddp failed" in tex and "Not timed" not in tex
 
 
-def test_methods_name_the_intervals_that_are_shown(tmp_path):
-    """Protects from "Dunnett" where spreads differ, and the intervals are Welch's. Mutant: Dunnett always."""
-    noisy = write_set(tmp_path / "noisy", num_rounds=6)
-
-    def spread(frame):
-        of_ddp = frame.run_id.str.startswith("ddp") & ~frame.run_id.str.contains("-0-")
-        factor = frame.run_id.str.split("-").str[1].astype(int).mod(2).add(0.5)
-        return frame.assign(seconds=frame.seconds.astype(float).where(~of_ddp, frame.seconds.astype(float) * factor))
-
-    change(noisy, "windows", spread)
-    change(noisy, "runs", lambda frame: frame[(frame.strategy == "single") | (frame["repeat"] != "6")])  # no blocks
-    words = " ".join(methods(load_set(noisy)))
-    assert "(Welch, Sidak)" in words and "Dunnett" not in words
+def test_methods_name_an_interval_where_one_is_shown_only(tmp_path):
+    """Protects from simultaneous intervals in words, of ratios that have none: below five rounds."""
+    words = " ".join(methods(load_set(write_set(tmp_path / "few", num_rounds=4))))
+    assert "Student's 95 % interval" in words and "simultaneous" not in words
 
 
 def test_the_checklist_counts_every_attempt(folder, tmp_path):
-    """Protects the hours that a paper states. By hand: 7 attempts of 10 s and one of 60 s; ddp has 2 cores."""
+    """Protects the hours that a paper states. By hand: 11 attempts of 10 s and one of 60 s; ddp has 2 cores."""
     own = shutil.copytree(folder, tmp_path / "own")
     append_rows(own, "runs", [{"run_id": "x", "strategy": "ddp", "status": "failed", "repeat": 1, "wall_s": 60}])
-    assert compute(own).startswith(f"{130 / 3600:.3g} h of wall clock in 8 attempts")
-    assert f"{(4 * 10 + 3 * 20) / 3600:.3g} core-hours" in compute(own)
+    assert compute(own).startswith(f"{170 / 3600:.3g} h of wall clock in 12 attempts")
+    assert f"{(6 * 10 + 5 * 20) / 3600:.3g} core-hours" in compute(own)
     answers = dict(checklist(load_set(own)))
     assert answers["Seeds"].startswith("0, one for all runs") and "1 failed" in answers["Runs"]
     assert (

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
 from scripts.sets.result_set import load_set
-from scripts.stats.intervals import run_interval, strategy_throughput, throughput_ratio
+from scripts.stats.intervals import log_throughput, ratio_of_rounds, run_interval, strategy_throughput
 
 # sd of log throughput of the first published set (simulate.measured_noise), a steady day. Not read from what is
 # published now: power is of a noise, and a noisier day's set must not fail the code.
@@ -26,11 +26,14 @@ def noisy_runs(rng, images_per_s, num_runs=3, num_windows=5):
     return runs
 
 
-def test_equal_strategies_are_called_different_in_5_percent():
-    # Guards the interval's width. Seen to fail with the spread of windows in place of that of runs.
-    rng = numpy.random.default_rng(7)
-    verdicts = [throughput_ratio(noisy_runs(rng, 100), noisy_runs(rng, 100)).verdict for _ in range(1000)]
-    assert verdicts.count("no difference seen") >= 936  # 5 %, and two standard errors
+def throughput_ratio(of, to):
+    return ratio_of_rounds(log_throughput(of) - log_throughput(to))
+
+
+def test_one_sample_has_no_interval_and_constant_throughput_none():
+    one, constant = [numpy.array([[32.0, 1.0], [32.0, 1.1]])], [numpy.array([[100.0, 1.0]])] * 3
+    assert strategy_throughput(one).low is None and strategy_throughput(constant).low is None
+    assert run_interval([(32, 1.0)]).low is None
 
 
 def test_equal_strategies_in_paired_rounds_are_called_different_in_5_percent():
@@ -40,14 +43,14 @@ def test_equal_strategies_in_paired_rounds_are_called_different_in_5_percent():
     for _ in range(1000):
         spells = numpy.exp(0.2 * rng.normal(size=5))
         pair = [[run * [1, spell] for run, spell in zip(noisy_runs(rng, 100, 5), spells, strict=True)] for _ in "ab"]
-        verdicts.append(throughput_ratio(*pair, paired=True).verdict)
+        verdicts.append(throughput_ratio(*pair).verdict)
     assert verdicts.count("no difference seen") >= 936
 
 
 def test_a_slowdown_of_10_percent_is_found_with_5_repeats():
     rng = numpy.random.default_rng(9)
     found = [throughput_ratio(noisy_runs(rng, 90, 5), noisy_runs(rng, 100, 5)).verdict for _ in range(40)]
-    assert found.count("slower") >= 32
+    assert found.count("slower") >= 24  # 5 rounds; ten find it in 98 of 100
     assert found.count("faster") == 0
 
 
@@ -56,17 +59,6 @@ def test_the_interval_holds_the_true_throughput_and_is_not_absurdly_wide():
     estimates = [strategy_throughput(noisy_runs(rng, 100, 5)) for _ in range(60)]
     assert sum(each.low < 100 < each.high for each in estimates) >= 56
     assert numpy.median([each.high / each.low for each in estimates]) < 1.15
-
-
-def test_pairing_removes_what_a_round_does_to_both():
-    rng = numpy.random.default_rng(11)
-    spells = numpy.linspace(0.6, 1.6, 5)
-    slow, fast = (
-        [run * [1, spell] for run, spell in zip(noisy_runs(rng, speed, 5), spells, strict=True)] for speed in (80, 100)
-    )
-    assert throughput_ratio(slow, fast).verdict == "no difference seen"
-    paired = throughput_ratio(slow, fast, paired=True)
-    assert paired.paired and paired.verdict == "slower"
 
 
 def test_a_runs_throughput_is_images_over_seconds_and_a_strategys_the_geometric_mean():
@@ -95,27 +87,12 @@ def test_the_interval_by_hand():
     assert run_interval([(math.exp(log), 1.0) for log in (0, 0.1, 0.2)]).num_windows == 3
 
 
-def test_constant_throughput_has_no_interval_and_no_verdict():
-    constant, other = [numpy.array([[100.0, 1.0]])] * 3, [numpy.array([[120.0, 1.0]])] * 3
-    assert strategy_throughput(constant).low is None
-    found = throughput_ratio(other, constant)
-    assert found.verdict == "no verdict" and "same throughput" in found.why and found.value == pytest.approx(1.2)
-
-
 def test_the_inverse_says_the_same_the_other_way_round():
     rng = numpy.random.default_rng(14)
-    over = throughput_ratio(noisy_runs(rng, 200), noisy_runs(rng, 100))
+    over = throughput_ratio(noisy_runs(rng, 200, 5), noisy_runs(rng, 100, 5))
     under = over.inverse()
     assert (over.verdict, under.verdict) == ("faster", "slower") and under.low < under.value < under.high < 1
     assert under.inverse().high == pytest.approx(over.high)
-
-
-def test_a_single_sample_has_no_interval_and_no_verdict():
-    one, two = [numpy.array([[32.0, 1.0], [32.0, 1.1]])], [numpy.array([[32.0, 1.0]])] * 2
-    assert strategy_throughput(one).low is None
-    assert run_interval([(32, 1.0)]).low is None
-    for pair in ((one, two), (two, one), (one, one)):
-        assert throughput_ratio(*pair).verdict == "no verdict"
 
 
 def test_run_interval_is_over_the_windows_of_one_run():

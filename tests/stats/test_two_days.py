@@ -7,11 +7,15 @@ import pytest
 from scipy.special import stdtrit
 
 from scripts.stats.families import Sample
+from scripts.stats.intervals import sidak_critical_value
 from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
 
 
 def a_set(day: float, names=("single", "ddp"), spread=0.01) -> dict[str, Sample]:
-    return {name: Sample(day + spread * numpy.array([-1.0, 0.0, 1.0]), [1.0, 2.0, 3.0]) for name in names}
+    return {
+        name: Sample(day + spread * numpy.array([-1.0, 0.0, 1.0, 0.0, 0.0]), [1.0, 2.0, 3.0, 4.0, 5.0])
+        for name in names
+    }
 
 
 def test_without_a_days_spread_there_is_a_ratio_and_no_verdict():
@@ -21,9 +25,9 @@ def test_without_a_days_spread_there_is_a_ratio_and_no_verdict():
 
 
 def test_the_spread_of_days_by_hand():
-    # Means 0, 0.03, 0.06: variance 9e-4; the runs explain 1e-4 / 3 of it.
+    # Means 0, 0.03, 0.06: variance 9e-4; the runs, of variance 0.5e-4, explain a fifth of that.
     found = day_spread([a_set(0.0), a_set(0.03), a_set(0.06)])
-    assert (found.sd, found.df) == (pytest.approx(math.sqrt(9e-4 - 1e-4 / 3)), 2)
+    assert (found.sd, found.df) == (pytest.approx(math.sqrt(9e-4 - 0.5e-4 / 5)), 2)
     assert day_spread([a_set(0.0)] * 3).sd == 0  # what runs explain is no day's
     with pytest.raises(ValueError, match="3 sets"):
         day_spread([a_set(0.0)] * 2)
@@ -31,20 +35,24 @@ def test_the_spread_of_days_by_hand():
         day_spread([a_set(0.0), a_set(0.0), a_set(0.0, names=["slurm"])])
 
 
-def test_the_interval_by_hand():
-    only = ["ddp"]
-    measured = ratios_between_days(a_set(0.0, only), a_set(0.1, only), DaySpread(0.02, 2))["ddp"]
-    half = stdtrit(2, 0.975) * math.sqrt(2 * 4e-4 + 2 * 1e-4 / 3)
-    assert math.log(measured.high) == pytest.approx(0.1 + half)
-    given = ratios_between_days(a_set(0.0, only), a_set(0.1, only), DaySpread(0.02))["ddp"]
+@pytest.mark.parametrize("names", [["ddp"], ["single", "ddp", "slurm"]])
+def test_the_interval_by_hand(names):
+    """The days' part is that of one comparison, whatever the number of strategies; half of the 5 % for each part."""
+    b = {name: Sample(each.logs[[1, 0, 2, 3, 4]], each.rounds) for name, each in a_set(0.1, names).items()}
+    sd = 0.01 * math.sqrt(2 / 4)  # of the differences +-0.01 in two rounds
+    of_runs = sidak_critical_value(len(names), 4, 0.975) * sd / math.sqrt(5)
+    measured = ratios_between_days(a_set(0.0, names), b, DaySpread(0.02, 2))["ddp"]
+    assert math.log(measured.high) == pytest.approx(0.1 + of_runs + stdtrit(2, 0.9875) * math.sqrt(2) * 0.02)
+    given = ratios_between_days(a_set(0.0, names), b, DaySpread(0.01))["ddp"]
+    assert math.log(given.low) == pytest.approx(0.1 - of_runs - stdtrit(1e9, 0.9875) * math.sqrt(2) * 0.01, abs=1e-6)
     assert measured.verdict == "no difference seen" and given.verdict == "faster"
-    assert math.log(given.low) == pytest.approx(0.1 - 1.96 * math.sqrt(2 * 4e-4 + 2 * 1e-4 / 3), abs=2e-3)
 
 
-def test_one_run_constant_runs_and_what_only_one_set_has():
+def test_few_rounds_constant_runs_and_what_only_one_set_has():
     one = {"ddp": Sample(numpy.zeros(1), [1.0])}
     assert ratios_between_days(one, a_set(0.1), DaySpread(0.02))["ddp"].verdict == "no verdict"
-    assert ratios_between_days(one, one, DaySpread(0.02))["ddp"].verdict == "no verdict"
+    four = {"ddp": Sample(numpy.zeros(4), [1.0, 2.0, 3.0, 4.0])}
+    assert "fewer than 5 rounds" in ratios_between_days(four, a_set(0.1), DaySpread(0.02))["ddp"].why
     assert [*ratios_between_days(a_set(0.0, ["ddp"]), a_set(0.0), DaySpread(0.02))] == ["ddp"]
     constant = ratios_between_days(a_set(0.0, spread=0.0), a_set(0.1, spread=0.0), DaySpread(0.02))["ddp"]
     assert constant.low < constant.value < constant.high  # the day's spread is left

@@ -179,27 +179,30 @@ def test_plan_says_what_is_compared(clone):
 # --- the session, with runs that train nothing --------------------------------------------------------------------
 
 
-def test_rounds_in_random_order_leave_rows_and_a_last_line_that_says_which(untrained):
+def test_rounds_in_blocks_leave_rows_and_a_last_line_that_says_which(untrained):
     """Protects rows, order and exit codes; constant throughput and one round have no verdict."""
     (untrained.folder / "new.py").write_text("")
-    done = untrained.run(A="HEAD", B="tree:", RESULTS="results/x", FAIL_OVER="5%", REPEATS=5)
+    done = untrained.run(A="HEAD", B="tree:", RESULTS="results/x", FAIL_OVER="5%", REPEATS=6)
     assert done.returncode == 2 and done.stderr == "not decided: whether B is slower by more than 5 %\n"
     said = done.stdout.splitlines()
-    assert [line for line in said if line.startswith("round ")] == [f"round {n}: B/A 1.000" for n in range(1, 6)]
+    assert [line for line in said if line.startswith("round ")] == [f"round {n}: B/A 1.000" for n in range(1, 7)]
     assert said[-1].startswith("no verdict: every run has the same throughput")
-    assert "sd from run to run: 0.0 %" in said and any("; 5 rounds, " in line for line in said)
+    assert any(line.startswith("sd from run to run: 0.0 %; a run after B") for line in said) and any(
+        "; 6 rounds, " in line for line in said
+    )
     results = untrained.folder / "results" / "x"
     rows = {name: read_table(results / name, "runs") for name in "AB"}
-    assert all([*rows[name].status] == [WARM_UP, *["ok"] * 5] for name in "AB")
+    assert all([*rows[name].status] == [WARM_UP, *["ok"] * 6] for name in "AB")
     assert {*rows["A"].dirty} == {"no"} and {*rows["B"].dirty} == {"yes"}  # each had its own code
     found = json.loads((results / "ab.json").read_text())
     first = ["A" if place == 1 else "B" for place in rows["A"].position[1:]]
-    assert first == found["rounds"]["first"] and found["rounds"]["images_per_s"]["B"] == [1.0] * 5
+    assert first == found["rounds"]["first"] and found["rounds"]["images_per_s"]["B"] == [1.0] * 6
+    assert first in ([*"ABABAB"], [*"BABABA"])  # ABBA ABBA, or BAAB BAAB: all along
     assert untrained.left_over() == []
     again = untrained.run(A="HEAD", B="tree:", RESULTS="results/x")
     assert again.returncode == 2 and "holds a comparison already" in again.stderr
     one = untrained.run(A="flags:", B="flags:", REPEATS=1, FAIL_OVER="5%")
-    assert one.returncode == 2 and "no verdict: one run says nothing" in one.stdout
+    assert one.returncode == 2 and "no verdict: the first look is after 6 rounds" in one.stdout
     assert untrained.run(A="flags:", B="flags:", REPEATS=1).returncode == 0
 
 
@@ -287,19 +290,26 @@ def test_a_commit_that_does_not_run_is_named_with_its_log(clone):
 
 def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     """Protects the numbers below the verdict: ratios of two runs have twice the variance of one."""
-    session = ab.Session(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0, 92.0, 90.0, 92.0]}, list("ABBA"))
-    step = ab.look_at_rounds(session.log_ratios, 4)
-    assert session.sd == pytest.approx(0.0219790 / 2 / 3**0.5 * 2 / 2**0.5, rel=1e-4)
-    assert [ab.report_verdict(step, session, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
-    close = ab.Session(0, time.monotonic(), {"A": [100.0] * 4, "B": [94.0, 96.0, 94.0, 96.0]}, list("ABBA"))
-    assert ab.report_verdict(ab.look_at_rounds(close.log_ratios, 4, 0.05), close, tmp_path, 0.05) == 2
-    constant = ab.Session(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0] * 4}, list("ABBA"))
-    assert ab.report_verdict(ab.look_at_rounds(constant.log_ratios, 4), constant, tmp_path, 0.05) == 2
+
+    def session(*rates):
+        return ab.Session(0, time.monotonic(), {"A": [100.0] * 6, "B": [*rates]}, list("ABABAB"))
+
+    slow = session(90.0, 92.0, 90.0, 92.0, 90.0, 92.0)
+    step = ab.look_at_rounds(slow.log_ratios, 6)
+    assert slow.sd == pytest.approx(0.0219790 / 2 * (6 / 5) ** 0.5 / 2**0.5, rel=1e-4)
+    assert [ab.report_verdict(step, slow, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
+    close = session(94.0, 96.0, 94.0, 96.0, 94.0, 96.0)
+    assert ab.report_verdict(ab.look_at_rounds(close.log_ratios, 6, 0.05), close, tmp_path, 0.05) == 2
+    constant = session(*[90.0] * 6)
+    assert ab.report_verdict(ab.look_at_rounds(constant.log_ratios, 6), constant, tmp_path, 0.05) == 2
     said = capsys.readouterr()
-    assert "biased" not in said.out and "one look after 4 rounds, had that been set beforehand, finds" in said.out
+    assert "biased" not in said.out and "one look after 6 rounds, had that been set beforehand, finds" in said.out
     assert "B is slower; B/A 0.910 [" in said.out and "no verdict: every run has the same throughput" in said.out
+    assert "correlation of each round's ratio with the one before: -0.83" in said.out
     assert said.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
-    ab.report_verdict(ab.look_at_rounds(session.log_ratios, 20), session, tmp_path, None)
+    ab.report_verdict(
+        ab.look_at_rounds(session(60.0, 60.5, 60.0, 60.5, 60.0, 60.5).log_ratios, 20), slow, tmp_path, None
+    )
     assert "it stopped early, where the answer was clear: the interval holds, the ratio is" in capsys.readouterr().out
 
 

@@ -1,13 +1,15 @@
-"""Is B faster than A? Two variants of one strategy, in one session, round by round in random order.
+"""Is B faster than A? Two variants of one strategy, in one session, in balanced blocks.
 
     A=HEAD~1 B=tree: STRATEGY=ddp python -m scripts.studies.ab.ab          # or: make ab A=HEAD~1 B=tree:
     A=flags: B="flags:--bucket-cap-mb 100" FAIL_OVER=5% python -m scripts.studies.ab.ab
 
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
-interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. After each round
-scripts/studies/ab/sequential.py says whether another is needed: the error rate holds however often it looks. REPEATS is
-the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and RESULTS/B, what was compared
-and found to RESULTS/ab.json. PLAN=yes starts nothing.
+interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. Two rounds are a
+block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a drift nor what
+a run leaves behind is in the ratio. After each block sequential.py beside this says whether another is needed: the
+error rate holds however often it looks, and where rounds follow one another. REPEATS is the most rounds (20);
+BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and RESULTS/B, what was compared and found to
+RESULTS/ab.json. PLAN=yes starts nothing.
 
 Exit code: 0; 1 where a variant's run fails, or with FAIL_OVER where B is slower by more than that with confidence; 2
 for a mistake, and with FAIL_OVER where that is not decided; 129, 130, 131 or 143 after a signal. The last line says
@@ -37,8 +39,9 @@ from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
 from scripts.stats.formatting import format_interval, format_number, format_setting, parse_percent, plural
+from scripts.stats.intervals import RatioEstimate
 from scripts.studies.ab import variants
-from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, look_at_rounds
+from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, carry_over, look_at_rounds
 from scripts.studies.ab.variants import Variant
 
 VariantPair = tuple[Variant, Variant]
@@ -58,6 +61,12 @@ class Session:
     @property
     def log_ratios(self) -> list[float]:
         return [math.log(b / a) for a, b in zip(self.rates["A"], self.rates["B"], strict=True)]
+
+    @property
+    def carry_over(self) -> RatioEstimate:
+        """Throughput of what ran after B over that of what ran after A."""
+        logs = {name: [math.log(rate) for rate in rates] for name, rates in self.rates.items()}
+        return carry_over(self.first[0], logs)
 
     @property
     def sd(self) -> float | None:
@@ -185,7 +194,9 @@ def run_rounds(
     run_variant: VariantRunner, session: Session, most: int, limit: float, budget_s: float | None
 ) -> SequentialResult:
     """Rounds until the answer is clear, or there are no more, or time is over, or a signal comes."""
-    for name in ("A", "B"):
+    start = random.Random(session.seed).choice("AB")
+    pair = start + "AB".replace(start, "")
+    for name in reversed(pair):  # so that the first run follows one of its own, as the first of each block does
         if not run_variant.children.signum:
             run_variant(name, 0, 0, f"{name} {WARM_UP}")
     step, longest_s = look_at_rounds([], most, limit), 0.0
@@ -194,7 +205,7 @@ def run_rounds(
         if budget_s is not None and began - session.began + longest_s > budget_s:
             print(f"BUDGET={budget_s:g}s: another round, of about {longest_s:.0f} s, does not fit")
             break
-        order = random.Random(f"{session.seed} {number}").sample("AB", 2)
+        order = pair if number % 2 else pair[::-1]
         rates = {}
         for place, name in enumerate(order, 1):
             if not run_variant.children.signum:
@@ -223,7 +234,9 @@ def write_result(run_variant: VariantRunner, session: Session, step: SequentialR
         name: {"is": variant.text, "source": variant.source, "python": variant.python}
         for name, variant in run_variant.variants.items()
     }
-    found = dataclasses.asdict(step.estimate) | {"sd_of_runs": session.sd, "seconds": time.monotonic() - session.began}
+    found = dataclasses.asdict(step.estimate) | {"paired": True, "lag_1_correlation": step.correlation}
+    found |= {"carry_over": session.carry_over.value, "sd_of_runs": session.sd}
+    found |= {"seconds": time.monotonic() - session.began}
     rounds = {"order_seed": session.seed, "first": session.first, "images_per_s": session.rates}
     strategy = run_variant.runs["A"].strategy
     write_json(run_variant.results / "ab.json", {"strategy": strategy, **compared, "rounds": rounds, "b_over_a": found})
@@ -239,7 +252,13 @@ def report_verdict(step: SequentialResult, session: Session, results: Path, limi
         rates = f"A {format_number(a)} images/s, B {format_number(b)}; "
     print(f"\n{rates}{plural(num_rounds, 'round')}, {seconds:.0f} s; {results}")
     if session.sd is not None:
-        print(f"sd from run to run: {100 * session.sd:.1f} %")
+        left = session.carry_over
+        interval = format_interval(left.low, left.high, "{:.3f}".format)
+        print(
+            f"sd from run to run: {100 * session.sd:.1f} %; a run after B over one after A: {left.value:.3f} {interval}"
+        )
+    if step.correlation is not None:
+        print(f"correlation of each round's ratio with the one before: {step.correlation:.2f}")
     if found.smallest_difference is not None:
         least, look = f"{100 * found.smallest_difference:.1f} %", plural(num_rounds, "round")
         print(f"one look after {look}, had that been set beforehand, finds a difference of {least} with 80 % power")

@@ -2,33 +2,44 @@
 
     from scripts.studies.ab.sequential import look_at_rounds
 
-Each round gives one logarithm of a ratio: B's throughput over A's, run one after the other in random order. After each
-round from FIRST_LOOK on the interval is looked at, and a clear answer ends it. Looking 17 times at ordinary intervals
-would raise a false alarm in 1 of 5. So the 5 % are spent bit by bit (Lan and DeMets 1983), in the proportion
-(round / most) ** RHO (Kim and DeMets 1987), and an interval is as wide as its bit asks: all of them cover the ratio
-in 95 of 100 comparisons (repeated confidence intervals, Jennison and Turnbull 1989), so that a limit other than "equal"
-may be asked of them, and a stop for want of time does no harm.
+Each round gives one logarithm of a ratio: B's throughput over A's, run one after the other; two rounds are a block, A B
+B A or B A A B (scripts/studies/ab). After each block from FIRST_LOOK rounds on the interval is looked at, and a clear
+answer ends it. Looking at ordinary intervals would raise a false alarm in 1 of 5. So the 5 % are spent bit by bit (Lan
+and DeMets 1983), in the proportion (round / most) ** RHO (Kim and DeMets 1987), and an interval is as wide as its bit
+asks: all of them cover the ratio in 95 of 100 comparisons (repeated confidence intervals, Jennison and Turnbull 1989),
+so that a limit other than "equal" may be asked of them, and a stop for want of time does no harm.
 
-Why this, where the sd from run to run is 4 %: 16 rounds fixed beforehand find a difference of 5 % in 92 of 100
-comparisons, and cannot stop at one of 30 %; these 20 do too, with 13 on average, and see 30 % in 5. A test that allows
-any number of rounds (a mixture over the size of the difference, Robbins 1970) found it in 79 of 100 by round 20, and in
-92 by round 27; it errs less, but CI has a set time. RHO = 2 lies between Pocock's equal bits and O'Brien and Fleming's
-late ones. Limits come from NUM_PATHS seeded paths of Student's t itself, which does not depend on the noise's size, and
-not from its normal approximation, which with 4 rounds is far off.
+Rounds may take after the one before. So a standard error is that of as many independent rounds as these are worth,
+n (1 - r) / (1 + r) with their lag-1 correlation r (Bayley and Hammersley 1946); the interval is as wide as rounds need
+that are AR(0.5), or independent, whichever need more; and where r is more than chance explains there is no verdict.
+scripts/stats/README.md has the error rates, and what this costs. Limits come from NUM_PATHS seeded paths, which do not
+depend on the noise's size.
 """
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.stats.intervals import CONFIDENCE, NO_REPEAT, RatioEstimate, ratio_with_verdict
+from scripts.stats.independence import FOLLOWS
+from scripts.stats.intervals import (
+    CONFIDENCE,
+    FEW_ROUNDS,
+    NO_SPREAD,
+    SMALLEST_SD,
+    RatioEstimate,
+    no_verdict,
+    ratio_of_rounds,
+    ratio_with_verdict,
+)
 
-MAX_ROUNDS = 20  # finds 5 % in 92 of 100 where the sd from run to run is 4 %
-FIRST_LOOK = 4
-RHO = 2
-NUM_PATHS = 200_000
+MAX_ROUNDS = 20
+FIRST_LOOK = 6
+RHO = 3
+NUM_PATHS = 50_000
+AR_CORRELATION = 0.5
+LEVEL = 0.05  # of comparisons whose rounds are independent, so many have no verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +51,16 @@ class SequentialResult:
     early: bool = False
     """Whether a clear answer ends it before the most rounds. The interval holds; the ratio is then biased outward, away
     from what is excluded, since it ends sooner where chance helps (Jennison and Turnbull 1999, chapter 8)."""
+    correlation: float | None = None
+    """Of each round's log ratio with the one before."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """critical: half of an interval, in standard errors. correlation: the highest that chance explains."""
+
+    critical: float
+    correlation: float
 
 
 def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: float = 0.0) -> SequentialResult:
@@ -50,35 +71,81 @@ def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: f
     than `most`, since the error rate would not hold.
     """
     logs = numpy.asarray(log_ratios, dtype=float)
-    if len(logs) > most:
-        raise ValueError(f"{len(logs)} rounds, and at most {most} were planned")
-    wide = critical_values_of_looks(most).get(len(logs))
-    if wide is None:
-        mean = logs.mean() if len(logs) else 0.0
-        why = NO_REPEAT if most < 2 else f"the first look is after {min(critical_values_of_looks(most))} rounds"
-        return SequentialResult(len(logs) < most, ratio_with_verdict(mean, 0.0, 1.0, 0.0, paired=True, why=why))
-    error = logs.std(ddof=1) / numpy.sqrt(len(logs))
-    estimate = ratio_with_verdict(logs.mean(), error, len(logs) - 1, wide, paired=True)
+    num_rounds = len(logs)
+    if num_rounds > most:
+        raise ValueError(f"{num_rounds} rounds, and at most {most} were planned")
+    mean, more, planned = float(logs.mean()) if num_rounds else 0.0, num_rounds < most, planned_looks(most)
+    if num_rounds not in planned:
+        why = f"the first look is after {FIRST_LOOK} rounds, then one after every second"
+        why += "" if planned else f", and at most {most} were planned"
+        return SequentialResult(more, no_verdict(mean, why))
+    if logs.std() < SMALLEST_SD:
+        return SequentialResult(more, no_verdict(mean, NO_SPREAD))
+    look, correlation = planned[num_rounds], float(lag_1_correlation(logs))
+    if correlation > look.correlation:
+        return SequentialResult(more, no_verdict(mean, FOLLOWS), correlation=correlation)
+    estimate = ratio_with_verdict(mean, float(standard_error(logs)), num_rounds - 1, look.critical)
     clear = False
     if estimate.low is not None and estimate.high is not None:
         clear = not estimate.low <= 1 - limit <= estimate.high
-    return SequentialResult(not clear and len(logs) < most, estimate, clear and len(logs) < most)
+    return SequentialResult(not clear and more, estimate, clear and more, correlation)
+
+
+def carry_over(first: str, log_rates: Mapping[str, Sequence[float]]) -> RatioEstimate:
+    """Throughput of what ran after B over that of what ran after A, from whole blocks `first` other other `first`.
+
+    log_rates: of A and of B, a number a round. It cancels from B over A; a drift inside the blocks looks the same.
+    """
+    other = "AB".replace(first, "")
+    start, end = (numpy.asarray(log_rates[name], dtype=float) for name in (first, other))
+    whole = len(start) // 2 * 2
+    # the runs of a block follow: first (of the block before), first, other, other
+    after_first, after_other = start[:whole:2] + end[:whole:2], end[1:whole:2] + start[1:whole:2]
+    after_b, after_a = (after_other, after_first) if first == "A" else (after_first, after_other)
+    return ratio_of_rounds((after_b - after_a) / 2) if whole else no_verdict(0.0, FEW_ROUNDS)
+
+
+def lag_1_correlation(logs: numpy.ndarray) -> numpy.ndarray:
+    """Of each number with the one before, over the last axis [num_rounds]."""
+    deviations = logs - logs.mean(axis=-1, keepdims=True)
+    return (deviations[..., 1:] * deviations[..., :-1]).sum(axis=-1) / (deviations**2).sum(axis=-1)
+
+
+def standard_error(logs: numpy.ndarray) -> numpy.ndarray:
+    """Of the mean over the last axis [num_rounds], of rounds that may take after the one before.
+
+    The correlation is corrected for its bias in short series, -(1 + 4 r) / n (Kendall 1954), and is 0 to 0.8.
+    """
+    num_rounds = logs.shape[-1]
+    corrected = numpy.clip((num_rounds * lag_1_correlation(logs) + 1) / (num_rounds - 4), 0, 0.8)
+    return logs.std(axis=-1, ddof=1) * numpy.sqrt((1 + corrected) / (1 - corrected) / num_rounds)
 
 
 @functools.cache
-def critical_values_of_looks(most: int) -> dict[int, float]:
-    """Standard errors of the interval at each look, by its number of rounds."""
-    rng = numpy.random.default_rng(0)
-    sums, squares = numpy.zeros(NUM_PATHS), numpy.zeros(NUM_PATHS)
-    inside = numpy.ones(NUM_PATHS, dtype=bool)
-    found = {}
-    for look in range(1, most + 1):
-        noise = rng.standard_normal(NUM_PATHS)
-        sums, squares = sums + noise, squares + noise**2
-        num_new = round((1 - CONFIDENCE) * (look / most) ** RHO * NUM_PATHS) - numpy.count_nonzero(~inside)
-        if look < max(2, min(FIRST_LOOK, most)) or not num_new:
-            continue
-        t = numpy.abs(sums) / numpy.sqrt((squares * look - sums**2) / (look - 1))
-        found[look] = float(numpy.sort(t[inside])[-num_new])
-        inside &= t < found[look]
+def planned_looks(most: int) -> dict[int, Look]:
+    """The looks of a comparison of at most so many rounds, by the number of rounds: after blocks, and the last."""
+    rounds = [number for number in range(FIRST_LOOK, most + 1) if number % 2 == 0 or number == most]
+    independent = numpy.random.default_rng(0).standard_normal((NUM_PATHS, most))
+    following = independent.copy()
+    for place in range(1, most):
+        following[:, place] *= (1 - AR_CORRELATION**2) ** 0.5
+        following[:, place] += AR_CORRELATION * following[:, place - 1]
+    highest = {
+        number: float(numpy.quantile(lag_1_correlation(independent[:, :number]), 1 - LEVEL)) for number in rounds
+    }
+    limits = [_critical_values(paths, highest) for paths in (independent, following)]
+    return {number: Look(max(each[number] for each in limits), highest[number]) for number in rounds}
+
+
+def _critical_values(paths: numpy.ndarray, highest: dict[int, float]) -> dict[int, float]:
+    """Of each look at paths [num_paths, most], so that (round / most) ** RHO of the 5 % are outside by then."""
+    num_paths, most = paths.shape
+    inside, found = numpy.ones(num_paths, dtype=bool), {}
+    for number in highest:
+        logs = paths[:, :number]
+        statistic = numpy.abs(logs.mean(axis=1)) / standard_error(logs)
+        statistic[~inside | (lag_1_correlation(logs) > highest[number])] = 0
+        num_new = round((1 - CONFIDENCE) * (number / most) ** RHO * num_paths) - numpy.count_nonzero(~inside)
+        found[number] = float(numpy.sort(statistic)[-max(1, num_new)])
+        inside &= statistic < found[number]
     return found

@@ -82,7 +82,7 @@ def requested_fields(options: list[Option]) -> Fields:
 def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
     """The baseline, each option in the order of OPTIONS, and all together, by the requested settings of a set's runs.
 
-    The intervals of the ratios are simultaneous (Dunnett). Raises UserError where the baseline was not timed, or the
+    The intervals of the ratios are simultaneous. Raises UserError where the baseline was not timed, or the
     set has one option's runs in several settings.
     """
     groups: dict[str, Group] = {}

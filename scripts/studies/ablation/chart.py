@@ -20,8 +20,9 @@ from scripts.charts.chart_command import report_nothing, save_study_chart
 from scripts.charts.figures import describe_rows, footnote
 from scripts.sets.result_set import Group, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.stats.families import find_spread
+from scripts.stats.families import method_text
 from scripts.stats.formatting import format_interval, format_number, text_table
+from scripts.stats.intervals import FEW_ROUNDS
 from scripts.studies.ablation.analysis import OptionResult, option_results, write_csv
 
 
@@ -59,12 +60,10 @@ def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResu
     draw_bars(axes, bars, 1, "x baseline")
     axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
     axes.set_xlabel("throughput over the baseline's (dashed), one option at a time; 1 = no difference")
-    spread = find_spread([group.sample for group in groups if len(group.samples) > 1])
     notes = [
-        f"black lines: 95 % intervals of all ratios together (Dunnett; {spread.method_text}); dots: repeats over the "
-        "baseline's mean."
+        f"black lines: simultaneous 95 % intervals ({method_text(len(bars) - 1)}); dots: repeats over the baseline's."
         if any(bar.low is not None for bar in bars)
-        else "no interval: one repeat says nothing about the spread between runs.",
+        else f"no interval: {FEW_ROUNDS}.",
         f"baseline: {format_number(baseline.value)} images/s.",
         *(f"{option.name}: {option.why_not}" for option in options if option.group is None),
     ]

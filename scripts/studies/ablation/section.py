@@ -19,4 +19,9 @@ def figures(sets: StudySets) -> dict[str, Figure]:
     }
 
 
-SECTION = StudySection(order=30, nested_folders=(FOLDER,), figures=figures)
+def families(sets: StudySets) -> int:
+    results = sets.nested.get(FOLDER)
+    return len(studied_strategies(results)) if results else 0
+
+
+SECTION = StudySection(order=30, nested_folders=(FOLDER,), figures=figures, families=families)

@@ -34,7 +34,7 @@ from scripts.charts.figures import save_chart
 from scripts.runner.measured_figures import origin
 from scripts.runner.preflight import check_data
 from scripts.stats.formatting import plural
-from scripts.stats.intervals import run_interval, throughput_ratio
+from scripts.stats.intervals import log_throughput, ratio_of_rounds, run_interval
 from scripts.studies.loaders.chart import loaders_chart
 from scripts.studies.loaders.cpu_costs import measure_costs
 from scripts.studies.loaders.loader_variants import Batches, LoaderVariant, prepare_variants
@@ -185,7 +185,7 @@ def _count(numbers: Iterator[int], seconds: float, num_cores: int) -> Window:
 
 def table(windows: dict[Case, list[Window]], bare: dict[str, tuple[str, ...]]) -> pandas.DataFrame:
     """Rows of loaders.csv, one per case: images/s with its 95 % interval, the ratio to torchvision's plain pipeline,
-    and the ratio to the fastest of its bare loops. Ratios are paired by rounds, from five rounds on."""
+    and the ratio to the fastest of its bare loops. Ratios are paired by rounds."""
     rows = []
     for (name, cores), own in windows.items():
         rate = run_interval(own)
@@ -204,9 +204,8 @@ def ratio_columns(
     """The ratio of images/s and its interval as columns; no columns where `others` is None."""
     if others is None:
         return {}
-    found = throughput_ratio(
-        [numpy.array([own]) for own in windows], [numpy.array([other]) for other in others], paired=True
-    )
+    own, other = (log_throughput([numpy.array([each]) for each in taken]) for taken in (windows, others))
+    found = ratio_of_rounds(own - other)
     return {name: found.value, f"{prefix}_low": found.low, f"{prefix}_high": found.high}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy
 
 from benchmarks.common.store.results import read_table
-from scripts.pages.study_sections import Measurement, ReportTable, StudySection
+from scripts.pages.study_sections import Measurement, ReportTable, StudySection, StudySets
 from scripts.sets.result_set import ResultSet
 from scripts.stats.formatting import format_interval, format_number
 from scripts.studies.loaders.verdict import rates, verdict
@@ -38,4 +38,8 @@ def missing(results: Path) -> list[Measurement]:
     return [Measurement(command, {})]
 
 
-SECTION = StudySection(order=5, tables=tables, missing=missing)
+def families(sets: StudySets) -> int:
+    return int(not sets.main.table("loader").empty)
+
+
+SECTION = StudySection(order=5, tables=tables, families=families, missing=missing)

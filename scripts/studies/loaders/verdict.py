@@ -1,19 +1,17 @@
-"""Is the loader the limit? From interleaved windows of the loader alone, training alone, and both together.
+"""Is the loader the limit? From launches that time the loader alone, training alone, and both together by turns.
 
     from scripts.studies.loaders.verdict import rates, verdict
 
-The three windows of a round follow one another, so that what slows the machine slows all of them. Ratios are of windows
-of one round; their intervals are Student's on logarithms, over rounds. All windows are of one process, so that the
-intervals do not contain the differences between launches. Needs no torch.
+Windows of one launch follow one another and share its luck, so that a launch is one number: its mean log throughput.
+Ratios are of one launch; their intervals are Student's on logarithms, over launches. Needs no torch.
 """
 
 import dataclasses
 
 import numpy
 import pandas
-from scipy.special import stdtrit
 
-from scripts.stats.intervals import CONFIDENCE, SMALLEST_SD
+from scripts.stats.intervals import MIN_ROUNDS, RatioEstimate, mean_interval, ratio_of_rounds
 
 ALONE, TRAINING, BOTH = WHATS = "loader alone", "training alone", "both together"
 MAX_COST = 0.05  # the fraction of training's throughput that loading may cost before the loader is called the limit
@@ -21,7 +19,7 @@ MAX_COST = 0.05  # the fraction of training's throughput that loading may cost b
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """Images/s: a geometric mean over windows and its 95 % interval, None with one window."""
+    """Images/s: a geometric mean over launches and its 95 % interval, None with one launch."""
 
     value: float
     low: float | None
@@ -29,36 +27,31 @@ class Rate:
     num_windows: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Ratio:
-    """A ratio of two rates with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 def rates(rows: pandas.DataFrame) -> dict[str, Rate]:
     """Images/s of each kind of window in a loader.csv."""
-    return {what: _rate(_logs(rows, what)) for what in dict.fromkeys(rows.what)}
+    logs, counts = _logs(rows), rows.what.value_counts()
+    return {
+        str(what): _rate(logs[what].dropna().to_numpy(float), int(counts[what])) for what in dict.fromkeys(rows.what)
+    }
 
 
 def verdict(rows: pandas.DataFrame) -> str:
-    """One sentence on all three. rows: of loader.csv, a row per window; a round without all three is left out.
+    """One sentence on all three. rows: of loader.csv, a row per window; a launch without all three is left out.
 
     The verdict depends on how much throughput training loses by loading. How fast the loader is by itself says why.
     """
-    by_round = rows[rows.images_per_s > 0].pivot_table(index="window", columns="what", values="images_per_s")
-    loader, training, both = numpy.log(by_round.reindex(columns=WHATS).dropna().to_numpy(float)).T
-    speed = _interval(_rate(loader - training)) if len(training) > 1 else None
-    kept = _interval(_rate(both - training)) if len(training) > 1 else None
-    if speed is None or kept is None:
-        return "no verdict: fewer than two rounds of windows say nothing of the spread; run make loader"
-    return f"{_sentence(rows, speed, kept)}; in this one launch, over {len(training)} windows of each"
+    loader, training, both = _logs(rows).reindex(columns=list(WHATS)).dropna().to_numpy(float).T
+    num_launches = len(training)
+    if num_launches < MIN_ROUNDS:
+        return f"no verdict: {num_launches} of at least {MIN_ROUNDS} launches; run make loader"
+    found = _sentence(rows, ratio_of_rounds(loader - training), ratio_of_rounds(both - training))
+    return f"{found}; n = {num_launches} launches"
 
 
-def _sentence(rows: pandas.DataFrame, speed: Ratio, kept: Ratio) -> str:
+def _sentence(rows: pandas.DataFrame, speed: RatioEstimate, kept: RatioEstimate) -> str:
     """speed: the loader's images/s over training's. kept: training's images/s with the loader over those without."""
+    if speed.low is None or speed.high is None or kept.low is None or kept.high is None:
+        return f"no verdict: {speed.why or kept.why}"
     alone = f"alone it is {speed.value:.2f} [{speed.low:.2f}, {speed.high:.2f}] times as fast as training"
     reach = f"with it training keeps {_percent(kept.value, kept.low, kept.high)} of its throughput"
     if kept.high < 1 - MAX_COST and speed.low > 1:
@@ -70,27 +63,21 @@ def _sentence(rows: pandas.DataFrame, speed: Ratio, kept: Ratio) -> str:
         return f"the loader is the limit: {reach}; {alone}"
     if kept.low > 1 - MAX_COST:
         return f"the loader is not the limit: {reach}; {alone}"
-    return f"no verdict, the windows differ too much: {reach}; {alone}"
+    return f"no verdict, the launches differ too much: {reach}; {alone}"
 
 
 def _percent(value: float, low: float, high: float) -> str:
     return f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
 
 
-def _interval(rate: Rate) -> Ratio | None:
-    if rate.low is None or rate.high is None:
-        return None
-    return Ratio(rate.value, rate.low, rate.high)
+def _logs(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Mean log of the images/s of each kind of window (a column) in each launch (a row)."""
+    timed = rows[rows.images_per_s > 0]
+    logs = timed.assign(log=numpy.log(timed.images_per_s))
+    return logs.pivot_table(index="run_id", columns="what", values="log", aggfunc="mean")
 
 
-def _logs(rows: pandas.DataFrame, what: str) -> numpy.ndarray:
-    """Logarithms of the images/s of one kind of window, in their order."""
-    return numpy.log(rows[rows.what == what].images_per_s.to_numpy(float))
-
-
-def _rate(logs: numpy.ndarray) -> Rate:
-    value, num_windows = float(numpy.exp(logs.mean())), len(logs)
-    if num_windows < 2 or (error := logs.std(ddof=1) / numpy.sqrt(num_windows)) < SMALLEST_SD:
-        return Rate(value, None, None, num_windows)
-    factor = float(numpy.exp(stdtrit(num_windows - 1, (1 + CONFIDENCE) / 2) * error))
-    return Rate(value, value / factor, value * factor, num_windows)
+def _rate(logs: numpy.ndarray, num_windows: int) -> Rate:
+    mean, low, high = mean_interval(logs)
+    low, high = (None if end is None else float(numpy.exp(end)) for end in (low, high))
+    return Rate(float(numpy.exp(mean)), low, high, num_windows)

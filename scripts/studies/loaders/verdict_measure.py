@@ -1,4 +1,4 @@
-"""Is the loader the limit? Times the loader alone, training alone, and both together, interleaved in one process.
+"""Is the loader the limit? Times the loader alone, training alone, and both together, by turns, in several launches.
 
     python -m scripts.studies.loaders.verdict_measure --config configs/smoke.yaml --results results/latest
 
@@ -8,7 +8,9 @@ With --results the windows go to the set's loader.csv, in place of those that we
 has the verdict. Images a second a core: over the CPU seconds that this process and its loader workers spent.
 """
 
+import concurrent.futures
 import dataclasses
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -27,12 +29,13 @@ from benchmarks.common.system.programs import run_program
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
 from scripts.stats.formatting import format_interval, format_setting
-from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, WHATS, rates, verdict
+from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, rates, verdict
 
 if TYPE_CHECKING:
     import psutil
 
-ROUNDS, WINDOW_S = 8, 0.8  # windows of each kind, and how long one should last
+LAUNCHES = 5  # processes, one after the other
+ROUNDS, WINDOW_S = 3, 0.8  # windows of each kind in a launch, and how long one should last
 WARMUP_STEPS = 3
 PREFETCHED = 2  # batches that torch's DataLoader has a worker keep ready
 
@@ -48,8 +51,15 @@ def main(config: Config, results: Path | None) -> None:
         if why := preflight.why_not_writable(results):
             raise UserError(why)
         check_alike(config, results)
-    rows = measure(config)
+    if config.loader == "synthetic":
+        raise UserError("loader synthetic reads nothing; leave --loader out")
+    rows: list[dict[str, Any]] = []
+    spawn = multiprocessing.get_context("spawn")
+    for launch in tqdm(range(1, LAUNCHES + 1), desc="launches", disable=None, leave=False):
+        with concurrent.futures.ProcessPoolExecutor(1, spawn) as process:
+            rows += process.submit(measure, config, launch).result()
     table = pandas.DataFrame(rows)
+    rows = [row | {"verdict": verdict(table)} for row in rows]
     for what, rate in rates(table).items():
         of_a_core = table[table.what == what].images_per_s_per_core.mean()
         print(
@@ -73,15 +83,13 @@ def check_alike(config: Config, results: Path) -> None:
             )
 
 
-def measure(config: Config) -> list[dict[str, Any]]:
-    """Rows of loader.csv, a window each. Raises UserError for a loader that reads nothing."""
+def measure(config: Config, launch: int) -> list[dict[str, Any]]:
+    """Rows of loader.csv of one launch, a window each."""
     import psutil
 
     from benchmarks import single
     from benchmarks.common.dist.devices import synchronize
 
-    if config.loader == "synthetic":
-        raise UserError("loader synthetic reads nothing; leave --loader out")
     strategy = single.build(config)
     device, step = strategy.context.device, strategy.step
     num_workers = machine.resolve_num_workers(config.workers, device.type == "cuda")
@@ -105,19 +113,17 @@ def measure(config: Config) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
     num_steps: dict[str, int] = {}
-    with tqdm(total=len(WHATS) * (ROUNDS + 1), desc="windows", disable=None, leave=False) as bar:
-        for number in range(ROUNDS + 1):
-            for what, work in works.items():
-                if what != TRAINING:  # use up the batches that the workers prepared meanwhile
-                    window(work, 1 + config.prefetch + PREFETCHED * num_workers)
-                if number:
-                    rows.append(row_of(what, number, num_steps[what], *window(work, num_steps[what]), config))
-                else:
-                    seconds, _ = window(work, WARMUP_STEPS)
-                    num_steps[what] = max(WARMUP_STEPS, round(WINDOW_S / seconds * WARMUP_STEPS))
-                bar.update()
-    sentence = verdict(pandas.DataFrame(rows))
-    return [row | {"verdict": sentence} for row in rows]
+    for number in range(ROUNDS + 1):
+        for what, work in works.items():
+            if what != TRAINING:  # use up the batches that the workers prepared meanwhile
+                window(work, 1 + config.prefetch + PREFETCHED * num_workers)
+            if number:
+                measured = row_of(what, number, num_steps[what], *window(work, num_steps[what]), config)
+                rows.append(measured | {"run_id": f"loader_verdict-{launch}"})
+            else:
+                seconds, _ = window(work, WARMUP_STEPS)
+                num_steps[what] = max(WARMUP_STEPS, round(WINDOW_S / seconds * WARMUP_STEPS))
+    return rows
 
 
 def row_of(
@@ -125,7 +131,6 @@ def row_of(
 ) -> dict[str, Any]:
     images = num_steps * config.global_batch
     return {
-        "run_id": "loader_verdict",
         "what": what,
         "window": number,
         "images_per_s": images / seconds,

@@ -30,4 +30,8 @@ def tables(results: ResultSet) -> list[ReportTable]:
     ]
 
 
-SECTION = StudySection(order=45, figures=figures, tables=tables)
+def families(sets: StudySets) -> int:
+    return sum(bool(row["ratio"]) for row in read_peers(sets.main.path)[0])
+
+
+SECTION = StudySection(order=45, figures=figures, tables=tables, families=families)

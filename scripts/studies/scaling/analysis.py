@@ -105,7 +105,7 @@ def _add_ratio_to_baseline(results: ResultSet, points: list[ScalingPoint], basel
 
 
 def _points(groups: dict[RunSize, Group]) -> list[ScalingPoint]:
-    """The points of a mode, by number of ranks. The intervals of their efficiencies are simultaneous (Dunnett)."""
+    """The points of a mode, by number of ranks. The intervals of their efficiencies are simultaneous."""
     first_size, first = next(iter(groups.items()))
     over_first = ratios_to_baseline(first.label, {group.label: group.sample for group in groups.values()})
     return [_point(size, group, first_size, over_first.get(group.label)) for size, group in groups.items()]

@@ -62,4 +62,16 @@ def ranks_to_scale_to(results: Path) -> list[int]:
     return [ranks for ranks in powers if not batch % ranks > 0]
 
 
-SECTION = StudySection(order=10, nested_folders=FOLDERS, figures=figures, commands=commands, missing=missing)
+def families(sets: StudySets) -> int:
+    """Of each curve: over its first point, and over one process where that was measured."""
+    return sum(
+        1 + any(point.over_single for point in points)
+        for results in sets.all_of(*FOLDERS)
+        for modes in scaled_strategies(results).values()
+        for points in modes.values()
+    )
+
+
+SECTION = StudySection(
+    order=10, nested_folders=FOLDERS, figures=figures, families=families, commands=commands, missing=missing
+)

@@ -39,4 +39,8 @@ def commands(results: ResultSet) -> list[StudyCommand]:
     ]
 
 
-SECTION = StudySection(order=20, nested_folders=FOLDERS, figures=figures, commands=commands)
+def families(sets: StudySets) -> int:
+    return sum(len(sweeps(results)) for results in sets.all_of(*FOLDERS))
+
+
+SECTION = StudySection(order=20, nested_folders=FOLDERS, figures=figures, families=families, commands=commands)

@@ -17,7 +17,7 @@ import numpy
 from scripts.runner.round_order import run_order
 from scripts.sets.result_set import load_set
 
-PUBLISHED_SET = Path(__file__).parents[2] / "results" / "published" / "cpu2-epyc_torch2.15_202611b"
+PUBLISHED_SET = Path(__file__).parents[1] / "results" / "published" / "cpu2-epyc_torch2.15_202611b"
 RUN_SD = 0.04
 ROUNDS = (2, 3, 5, 10)
 LEFT_BEHIND = 0.08

@@ -1,0 +1,46 @@
+"""Many short runs or few long ones: the half-width of a ratio for 15 minutes, from a published set's variances.
+
+PYTHONPATH=. .venv/bin/python tests/round_budget.py [minutes, default 15]
+"""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy
+
+from scripts.sets import power
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.stats.intervals import sidak_critical_value
+
+PUBLISHED_SET = Path(__file__).parents[1] / "results" / "published" / "cpu2-epyc_torch2.15_202611b"
+BUDGET_ROUNDS = (3, 4, 5, 6, 8, 10, 12, 15, 20)
+
+
+def budget_lines(results: ResultSet, budget_s: float) -> list[str]:
+    """The half-width of a ratio, of the mean pair with a baseline, for numbers of rounds that take budget_s.
+
+    The variance of a round's log ratio is the one between runs, and that of windows over their number in a run.
+    """
+    groups = {group.label: group for group in results.compared}
+    spreads = power.ratio_spreads({name: group.sample for name, group in groups.items()}, [*results.baselines.items()])
+    logs = {name: [numpy.log(run[:, 0] / run[:, 1]) for run in group.samples] for name, group in groups.items()}
+    of_windows = {name: numpy.mean([each.var(ddof=1) for each in runs]) for name, runs in logs.items()}
+    within = numpy.mean([of_windows[of] + of_windows[to] for of, to in spreads])
+    num_windows = numpy.mean([len(run) for group in groups.values() for run in group.samples])
+    between = max(0.0, numpy.mean(numpy.square([*spreads.values()])) - within / num_windows)
+    timed_s = numpy.mean([run[:, 1].sum() for group in groups.values() for run in group.samples])
+    fixed_s = numpy.mean([group.ok.wall_s.mean() for group in groups.values()]) - timed_s
+    lines = [f"{budget_s / 60:g} minutes of two strategies; a run takes {fixed_s:.0f} s, and a window more"]
+    for rounds in BUDGET_ROUNDS:
+        windows = (budget_s / rounds / 2 - fixed_s) / (timed_s / num_windows)
+        if windows >= 1:
+            sd = math.sqrt(between + within / windows)
+            half = math.expm1(sd * sidak_critical_value(1, rounds - 1) / math.sqrt(rounds))
+            lines.append(f"{rounds:2} rounds of {windows:3.0f} windows: half-width {100 * half:.1f} %")
+    return lines
+
+
+if __name__ == "__main__":
+    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 15
+    print("\n".join(budget_lines(load_set(PUBLISHED_SET), 60 * minutes)))
