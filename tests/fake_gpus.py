@@ -9,12 +9,13 @@ A strategy is built and trained as it is, up to the end of engine.fit, with the 
 import contextlib
 import dataclasses
 import importlib
+import tempfile
 import types
 
 import numpy
 import torch
 import torch.distributed as dist
-from stand_ins import WithoutDriver, backward, checked, deepcopy, done, put_bare, start_fake_group, to
+from stand_ins import WithoutDriver, backward, checked, deepcopy, done, fused_sgd, put_bare, start_fake_group, to
 from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -86,7 +87,7 @@ class Moment:
     def __init__(self, enable_timing=False):
         pass
 
-    def record(self, *_) -> None:
+    def record(self, stream=None) -> None:
         pass
 
     def elapsed_time(self, other: "Moment") -> float:
@@ -154,6 +155,7 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
         patch.setattr(script, "rank_first", lambda rank, barrier: contextlib.nullcontext())
     patch.setattr(loaders, "SyntheticBatches", Decoded)
     patch.setattr(nn.Module, "to", to)
+    patch.setattr(torch, "_fused_sgd_", fused_sgd)
     patch.setattr(stages, "copy", types.SimpleNamespace(deepcopy=deepcopy))
 
     def zeros_of_all(values, context, all_reduce):
@@ -170,7 +172,8 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
         patch.setattr(dist, collective, lambda tensor, *_, **__: done(checked(tensor)))
     patch.setattr(dist, "barrier", lambda *_, **__: None)
     try:
-        with WithoutDriver(allow_non_fake_inputs=True):
+        with tempfile.TemporaryDirectory() as run_dir, WithoutDriver(allow_non_fake_inputs=True):
+            patch.setenv("RUN_DIR", run_dir)  # the file in which ranks of Slurm find each other is there
             drive(script.build(config, *spawned))
     finally:
         if dist.is_initialized():

@@ -6,8 +6,11 @@
 Without a GPU it is a dry run: the CPU in the GPU's place, few and small images, no deadline. RETRY=failed runs again
 what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
 did, 2 for a mistake found before the first one, 129, 130 or 143 after a signal.
+
+A machine without a network, which has torch: `make gpu-check-file`, and carried.py says what its file does there.
 """
 
+import ctypes
 import dataclasses
 import os
 import signal
@@ -30,7 +33,7 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
 from scripts.gpu_check.check_page import write_page
-from scripts.gpu_check.check_queue import work
+from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.runner import memory_check, preflight
@@ -60,7 +63,7 @@ class Here:
     num_gpus: int
     capability: tuple[int, int] | None
     has_compiler: bool
-    has_nvimgcodec: bool
+    has_gpu_decoder: bool
 
 
 # What `needs` of a check says: in words, and whether it is here.
@@ -73,15 +76,33 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
         "g++ (or CXX), on GPUs gcc (or CC) and triton, Python's headers",
         lambda here: here.has_compiler,
     ),
-    "nvimgcodec": ("nvimgcodec (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]')", lambda here: here.has_nvimgcodec),
+    "nvjpeg": (
+        "nvimgcodec and NVIDIA's libnvjpeg (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]')",
+        lambda here: here.has_gpu_decoder,
+    ),
 }
 
 
-def is_installed(module: str) -> bool:
+def has_gpu_decoder() -> bool:
+    """Whether nvimgcodec is installed, and libnvjpeg lies where it looks: beside it, and where the loader and CUDA's
+    toolkit have libraries (the RUNPATH of its libnvjpeg_ext, and the names in it)."""
     try:
-        return find_spec(module) is not None
+        spec = find_spec("nvidia.nvimgcodec")
     except ModuleNotFoundError:  # of what it is in
         return False
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    (package,) = map(Path, spec.submodule_search_locations)
+    folders = ("", f"{package.parent / 'cu13' / 'lib'}/", "/usr/local/cuda/lib64/")
+    return any(loads(folder + name) for folder in folders for name in ("libnvjpeg.so.13", "libnvjpeg.so"))
+
+
+def loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def main(options: Options) -> int:
@@ -90,9 +111,7 @@ def main(options: Options) -> int:
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    here = Here(
-        num_gpus, machine.min_compute_capability(), not missing_compiler(on_gpu), is_installed("nvidia.nvimgcodec")
-    )
+    here = Here(num_gpus, machine.min_compute_capability(), not missing_compiler(on_gpu), has_gpu_decoder())
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]
@@ -117,16 +136,8 @@ def main(options: Options) -> int:
         seconds = (DEADLINE_S if on_gpu else 0.0) if options.deadline_s is None else options.deadline_s
         begin_words(on_gpu, listed, state, seconds)
         deadline = Deadline(seconds, began)
-        left = work(
-            listed,
-            state,
-            deadline,
-            lacking,
-            lanes=num_lanes(num_gpus),
-            on_gpu=on_gpu,
-            gpu_gone=gpu_gone,
-            signals=signals,
-        )
+        capabilities = Capabilities(lacking, num_lanes(num_gpus), on_gpu, gpu_gone)
+        left = work(listed, state, deadline, capabilities, signals)
         page = partial(write_page, results, listed, state, left, on_gpu=on_gpu, remarks=remarks)
         page()  # first: nobody knows what time is left
         if not signals and make_report(results, deadline.left_s() + REPORT_S):
@@ -137,7 +148,7 @@ def main(options: Options) -> int:
 
 
 def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
-    """The scale with 256 images on a GPU, halved until a step in fp32 has room; and what to say of it."""
+    """The scale with 256 images on a GPU, halved until a step in fp32 fits; and a remark on that."""
     images, refused = 256, ""
     while images > 1:
         flags = ["--config", scale.config, "--batch-per-device", str(images), "--precision", "fp32"]
@@ -147,12 +158,12 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
         if not why:
             break
         refused, images = refused or why, images // 2
-    remarks = [f"{images} images of a step instead of 256, which have no room: {refused}"] if refused else []
+    remarks = [f"{images} images of a step instead of 256, which do not fit: {refused}"] if refused else []
     return dataclasses.replace(scale, images=f"--batch-per-device {images}"), remarks
 
 
 def num_lanes(num_gpus: int) -> int:
-    """How many checks that time nothing run at a time: two cores for each of their ranks, and room on the GPU."""
+    """How many checks that time nothing run at a time: two cores for each of their ranks, and memory on the GPU."""
     most = max(2, min(6, machine.num_cores() // (2 * max(1, num_gpus))))
     memory_bytes = machine.gpu_memory_bytes(num_gpus) if num_gpus else None
     return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_LANE)))

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from fault_runs import processes_of
@@ -23,7 +24,7 @@ from scripts.gpu_check import run, verdicts
 from scripts.gpu_check.check import DRY, GPU, Check
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_process import launcher_of, planned
-from scripts.gpu_check.check_queue import work
+from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.runner import processes
@@ -43,15 +44,14 @@ def own_cache(tmp_path, monkeypatch):
 
 def shell(name: str, text: str, tmp_path, find_verdict=DONE, estimate_s=0.0, **other) -> Check:
     """A check that is a line of sh."""
-    told = {"RESULTS": str(tmp_path), "MARKS": str(tmp_path / "marks")}
+    variables = {"RESULTS": str(tmp_path), "MARKS": str(tmp_path / "marks")}
     other |= {"estimate_s": estimate_s}
-    return Check(name, f"that {name} works", ("sh", "-c", text), find_verdict, told, **other)
+    return Check(name, f"that {name} works", ("sh", "-c", text), find_verdict, variables, **other)
 
 
-def do(listed, tmp_path, **other) -> tuple[State, dict[str, str]]:
+def do(listed, tmp_path, deadline=None, **capabilities) -> tuple[State, dict[str, str]]:
     state = State(tmp_path / "checks")
-    left = work(listed, state, other.pop("deadline", Deadline()), other.pop("lacking", lambda check: ""), **other)
-    return state, left
+    return state, work(listed, state, deadline or Deadline(), Capabilities(**capabilities))
 
 
 def statuses(state: State) -> dict[str, str]:
@@ -86,6 +86,26 @@ def test_every_check_of_the_list_can_be_planned(scale, tmp_path, monkeypatch):
     trained = {launcher_of(check).stem for check in listed if launcher_of(check)}
     assert trained == set(STRATEGIES)
     assert {f"proof {name}" for name in STRATEGIES} - set(names) == {"proof apex_ddp", "proof horovod_ddp"}
+
+
+@pytest.mark.parametrize("scale", [GPU, DRY], ids=["gpu", "dry"])
+def test_what_a_user_would_publish_comes_first(scale, tmp_path):
+    """Protects a GPU's first minutes: 44 short runs and 15 proofs came before the first timed run, in fp32."""
+    names = [check.name for check in checks(scale, tmp_path)]
+    points = ["single bf16", "ddp bf16", "ddp_amp fp16"]
+    timed = [f"time {point} channels_last" for point in points]
+    ways = ["", " compile", " many images", " many images compile"]
+    expected = ["environment", "alone", *(name + way for way in ways for name in timed), "profile", "energy"]
+    assert names[: len(expected)] == expected and names.index("time single bf16 channels_last") < 8
+    rest = names[len(expected) :]
+    (first_proof,) = [place for place, name in enumerate(rest) if name == "proof single"]
+    assert rest[first_proof - 1 : first_proof + 3] == ["data", "proof single", "proof ddp", "proof ddp_amp"]
+    assert not any(name.startswith(("time", "option", "fault", "build")) for name in rest[:first_proof])
+    assert {name for name in STRATEGIES if f"{name} fp32" in rest[:first_proof]} >= {"single", "ddp", "fsdp"}
+    listed = {check.name: check for check in checks(scale, tmp_path)}
+    assert all(("--compile" in listed[name].command) == name.endswith("compile") for name in expected[2:-2])
+    large, small = (listed["time single bf16 channels_last" + way].command for way in (" many images", ""))
+    assert (scale.many_images in large, scale.images in small) == (True, True) and large != small
 
 
 def test_a_command_is_what_a_person_types(tmp_path):
@@ -218,7 +238,7 @@ def test_a_second_call_goes_on(tmp_path):
     assert (tmp_path / "marks").read_text().split() == ["x", "x"] and not left
     assert statuses(state) == {"good": "passed", "bad": "failed"} and "exit code 3" in state.ended["bad"]["words"]
     state.forget("failed")
-    work(listed, state, Deadline(), lambda check: "")
+    work(listed, state, Deadline(), Capabilities())
     assert (tmp_path / "marks").read_text().split() == ["x", "x", "x"]
 
 
@@ -228,13 +248,13 @@ from pathlib import Path
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.verdicts import printed
 from scripts.gpu_check.check_state import Deadline, State
-from scripts.gpu_check.check_queue import work
-folder, heard = Path(sys.argv[1]), []
-signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-told = {"RESULTS": str(folder), "MARKS": str(folder / "marks")}
+from scripts.gpu_check.check_queue import Capabilities, work
+folder, signals = Path(sys.argv[1]), []
+signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+variables = {"RESULTS": str(folder), "MARKS": str(folder / "marks")}
 mark = 'echo {0} >> "$MARKS"; test "$WAITS" != {0} || exec sleep 3600; echo done'
-listed = [Check(name, "", ("sh", "-c", mark.format(name)), printed("done"), told, estimate_s=0) for name in "abc"]
-work(listed, State(folder / "checks"), Deadline(), lambda check: "", signals=heard)
+listed = [Check(name, "", ("sh", "-c", mark.format(name)), printed("done"), variables, estimate_s=0) for name in "abc"]
+work(listed, State(folder / "checks"), Deadline(), Capabilities(), signals)
 """
 
 
@@ -314,6 +334,21 @@ def test_what_comes_after_a_failure_is_not_started(tmp_path):
     assert statuses(state) == {"a": "failed"} and left == {"b": "not started: a has not passed"}
 
 
+@pytest.mark.parametrize("lies_in", ["", "cu13/lib", "elsewhere"])
+def test_decoding_on_the_gpu_needs_the_library_that_decodes(tmp_path, monkeypatch, lies_in):
+    """Protects the page from a failure that is a missing package: nvimgcodec comes without NVIDIA's libnvjpeg."""
+    package = tmp_path / "nvidia/nvimgcodec"
+    monkeypatch.setattr(run, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(package)]))
+    there = {str(tmp_path / "nvidia" / lies_in / "libnvjpeg.so.13")} if lies_in else set()
+    real = run.loads
+    monkeypatch.setattr(run, "loads", lambda library: library in there)
+    assert run.has_gpu_decoder() == (lies_in == "cu13/lib")
+    listed = {check.name: check for check in checks(GPU, tmp_path)}
+    assert listed["option decode on the gpu"].needs == ("cuda", "nvjpeg")
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    assert not run.has_gpu_decoder() and not real(str(tmp_path / "no-such-library.so")) and real("libc.so.6")
+
+
 @pytest.mark.slow
 def test_256_images_are_halved_until_they_fit(monkeypatch):
     """Protects a GPU of little memory: fewer images, and the page says so."""
@@ -353,8 +388,8 @@ def ended(tmp_path, row: dict, **other) -> verdicts.Ended:
     [
         ({}, "passed", "1 rank on cuda"),
         ({"device": "cpu"}, "failed", "ran on the CPU in place of the GPU"),
-        ({"precision": "fp32"}, "failed", "asked for bf16, and ran in fp32"),
-        ({"status": "skipped", "reason": "no room"}, "skipped", "no room"),
+        ({"precision": "fp32"}, "failed", "bf16 was requested, and it ran in fp32"),
+        ({"status": "skipped", "reason": "does not fit"}, "skipped", "does not fit"),
         ({"status": "timeout", "reason": "rank 1 gave no sign"}, "failed", "rank 1 gave no sign"),
     ],
 )
@@ -419,7 +454,7 @@ def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
     "strategy, parallel, status, words",
     [
         ("ddp", "yes", "passed", "bit-identical after 4 steps on 2 ranks"),
-        ("ddp", "no", "left", "on one device: no exchange was tested"),
+        ("ddp", "no", "left", "on one device: no communication was tested"),
         ("single", "no", "passed", "bit-identical"),
     ],
 )

@@ -63,7 +63,7 @@ def in_precision(config: Config, module: ModuleT, logits: bool = True) -> Module
 
 
 def draw_model(config: Config, num_classes: int) -> nn.Module:
-    """The ResNet on the default device, with GroupNorm where it is asked for and BatchNorm else."""
+    """The ResNet on the default device, with GroupNorm where that is requested, else BatchNorm."""
     options = {"norm_layer": functools.partial(nn.GroupNorm, 32)} if config.norm == "group" else {}
     return getattr(torchvision.models, config.arch)(num_classes=num_classes, **options)
 
@@ -85,6 +85,15 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
         weight_decay=config.weight_decay,
         fused=config.fused or None,
     )
+
+
+def start_momentum(optimizer: torch.optim.SGD) -> None:
+    """Momentum of zeros before the first step, where the optimizer has momentum: that step computes the same as without
+    (momentum x 0 + gradient). SGD's fused update starts from memory that nobody has written
+    (torch.optim.sgd._fused_sgd: empty_like), which it keeps where a gradient scaler has it leave the first step out."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["momentum"] else ():
+            optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
 
 
 def learning_rate(config: Config, epoch: float) -> float:
