@@ -35,6 +35,7 @@ from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_status import RunEnd, find_status
 from scripts.runner.start_row import row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
+from scripts.stats.formatting import printable
 
 POLL_S, GRACE_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 5.0, 1.0, 12
 
@@ -266,7 +267,12 @@ def result_line(options: Options, row: dict) -> str:
 
 def print_tail(log: Path) -> None:
     lines = log.read_bytes().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    print(f"        last lines of {log}:", *(f"        | {line[:160]}" for line in lines), sep="\n", file=sys.stderr)
+    print(
+        f"        last lines of {log}:",
+        *(f"        | {printable(line[:160])}" for line in lines),
+        sep="\n",
+        file=sys.stderr,
+    )
 
 
 def command() -> int:
