@@ -129,9 +129,9 @@ def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_sui
     assert (settings["settings"], bool(settings["met"])) == (row["settings"], True)
 
 
-def test_the_last_lines_of_a_log_do_not_steer_the_terminal(tmp_path):
+def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
     """Protects who reads why a run failed from what it printed: names of somebody else's files, or of a library.
-    Mutant: the lines as they stand."""
+    Mutants: the last lines of the log, or the reason, as they stand."""
     fails = ["bash", "-c", r"printf 'a \033]0;title\007\033[31m name\n'; exit 1"]
     words = supervisor_command(folder_of(tmp_path), fails)
     done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True)
