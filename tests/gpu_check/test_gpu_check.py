@@ -322,7 +322,7 @@ def ended(tmp_path, row: dict, **other) -> verdicts.Ended:
 @pytest.mark.parametrize(
     "change, status, words",
     [
-        ({}, "passed", "1 rank on cuda"),
+        ({}, "passed", "1 GPU, cuda"),
         ({"device": "cpu"}, "failed", "ran on the CPU in place of the GPU"),
         ({"precision": "fp32"}, "failed", "asked for bf16, and ran in fp32"),
         ({"status": "skipped", "reason": "no room"}, "skipped", "no room"),
@@ -389,7 +389,7 @@ def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "strategy, parallel, status, words",
     [
-        ("ddp", "yes", "passed", "bit-identical after 4 steps on 2 ranks"),
+        ("ddp", "yes", "passed", "bit-identical after 4 steps on 2 devices"),
         ("ddp", "no", "left", "on one device: no exchange was tested"),
         ("single", "no", "passed", "bit-identical"),
     ],
@@ -487,7 +487,7 @@ def test_a_real_run_is_judged_by_its_row(tmp_path, monkeypatch):
     (check,) = [check for check in checks(DRY, tmp_path) if check.name == "single bf16"]
     state, left = do([check], tmp_path)
     assert statuses(state) == {"single bf16": "passed"}, state.ended
-    assert not left and "1 rank on" in state.ended["single bf16"]["words"]
+    assert not left and "1 rank, " in state.ended["single bf16"]["words"]
     found = json.loads((tmp_path / "checks/single-bf16.json").read_text())
     assert os.path.getsize(found["log"]) > 0 and (tmp_path / "short/runs.csv").exists()
 
