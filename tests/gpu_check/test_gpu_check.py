@@ -20,7 +20,7 @@ from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.gpu_check import run, verdicts
-from scripts.gpu_check.check import DRY, GPU, Check
+from scripts.gpu_check.check import DRY, GPU, NEEDS, Check
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_process import launcher_of, planned
 from scripts.gpu_check.check_queue import work
@@ -65,7 +65,7 @@ def test_every_check_of_the_list_can_be_planned(scale, tmp_path, monkeypatch):
     names = [check.name for check in listed]
     assert len(set(names)) == len(names)
     for place, check in enumerate(listed):
-        assert set(check.needs) <= run.NEEDS.keys()
+        assert set(check.needs) <= NEEDS.keys()
         assert not check.after or check.after in names[:place], check.name
         assert tmp_path in (check.results, *check.results.parents)
         if launcher_of(check):
@@ -451,7 +451,7 @@ def test_energy_is_skipped_without_a_counter_and_failed_on_a_gpu(tmp_path):
 def test_the_page_escapes_and_says_all(tmp_path):
     """Protects its readers: texts of logs are no markup, and each check is on it once, with its command."""
     listed = [shell("good", f"echo 'done {EVIL}'", tmp_path), shell("bad", f"echo 'error: {EVIL}'; exit 1", tmp_path)]
-    listed += [shell("gpu", "true", tmp_path, needs=("cuda",)), shell("two", "true", tmp_path, needs=("gpus",))]
+    listed += [shell("gpu", "true", tmp_path, needs=("cuda",)), shell("two", "true", tmp_path, needs=("two_gpus",))]
     listed += [shell("late", "true", tmp_path)]
     state, _ = do(listed[:2], tmp_path)
     left = {"gpu": "needs an NVIDIA GPU", "two": "needs two NVIDIA GPUs or more", "late": "not reached"}
