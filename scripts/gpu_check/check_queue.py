@@ -1,6 +1,6 @@
 """Checks at work: the order in which they start, and what is said and kept of each that ended.
 
-    work(listed, state, here, deadline)
+    left = work(listed, state, deadline, lacking)
 
 What is timed runs alone; the others several at once. A check that ended is one JSON file, written whole, so that a
 second call goes on where the first one was, however that came to its end.

@@ -1,4 +1,7 @@
-"""Make's variables, read once, each checked and each default settled. The machine's own are in common/machine.py."""
+"""Make's variables, read once, each checked and each default settled.
+
+benchmarks/common/system/machine.py reads those that count what this machine has: NPROC, NUM_GPUS, NODES and so on.
+"""
 
 import dataclasses
 import os

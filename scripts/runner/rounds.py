@@ -1,10 +1,11 @@
-"""How many rounds: REPEATS, and with UNTIL or BUDGET as many more as these say; before several a run that warms up.
+"""How many rounds: REPEATS, and with UNTIL or BUDGET as many more as these say. Where more than one run is left, a run
+that warms the machine comes first: round 0.
 
-    for runs in rounds(left, more_of, given, results): ...
+    for runs in generate_rounds(left, of_round, variables, results): ...
 
-UNTIL=5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further
-than 5 % (power.enough, whose coverage the simulations count). BUDGET=20m ends it where another whole round does not
-fit; alone, it adds rounds as long as one does.
+UNTIL=5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further than 5 %
+(power.precise_enough, whose coverage the simulations count). BUDGET=20m ends it where another whole round does not fit;
+alone, it adds rounds as long as one does.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """The one loop: starts the launchers of a plan, one after the other, and goes on after a failure.
 
-bench-all, bench-<strategy>, sweeps and scaling studies are `suite`; the proof hands its own runs to `run_each`.
+`run_suite` is for bench-all, bench-<strategy>, sweeps and scaling studies. The proof hands its own runs to `run_each`.
 """
 
 import contextlib

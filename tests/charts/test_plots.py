@@ -122,6 +122,7 @@ def test_the_command_draws_every_chart_in_png_and_svg(tmp_path):
         assert words in text, words
 
 
+@pytest.mark.real_interpreter  # which modules are imported at the start
 def test_no_torch_is_imported():
     # A plot must start in a blink on a machine without torch.
     code = "import sys, scripts.charts.plot, scripts.sets.compare; print('torch' in sys.modules)"
