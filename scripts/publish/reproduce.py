@@ -38,7 +38,7 @@ from scripts.sets.safe_names import COMMIT
 from scripts.stats.formatting import printable
 
 SET_VARIABLES = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
-CLUSTER_VARIABLES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
+OTHER_MACHINES_VARIABLES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # with one of these, this machine is not the only one
 
 
 def main() -> int:
@@ -140,7 +140,7 @@ def check_device(run: dict, published: Path) -> None:
     """Refuse other hardware, as make compare would after hours of runs. Raises UserError. Of other machines than this
     one, and of a set that does not say, nothing is known."""
     device, name = run["met"].get("device"), run["met"].get("device_name")
-    if not (device and name) or any(os.environ.get(each) for each in CLUSTER_VARIABLES):
+    if not (device and name) or any(os.environ.get(each) for each in OTHER_MACHINES_VARIABLES):
         return
     import torch  # a start takes seconds, which only this question is worth
 

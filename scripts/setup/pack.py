@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal, TextIO
+from typing import IO, Any, BinaryIO, TextIO
 
 import numpy
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config
+from benchmarks.common.config.config import Config, PackKind
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
 from benchmarks.common.data.mapped_arrays import ALIGNED, DamagedFile, Layout, checksum, file_header
@@ -44,7 +44,7 @@ MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
 class Options:
     data: str
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
-    pack: Literal["full", "256", "jpeg256"] = "full"
+    pack: PackKind = "full"
     """What is kept of an image."""
 
 
