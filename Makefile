@@ -18,7 +18,7 @@ endif
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check verify sweep scaling ablate peers mlperf pack predict predict-check bench-allreduce bench-loaders loader flags test test-all test-faults fuzz kill-fuzz lint clean $(BENCHES)
+.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check gpu-check-file verify sweep scaling ablate peers cuts mlperf pack predict predict-check bench-allreduce bench-loaders loader flags test test-all test-faults fuzz kill-fuzz lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -126,6 +126,9 @@ forecast: setup ## memory that each strategy needs: ARGS="--memory-gb 16.9 --num
 gpu-check: setup ## everything that the suite says of GPUs, tried on this one, in 9 minutes; called again, it goes on; without a GPU a dry run
 	@"$$PYTHON" -m scripts.gpu_check.run $$ARGS
 
+gpu-check-file: setup ## gpu-check.pyz: the same as one file, for a machine without a network that has torch
+	@"$$PYTHON" -m scripts.gpu_check.carry gpu-check.pyz $$ARGS
+
 profile: setup ## torch.profiler around some steps: the top kernels, and how far each kind of layer is from the roof
 	@"$$PYTHON" -m scripts.studies.roofline.profile_step $$ARGS
 
@@ -163,6 +166,9 @@ ablate: setup data ## what each option is worth, by itself and all together: STR
 
 peers: setup data ## ddp beside what one would pick instead, launches by turns: PEERS="fabric bare" MINUTES=30
 	@"$$PYTHON" -m scripts.studies.peers.measure $${MINUTES:+--minutes "$$MINUTES"} $${PEERS:+--only $$PEERS}
+
+cuts: setup data ## what a measured cut of a pipeline is worth: ARGS="--image-sizes 48 224 --against estimate 3"
+	@"$$PYTHON" -m scripts.studies.cuts.measure $$ARGS
 
 mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
 	@"$$PYTHON" -m scripts.pages.mlperf_log --results "$${RESULTS:-results/latest}" $$ARGS

@@ -17,10 +17,12 @@ OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16_or_cpu",)
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How large the checks are. images: of a step, in flags; short: flags of what times nothing."""
+    """How large the checks are. images: of a step, in flags; many_images: of a larger one; short: flags of what times
+    nothing."""
 
     config: str
     images: str
+    many_images: str
     short: str
     proof_steps: int
     too_many_images: str
@@ -36,6 +38,7 @@ class Scale:
 GPU = Scale(
     "configs/gpu-check.yaml",
     images="--batch-per-device 256",
+    many_images="--batch-per-device 1024",
     short="--batch-per-device 32 --steps 20 --warmup-steps 2 --windows 1 --window-steps 10",
     proof_steps=20,
     too_many_images="--global-batch 4096",  # 86 MB of activations each in fp32: 352 GB
@@ -45,6 +48,7 @@ GPU = Scale(
 DRY = Scale(
     "configs/gpu-check-dry.yaml",
     images="--global-batch 8",
+    many_images="--global-batch 16",
     short="--global-batch 8",
     proof_steps=4,
     too_many_images="--global-batch 10000000000",  # 276 TB of images: more than a process can address
@@ -60,7 +64,7 @@ class Here:
     num_gpus: int
     capability: tuple[int, int] | None
     has_compiler: bool
-    has_nvimgcodec: bool
+    has_gpu_decoder: bool
 
 
 # What `needs` of a check may name: what that is in words, and whether this machine has it.
@@ -76,7 +80,10 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
         "g++ (or CXX), on GPUs gcc (or CC) and triton, Python's headers",
         lambda here: here.has_compiler,
     ),
-    "nvimgcodec": ("nvimgcodec (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]')", lambda here: here.has_nvimgcodec),
+    "nvjpeg": (
+        "nvimgcodec and NVIDIA's libnvjpeg (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]')",
+        lambda here: here.has_gpu_decoder,
+    ),
 }
 
 

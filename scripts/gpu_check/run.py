@@ -6,8 +6,11 @@
 Without a GPU it is a dry run: the CPU in the GPU's place, few and small images, no deadline. RETRY=failed runs again
 what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
 did, 2 for a mistake found before the first one, 129, 130 or 143 after a signal.
+
+A machine without a network, which has torch: `make gpu-check-file`, and carried.py says what its file does there.
 """
 
+import ctypes
 import dataclasses
 import os
 import signal
@@ -30,12 +33,13 @@ from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import work
-from scripts.gpu_check.check_state import Deadline, State
+from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.runner import memory_check, preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
 from scripts.sets.result_set import BASELINE
+from scripts.stats.formatting import plural
 
 DEADLINE_S = 540.0
 REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
@@ -51,11 +55,26 @@ class Options:
     """Print the checks and the command of each, and start nothing."""
 
 
-def is_installed(module: str) -> bool:
+def has_gpu_decoder() -> bool:
+    """Whether nvimgcodec is installed, and libnvjpeg lies where it looks: beside it, and where the loader and CUDA's
+    toolkit have libraries (the RUNPATH of its libnvjpeg_ext, and the names in it)."""
     try:
-        return find_spec(module) is not None
+        spec = find_spec("nvidia.nvimgcodec")
     except ModuleNotFoundError:  # of what it is in
         return False
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    (package,) = map(Path, spec.submodule_search_locations)
+    folders = ("", f"{package.parent / 'cu13' / 'lib'}/", "/usr/local/cuda/lib64/")
+    return any(loads(folder + name) for folder in folders for name in ("libnvjpeg.so.13", "libnvjpeg.so"))
+
+
+def loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def main(options: Options) -> int:
@@ -64,9 +83,7 @@ def main(options: Options) -> int:
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    here = Here(
-        num_gpus, machine.min_compute_capability(), not missing_compiler(on_gpu), is_installed("nvidia.nvimgcodec")
-    )
+    here = Here(num_gpus, machine.min_compute_capability(), not missing_compiler(on_gpu), has_gpu_decoder())
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]
@@ -179,6 +196,8 @@ def end_words(listed: list[Check], state: State, left: dict[str, str], results: 
     print(f"page: {results / 'gpu-check.html'}")
     if failed:
         print(f"failed: {', '.join(failed)}")
+    if not_here := [*found.values()].count(ELSEWHERE):
+        print(f"{plural(not_here, 'check')} of this folder did not run here; RETRY={ELSEWHERE} runs them")
     return int(bool(failed))
 
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from fault_runs import processes_of
@@ -34,6 +35,11 @@ EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 
 
 DONE = verdicts.printed(r"^done.*")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
 
 
 def shell(name: str, text: str, tmp_path, find_verdict=DONE, estimate_s=0.0, **other) -> Check:
@@ -81,6 +87,26 @@ def test_every_check_of_the_list_can_be_planned(scale, tmp_path, monkeypatch):
     trained = {launcher_of(check).stem for check in listed if launcher_of(check)}
     assert trained == set(STRATEGIES)
     assert {f"proof {name}" for name in STRATEGIES} - set(names) == {"proof apex_ddp", "proof horovod_ddp"}
+
+
+@pytest.mark.parametrize("scale", [GPU, DRY], ids=["gpu", "dry"])
+def test_what_a_user_would_publish_comes_first(scale, tmp_path):
+    """Protects a GPU's first minutes: 44 short runs and 15 proofs came before the first timed run, in fp32."""
+    names = [check.name for check in checks(scale, tmp_path)]
+    points = ["single bf16", "ddp bf16", "ddp_amp fp16"]
+    timed = [f"time {point} channels_last" for point in points]
+    ways = ["", " compile", " many images", " many images compile"]
+    expected = ["environment", "alone", *(name + way for way in ways for name in timed), "profile", "energy"]
+    assert names[: len(expected)] == expected and names.index("time single bf16 channels_last") < 8
+    rest = names[len(expected) :]
+    (first_proof,) = [place for place, name in enumerate(rest) if name == "proof single"]
+    assert rest[first_proof - 1 : first_proof + 3] == ["data", "proof single", "proof ddp", "proof ddp_amp"]
+    assert not any(name.startswith(("time", "option", "fault", "build")) for name in rest[:first_proof])
+    assert {name for name in STRATEGIES if f"{name} fp32" in rest[:first_proof]} >= {"single", "ddp", "fsdp"}
+    listed = {check.name: check for check in checks(scale, tmp_path)}
+    assert all(("--compile" in listed[name].command) == name.endswith("compile") for name in expected[2:-2])
+    large, small = (listed["time single bf16 channels_last" + way].command for way in (" many images", ""))
+    assert (scale.many_images in large, scale.images in small) == (True, True) and large != small
 
 
 def test_a_command_is_what_a_person_types(tmp_path):
@@ -237,7 +263,8 @@ work(listed, State(folder / "checks"), Deadline(), lambda check: "", signals=hea
 def test_a_call_that_was_killed_goes_on_where_it_was(tmp_path, signum):
     """Protects the state: b was at work, and is run again; a is not; no process is left."""
     words = [sys.executable, "-c", CALLED, tmp_path]
-    first = subprocess.Popen(words, cwd=ROOT, env=environment(WAITS="b"))
+    cache = os.environ["XDG_CACHE_HOME"]
+    first = subprocess.Popen(words, cwd=ROOT, env=environment(WAITS="b", XDG_CACHE_HOME=cache))
     marks, until = tmp_path / "marks", time.monotonic() + 60
     while time.monotonic() < until and not (marks.exists() and marks.read_text().split() == ["a", "b"]):
         time.sleep(0.05)
@@ -246,8 +273,31 @@ def test_a_call_that_was_killed_goes_on_where_it_was(tmp_path, signum):
     assert marks.read_text().split() == ["a", "b"]
     time.sleep(0.2)
     assert processes_of(tmp_path) == []
-    subprocess.run(words, cwd=ROOT, env=environment(), check=True, timeout=60)
+    subprocess.run(words, cwd=ROOT, env=environment(XDG_CACHE_HOME=cache), check=True, timeout=60)
     assert marks.read_text().split() == ["a", "b", "b", "c"]
+
+
+def test_what_did_not_run_here_has_not_passed(tmp_path, capsys):
+    """Protects from a folder of checks that somebody else made, or changed: they count as passed only once they ran
+    here. Mutants: the file's status as it stands; no checksum."""
+    listed = [shell("own", "echo done", tmp_path), shell("changed", "exit 1", tmp_path)]
+    do(listed, tmp_path)
+    path = tmp_path / "checks/changed.json"
+    path.write_text(path.read_text().replace("failed", "passed"))
+    (tmp_path / "checks/foreign.json").write_text(json.dumps({"name": "foreign", "status": "passed", "words": EVIL}))
+    (tmp_path / "checks/list.json").write_text("[]")
+    listed += [shell("foreign", "echo done", tmp_path), shell("next", "echo done", tmp_path, after="foreign")]
+    state, left = do(listed, tmp_path)
+    assert statuses(state) == {"own": "passed", "changed": "elsewhere", "foreign": "elsewhere"}
+    assert left == {"next": "not started: foreign has not passed"}
+    write_page(tmp_path, listed, state, left, on_gpu=False, remarks=[])
+    assert "<h2>Not run here (2)</h2>" in (tmp_path / "gpu-check.html").read_text()
+    assert run.end_words(listed, state, left, tmp_path) == 0
+    assert "2 checks of this folder did not run here; RETRY=elsewhere runs them" in capsys.readouterr().out
+    state.forget("elsewhere")
+    work(listed, state, Deadline(), lambda check: "")
+    assert statuses(state) == {"own": "passed", "changed": "failed", "foreign": "passed", "next": "passed"}
+    assert State(tmp_path / "checks").ended == state.ended
 
 
 def test_a_lost_gpu_ends_what_needs_it_and_nothing_else(tmp_path):
@@ -283,6 +333,21 @@ def test_what_comes_after_a_failure_is_not_started(tmp_path):
     listed = [shell("a", "exit 1", tmp_path), shell("b", "echo done", tmp_path, after="a")]
     state, left = do(listed, tmp_path, lanes=2)
     assert statuses(state) == {"a": "failed"} and left == {"b": "not started: a has not passed"}
+
+
+@pytest.mark.parametrize("lies_in", ["", "cu13/lib", "elsewhere"])
+def test_decoding_on_the_gpu_needs_the_library_that_decodes(tmp_path, monkeypatch, lies_in):
+    """Protects the page from a failure that is a missing package: nvimgcodec comes without NVIDIA's libnvjpeg."""
+    package = tmp_path / "nvidia/nvimgcodec"
+    monkeypatch.setattr(run, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(package)]))
+    there = {str(tmp_path / "nvidia" / lies_in / "libnvjpeg.so.13")} if lies_in else set()
+    real = run.loads
+    monkeypatch.setattr(run, "loads", lambda library: library in there)
+    assert run.has_gpu_decoder() == (lies_in == "cu13/lib")
+    listed = {check.name: check for check in checks(GPU, tmp_path)}
+    assert listed["option decode on the gpu"].needs == ("cuda", "nvjpeg")
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    assert not run.has_gpu_decoder() and not real(str(tmp_path / "no-such-library.so")) and real("libc.so.6")
 
 
 @pytest.mark.slow

@@ -28,7 +28,6 @@ from benchmarks.common.config.config import PACK_KINDS, Config
 from benchmarks.common.data import packed
 from benchmarks.common.data.mapped_arrays import DamagedFile, checksum, file_header, map_arrays
 from benchmarks.common.data.packed import PackedSource, open_pack
-from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from scripts.setup import chunks, pack
 
@@ -113,7 +112,7 @@ def problem(data: Path, kind: str = "full") -> str:
 
 def test_no_packed_file_says_how_to_get_one(own_data):
     message = problem(own_data, "jpeg256")
-    assert f"make pack PACK=jpeg256 DATA={shell_word(own_data)}" in message and "No such file" in message
+    assert f"make pack PACK=jpeg256 DATA='{own_data}'" in message and "No such file" in message
 
 
 def test_a_file_cut_off_anywhere_is_refused(own_data):
@@ -415,7 +414,7 @@ def test_train_and_val_of_two_folders_are_refused_where_no_folder_tells(own_data
     message = problem(own_data)
     assert (
         "val.safetensors cannot be used: it is of other images than train" in message
-        and f"make pack PACK=full DATA={shell_word(own_data)}" in message
+        and f"make pack PACK=full DATA='{own_data}'" in message
     )
 
 

@@ -7,6 +7,7 @@ Needs no torch, so that launchers and plots read a configuration fast.
 
 import dataclasses
 import difflib
+import os
 import sys
 import typing
 from typing import Annotated, Any, Literal
@@ -166,8 +167,9 @@ class Config:
     """horovod_ddp: what gradients travel as."""
     opt_level: Literal["O0", "O1", "O2", "O3"] = "O1"
     """apex_ddp: Apex amp's optimisation level."""
-    cut: Annotated[int, Range(0)] = 0
-    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; 0: balanced by estimated time."""
+    cut: Annotated[int | Literal["auto", "estimate"], Range(0)] = "auto"
+    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; auto: balanced by the blocks' times,
+    which the first run of a set measures; estimate: by a roofline; 0: what older sets have for `estimate`."""
     split_size: Annotated[int, Range(0)] = 0
     """model_parallel, hybrid_parallel: images of a micro-batch; 0: the whole batch at once."""
     copy_stream: bool = False
@@ -201,6 +203,11 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     args = sys.argv[1:] if args is None else args
     path = _flag(args, "config")
     base = Config(**_one_batch(read_yaml(path), path)) if path else Config()
+    if base.rendezvous != "file" and not (_flag(args, "rendezvous") or _is_of_this_run(path)):
+        raise UserError(
+            f"{path}: rendezvous: {base.rendezvous} makes rank 0 listen on the network, which no file may choose; take "
+            f"it out, or give the flag --rendezvous {base.rendezvous}"
+        )
     batch_flags = {name: _flag(args, name) for name in BATCH_FIELDS}
     set_flags = {name: text for name, text in batch_flags.items() if text not in ("", "0")}
     replaced: dict[str, Any] = {
@@ -216,11 +223,17 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     return config
 
 
+def _is_of_this_run(path: str) -> bool:
+    """Whether the plan wrote the file, from what a person typed, into the folder of the run that reads it."""
+    run_dir = os.environ.get("RUN_DIR")
+    return bool(run_dir) and os.path.realpath(os.path.dirname(path)) == os.path.realpath(str(run_dir))
+
+
 def _check_ranges(config: Config) -> None:
     """Raises UserError for a number that is outside of its Range."""
     for name, allowed in RANGES.items():
         value = getattr(config, name)
-        if value == "auto" or (name == "global_batch" and value == 0 and config.batch_per_device):
+        if isinstance(value, str) or (name == "global_batch" and value == 0 and config.batch_per_device):
             continue
         if not allowed.minimum <= value < float("inf"):
             raise UserError(f"{name} is {value}, but must be at least {allowed.minimum}")
