@@ -200,7 +200,7 @@ def test_examples_in_docstrings_call_what_is_there():
     "text, stale",
     [
         ("as scripts/runner/no_such_file.py says", ["scripts/runner/no_such_file.py"]),
-        ("as attempt.py and scripts/runner/attempt.py say", []),
+        ("as run_plan.py and scripts/runner/run_plan.py say", []),
         ("[cautions.py](scripts/sets/set_warnings.py)", ["cautions.py", "cautions.py (scripts/sets/set_warnings.py)"]),
         ("`no_such_name` and `run_suite`", ["no_such_name"]),
         ("the rule of power.enough and of power.precise_enough", ["power.enough"]),
@@ -218,7 +218,7 @@ def test_a_stale_name_is_seen(text, stale):
         ("    for runs in rounds(left): ...", ["rounds"]),
         ("    for runs in generate_rounds(left):\n        print(runs)", []),
         ("from scripts.sets.result_set import load, load_set", ["scripts.sets.result_set.load"]),
-        ("    from scripts.runner import no_module, attempt", ["scripts.runner.no_module"]),
+        ("    from scripts.runner import no_module, run_plan", ["scripts.runner.no_module"]),
         ("    python -m scripts.runner.no_module", []),
     ],
 )
