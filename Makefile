@@ -171,7 +171,7 @@ cuts: setup data ## what a measured cut of a pipeline is worth: ARGS="--image-si
 	@"$$PYTHON" -m scripts.studies.cuts.measure $$ARGS
 
 mlperf: setup ## an MLPerf-style log of a run of RESULTS, for the open division
-	@"$$PYTHON" -m scripts.pages.mlperf_log --results "$${RESULTS:-results/latest}" $$ARGS
+	@"$$PYTHON" -m scripts.publish.mlperf_log --results "$${RESULTS:-results/latest}" $$ARGS
 
 pack: setup data ## write the images as one mapped file a split: DATA=... PACK=full, 256 or jpeg256 PACKED=folder
 	@"$$PYTHON" -m scripts.setup.pack --data "$${DATA:-data/imagenet-mini}" --pack "$${PACK:-full}"
@@ -220,4 +220,4 @@ lint: setup ## ruff, mypy and shellcheck
 
 clean: ## remove caches, and results that are neither published nor in use; asks first, unless YES=yes
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
-	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.runner.clean $(if $(filter yes,$(YES)),--yes)
+	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(filter yes,$(YES)),--yes)

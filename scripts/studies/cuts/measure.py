@@ -96,7 +96,7 @@ def measure_size(
         for name, pool in pools.items():  # one after the other, for auto measures in it
             flags = case_flags(options, image_size, name)
             rendezvous = pool.new_rendezvous_file()
-            case = {"module": "pipeline_parallel", "flags": flags, "meeting": rendezvous, "profile": False}
+            case = {"module": "pipeline_parallel", "flags": flags, "rendezvous_file": rendezvous, "profile": False}
             pool.send(json.dumps(case))
             cuts[name].append(pool.receive("built")["cut"])
             pool.wait_for_all("ready")
