@@ -6,12 +6,17 @@ import signal
 from pathlib import Path
 
 import pytest
-from preloaded.interpreter import choose
+from preloaded.interpreter import choose, share
 from support import NUM_TRAIN, NUM_VAL, ROOT, SYNTHETIC_YAML, TINY_YAML, Recorder, draw_images, put
 
 from scripts.runner import run_plan
 
 LIMIT_S = 1800  # of one test, with the fixtures that it is the first to need
+
+
+def pytest_configure(config):
+    if getattr(config.option, "numprocesses", None):  # of pytest-xdist, before it starts them
+        share()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,8 +91,8 @@ esac
 
 
 @pytest.fixture
-def given(monkeypatch, tmp_path):
-    """given(**variables): what the plan reads where only these are set, and a small configuration."""
+def make_variables(monkeypatch, tmp_path):
+    """make_variables(**variables): what the plan reads where only these are set, and a small configuration."""
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
 
     def read(**variables) -> run_plan.MakeVariables:

@@ -15,7 +15,7 @@ from benchmarks.common.data.packed import open_pack
 from benchmarks.common.system.commands import NOT_SHOWN, make_assignment, make_command, shell_word
 from benchmarks.common.system.errors import UserError
 from scripts.publish import gallery, publish
-from scripts.sets.publishable import missing_files
+from scripts.publish.publishable import missing_files
 from scripts.studies.ablation.analysis import OPTIONS
 from scripts.studies.ablation.plan import missing
 from scripts.studies.predict.gradient_times import baseline_config

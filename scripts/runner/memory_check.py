@@ -44,6 +44,8 @@ class MemoryCase(NamedTuple):
     num_ranks: int
     """On all nodes."""
     num_nodes: int
+    cuts: tuple[int, ...] = ()
+    """Layout.cuts."""
 
 
 def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[str]:
@@ -60,8 +62,8 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[st
     reasons = {}
     for case in tqdm(dict.fromkeys(cases), desc="memory forecast", disable=None, leave=False):
         config = resolve_config(case.strategy, case.config, case.num_ranks)
-        layout = layout_function(case.strategy)
-        reasons[case] = why_not_fitting(config, layout, case.num_ranks, memory_bytes, free_bytes * case.num_nodes)
+        layout_of = with_cuts(layout_function(case.strategy), case.cuts)
+        reasons[case] = why_not_fitting(config, layout_of, case.num_ranks, memory_bytes, free_bytes * case.num_nodes)
     return [reasons[case] for case in cases]
 
 
@@ -84,9 +86,18 @@ def layout_function(strategy: str) -> LayoutFunction:
     return importlib.import_module(f"benchmarks.{strategy}").layout
 
 
+def with_cuts(layout_of: LayoutFunction, cuts: tuple[int, ...]) -> LayoutFunction:
+    """The layouts with the cuts that a set has recorded."""
+
+    def layout(config: Config, num_devices: int) -> Layout:
+        return dataclasses.replace(layout_of(config, num_devices), cuts=cuts)
+
+    return layout
+
+
 def loader_bytes(config: Config, layout: Layout) -> int:
-    """What all loaders together keep in memory: uint8 images that wait for the training processes, and page-locked
-    copies of those that are next."""
+    """Bytes that all loaders together keep: uint8 images that wait for the training processes, and page-locked copies
+    of the next ones."""
     if config.loader == "synthetic":
         return 0
     # one process that loads for all gets the workers that as many ranks would have
@@ -99,8 +110,10 @@ def loader_bytes(config: Config, layout: Layout) -> int:
 def why_not_fitting(
     config: Config, layout_of: LayoutFunction, num_devices: int, memory_bytes: float, free_bytes: float
 ) -> str:
-    """Why the run would end for lack of memory, and what fits; empty where all fits, or where the run itself says what
-    is wrong with its settings."""
+    """Why the run would run out of memory, and what fits; '' where it fits, and where its settings are wrong.
+
+    The run itself reports wrong settings.
+    """
     from scripts.runner.memory_forecast import peak_bytes
 
     try:

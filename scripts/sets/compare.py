@@ -127,7 +127,7 @@ def _timed(results: ResultSet) -> bool:
 
 
 def compare_two(a: ResultSet, b: ResultSet, options: Options, limit: float | None, day: DaySpread | None) -> int:
-    """Print B over A; returns the exit code. Raises UserError where they are not alike. limit, day: as of settle."""
+    """Print B over A; returns the exit code. Raises UserError where they are not alike. limit, day: as of read_gate."""
     for sentence in same_hash_other_settings([a, b]):
         print(f"warning: {sentence}", file=sys.stderr)
     if not all(_timed(results) for results in (a, b)):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fault_runs import FAULTS
 from support import ROOT, environment
 
 from benchmarks import single
@@ -31,11 +32,12 @@ from benchmarks.common.train.checkpoint import load_checkpoint, make_writable, s
 from benchmarks.common.train.checkpoint_checks import about, compare_settings, problems, trained_with
 from benchmarks.common.train.engine import fit
 from scripts.runner import run_plan
-from scripts.runner.launch_ranks import torchrun_command
 from scripts.runner.processes import processes_of_run
+from scripts.studies.allreduce.launch_ranks import torchrun_command
 
 HOROVODRUN = ["-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"]
-STEPS = 20  # of an epoch, so that a kill lands in the middle of the first of two
+STEPS = 6  # of an epoch; a run is killed in the middle of the first of two
+WAITS = {"FAULT": "slow step=5", "SLOW_S": 300, "PYTHONPATH": FAULTS}  # until it is killed, after two checkpoints
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +60,14 @@ def checkpoints(tmp_path):
 # --- a killed run -------------------------------------------------------------------------------------------------
 
 
-def train(name: str, tiny_config, tiny_data, run_dir: Path, *flags) -> subprocess.Popen:
+def train(name: str, tiny_config, tiny_data, run_dir: Path, *flags, **faults) -> subprocess.Popen:
     """Start a strategy on real ranks, marked by RUN_DIR, as a launcher would."""
     run_dir.mkdir(parents=True)
     start, variables = torchrun_command(2, run_dir)
     launch = {"single": [sys.executable], "horovod_ddp": [sys.executable, *HOROVODRUN, sys.executable]}
     command = [*launch.get(name, start), "-m", f"benchmarks.{name}", "--config", tiny_config, "--data", tiny_data]
     command += ["--global-batch", 4, "--steps", STEPS, "--lr-schedule", "cosine", *flags]
-    env = environment(RUN_DIR=run_dir, OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo", **variables)
+    env = environment(RUN_DIR=run_dir, OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo", **variables, **faults)
     with open(run_dir / "run.log", "w") as log:
         return subprocess.Popen([str(word) for word in command], cwd=ROOT, env=env, stdout=log, stderr=log)
 
@@ -92,7 +94,9 @@ def tensors(value, path="") -> dict[str, torch.Tensor]:
     return {name: tensor for key, inner in items for name, tensor in tensors(inner, f"{path}/{key}").items()}
 
 
-@pytest.mark.parametrize("name", ["single", "ddp", pytest.param("horovod_ddp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("single", "horovod_ddp"))]
+)
 def test_a_killed_and_resumed_run_ends_bit_identical_to_an_uninterrupted_one(
     name, tiny_config, tiny_data, tmp_path, checkpoints
 ):
@@ -105,10 +109,12 @@ def test_a_killed_and_resumed_run_ends_bit_identical_to_an_uninterrupted_one(
     broken, whole = checkpoints / "broken", checkpoints / "whole"
     logs = tmp_path / "a set" / "logs"
 
-    killed = train(name, tiny_config, tiny_data, logs / "killed", "--checkpoint-dir", broken, "--checkpoint-steps", 2)
+    killed = train(
+        name, tiny_config, tiny_data, logs / "killed", "--checkpoint-dir", broken, "--checkpoint-steps", 2, **WAITS
+    )
     kill_in_the_middle(killed, logs / "killed", broken)
     state = torch.load(broken / "last.pt", weights_only=True)
-    assert state["epoch"] == 0 and 0 < state["step"] < STEPS
+    assert (state["epoch"], state["step"]) == (0, 5)
 
     runs = [
         train(name, tiny_config, tiny_data, logs / "resumed", "--checkpoint-dir", broken, "--resume"),
@@ -374,25 +380,28 @@ def test_each_run_of_a_plan_has_a_folder_of_its_own(tmp_path, monkeypatch):
     touched. A job that was put back into the queue resumes, though nobody has typed it."""
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setenv("NPROC", "2")
-    given = run_plan.read_variables()
+    variables = run_plan.read_variables()
     config = Config(**SMALL, checkpoint_dir=str(tmp_path))
     others = [config, dataclasses.replace(config, lr=0.2)]
 
     def of_round(number):
-        return [run_plan.make_run(given, name, number, each) for name in ("single", "ddp") for each in others]
+        specs = [run_plan.RunSpec(name, each) for name in ("single", "ddp") for each in others]
+        return [run_plan.make_run(variables, spec, number) for spec in specs]
 
-    runs = run_plan.order_rounds(dataclasses.replace(given, repeats=2), of_round)
+    runs = run_plan.order_rounds(dataclasses.replace(variables, repeats=2), of_round)
     folders = {Path(run.config.checkpoint_dir).relative_to(tmp_path).as_posix() for run in runs}
     assert len(folders) == len(runs) == 8 and folders > {"single-1", "single-2", "ddp-1", "ddp-2"}
     assert all(run.requested["checkpoint_dir"] == run.config.checkpoint_dir and not run.config.resume for run in runs)
     plain = [
-        run_plan.make_run(given, run.strategy, run.round, dataclasses.replace(run.config, checkpoint_dir=""))
+        run_plan.make_run(
+            variables, run_plan.RunSpec(run.strategy, dataclasses.replace(run.config, checkpoint_dir="")), run.round
+        )
         for run in runs
     ]
     assert [run.key for run in runs] == [run.key for run in plain]
     monkeypatch.setenv("ALLOCATION", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert run_plan.make_run(given, "single", 1, config).config.resume
+    assert run_plan.make_run(variables, run_plan.RunSpec("single", config)).config.resume
 
 
 def test_checkpoints_from_before_runs_had_folders_are_found(checkpoints, tmp_path, monkeypatch):

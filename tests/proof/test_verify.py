@@ -27,21 +27,30 @@ from benchmarks.common.config.settings import NOT_COMPARED, compared_fields
 from benchmarks.common.data.decode import AUTO_DECODERS, import_problem
 from benchmarks.common.dist.devices import set_kernels
 from benchmarks.common.dist.layout import Layout, stored_fields
+from benchmarks.common.store.recorded_cuts import read_cuts, record_cuts
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.proof import cases
-from scripts.proof.comparison import continue_reference, step_by_step, tolerate_flips, verdict, wrong_evaluation
+from scripts.proof.comparison import step_by_step, tolerate_flips, verdict, wrong_evaluation
 from scripts.proof.differences import Finding, Interval, compare_with_nearest, largest_difference
-from scripts.proof.reference import MOMENTUM, average_in_float64, average_in_order, train_reference
+from scripts.proof.reference import (
+    MOMENTUM,
+    SavedState,
+    Training,
+    average_in_float64,
+    average_in_order,
+    train_reference,
+)
 from scripts.proof.reference_images import global_batches
-from scripts.proof.trained_states import NOT_READ, SavedState, Training, initial_state, perturb
+from scripts.proof.trained_states import NOT_READ, initial_state, perturb
 from scripts.proof.verify import Options, main, prove
 from scripts.runner import run_plan
 from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
+from scripts.sets.proofs import proof_text
+from scripts.sets.result_set import load_set
 from scripts.setup import pack
 
-CPU = torch.device("cpu")
 # The run's length and what of it is timed; threads.
 MAY_DIFFER = set("epochs steps warmup_steps windows window_steps account_steps threads_per_rank".split())
 
@@ -168,19 +177,17 @@ def verify(checkout: Path, data: Path, results: Path, *flags: str, **variables):
     return done.returncode, done.stdout + done.stderr, rows
 
 
-def test_the_suite_as_it_is_agrees_to_the_last_bit(checkout, tiny_data, tiny_config, tmp_path):
+@pytest.mark.parametrize("name", ["ddp", pytest.param("horovod_ddp", marks=pytest.mark.slow)])
+def test_the_suite_as_it_is_agrees_to_the_last_bit(name, checkout, tiny_data, tiny_config, tmp_path):
     """Protects the proof from failing for no reason: without this, the faults below could be found by anything."""
-    runnable = [name for name in ("ddp", "horovod_ddp") if name != "horovod_ddp" or find_spec("horovod")]
-    names = " ".join([*runnable, "apex_ddp"])
-    code, output, rows = verify(
-        checkout, tiny_data, tmp_path / "a set", "--steps", "6", CONFIG=tiny_config, STRATEGIES=names
-    )
-    assert code == 0
-    for name in runnable:
-        row = rows[name]
-        assert (row["verdict"], row["bit_identical"], row["max_relative_difference"]) == ("ok", "yes", 0)
-        assert (row["steps"], row["tolerance"], row["world_size"]) == (6, 0, 2)
-        assert f"{name} " in output
+    if name == "horovod_ddp" and not find_spec("horovod"):
+        pytest.skip("needs Horovod: scripts/setup/install_horovod.sh")
+    given = {"CONFIG": tiny_config, "STRATEGIES": f"{name} apex_ddp"}
+    code, output, rows = verify(checkout, tiny_data, tmp_path / "a set", "--steps", "6", **given)
+    row = rows[name]
+    assert code == 0 and f"{name} " in output
+    assert (row["verdict"], row["bit_identical"], row["max_relative_difference"]) == ("ok", "yes", 0)
+    assert (row["steps"], row["tolerance"], row["world_size"]) == (6, 0, 2)
     assert rows["apex_ddp"]["verdict"] == "skipped" and "NVIDIA GPUs" in rows["apex_ddp"]["reason"]
     assert not list((tmp_path / "a set" / "verify").glob("weights-*"))  # 90 MB a strategy
 
@@ -196,12 +203,13 @@ def test_every_decoder_is_proved_over_images_of_every_kind(source, checkout, tin
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
         pack.main(pack.Options(str(data)))
         flags = "--loader packed"
-    given = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": flags, "XDG_CACHE_HOME": cache}
-    code, _, rows = verify(checkout, data, tmp_path / "a set", "--steps", "6", **given)
+    user_variables = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": flags, "XDG_CACHE_HOME": cache}
+    code, _, rows = verify(checkout, data, tmp_path / "a set", "--steps", "6", **user_variables)
     assert code == 0 and (rows["ddp"]["verdict"], rows["ddp"]["bit_identical"]) == ("ok", "yes")
     assert json.loads(rows["ddp"]["met"])["decoder"] == ("" if source == "packed" else source)
 
 
+@pytest.mark.slow
 def test_a_set_is_proved_at_its_own_settings_and_once(checkout, tiny_data, tiny_config, tmp_path):
     """Protects what the report says "yes" of: the split sizes that ran, each proved as it ran, and what is proved
     is not proved again."""
@@ -220,6 +228,23 @@ def test_a_set_is_proved_at_its_own_settings_and_once(checkout, tiny_data, tiny_
     assert differing and differing <= MAY_DIFFER
     code, output, _ = verify(checkout, tiny_data, results, "--steps", "6", "--missing")
     assert (code, output) == (0, "") and len(read_table(results, "equivalence")) == 2
+
+
+@pytest.mark.slow
+def test_the_proof_has_the_cut_that_the_run_had(checkout, tiny_data, tiny_config, tmp_path):
+    """Protects the report's "yes" with `cut: auto`: the proof measures no cut of its own, which could be another.
+    Mutant: cases_of_set without `cuts`, after which the report says "not proved: cut resolved"."""
+    results, where = tmp_path / "a set", {"CONFIG": tiny_config, "DATA": tiny_data}
+    assert run_strategy("model_parallel", results, "--steps 4", **where)["status"] == "ok"
+    requested = RunFolder(results / "logs" / read_table(results, "runs").run_id[0]).settings()["asked"]
+    record_cuts(results, requested, [7], replace=True)  # which nobody measures: all but the last block
+    shutil.move(results / "runs.csv", tmp_path / "runs before.csv")
+    assert run_strategy("model_parallel", results, "--steps 4", **where)["status"] == "ok"
+    assert verify(checkout, tiny_data, results, "--steps", "6")[0] == 0
+    (row,) = read_table(results, "equivalence").itertuples()
+    assert (json.loads(row.met)["cut"], json.loads(row.asked)["cut"], row.verdict) == (7, "auto", "ok")
+    (group,) = [group for group in load_set(results).groups if len(group.ok)]
+    assert proof_text(group, read_table(results, "equivalence")).startswith("yes: bit-identical")
 
 
 def planted_copy(checkout: Path, folder: Path, name: str, text: str, replacement: str) -> Path:
@@ -288,7 +313,7 @@ def test_augmentation_evaluation_and_resuming_are_in_the_proof(mistake, checkout
     assert code == 1 and SAID[mistake] in output
 
 
-FAST = "no all-reduce", "a reference without splits"
+FAST = {"no all-reduce"}
 
 
 @pytest.mark.parametrize(
@@ -368,14 +393,32 @@ def set_variables(monkeypatch, **variables) -> None:
         monkeypatch.setenv(name, str(value))
 
 
-def recorded_set(results: Path, data: Path, monkeypatch, device: str = "cpu") -> None:
-    """A set with one ok run of ddp on two ranks, of which nothing but its settings is there."""
-    set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS="--global-batch 8 --image-size 32", STRATEGIES="ddp")
+def recorded_set(results: Path, data: Path, monkeypatch, strategy: str = "ddp", args: str = "", **resolved) -> None:
+    """A set with one ok run of two ranks, of which nothing but its settings is there."""
+    args = f"--global-batch 8 --image-size 32 {args}"
+    set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS=args, STRATEGIES=strategy)
     run = run_plan.plan_strategies(run_plan.read_variables())[0]
     folder, _ = run_plan.create_run_folder(run, results)
-    folder.add_resolved({"device": device})
-    row = {"schema": 2, "run_id": folder.run_id, "strategy": "ddp", "status": "ok"}
-    append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, {"device": device})}])
+    resolved = {"device": "cpu"} | resolved
+    folder.add_resolved(resolved)
+    row = {"schema": 2, "run_id": folder.run_id, "strategy": strategy, "status": "ok"}
+    append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, resolved)}])
+
+
+@pytest.mark.parametrize(
+    ("args", "cut", "recorded"),
+    [("", 7, [7]), ("", "2, 4", [2, 4]), ("--cut 0", 4, [4]), ("--cut 3", 3, []), ("", "-rf", []), ("", "4, 2", [])],
+)
+def test_a_proof_takes_the_cut_of_its_run_and_nothing_else_from_there(
+    tiny_data, tmp_path, monkeypatch, args, cut, recorded
+):
+    """Protects the report's "yes" with `cut: auto`, also of sets from before it, whose 0 was an estimate. The proof's
+    own set has the cut for it; what no cut can be is left out."""
+    recorded_set(tmp_path / "a set", tiny_data, monkeypatch, "pipeline_parallel", args, cut=cut)
+    (run,) = cases.cases_of_set(run_plan.read_variables(), tmp_path / "a set", 20)
+    for number, proof in enumerate((run, cases.step_by_step(run))):
+        run_plan.create_run_folder(proof, tmp_path / f"proofs {number}")
+        assert read_cuts(tmp_path / f"proofs {number}", proof.requested) == recorded
 
 
 def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_data, tmp_path, monkeypatch):
@@ -389,13 +432,13 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
         ({"NNODES": 2}, "with the same NNODES, NODES or HOSTS"),
     ):
         set_variables(monkeypatch, **{"DATA": own_data, "NUM_GPUS": 0, "NNODES": 1} | variables)
-        given = run_plan.read_variables()
+        read = run_plan.read_variables()
         if message is None:
-            (run,) = cases.cases_of_set(given, results, 20)
+            (run,) = cases.cases_of_set(read, results, 20)
             assert (run.strategy, run.requested["ranks"], run.config.image_size) == ("ddp", 2, 32)
         else:
             with pytest.raises(UserError, match=message):
-                cases.cases_of_set(given, results, 20)
+                cases.cases_of_set(read, results, 20)
     set_variables(monkeypatch, DATA=own_data, NUM_GPUS=0, NNODES=1)
     run_plan._fingerprint.cache_clear()
     next(own_data.glob("train/*/*.JPEG")).unlink()
@@ -444,7 +487,7 @@ def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, mo
     assert (plain.cudnn_benchmark, plain.cudnn_deterministic) == (config.cudnn_benchmark, config.cudnn_deterministic)
     monkeypatch.setenv("NUM_GPUS", "1")
     seen = []
-    for use in (set_kernels, lambda proof: train_reference(proof, Layout(), "bf16", CPU, steps=range(0))):
+    for use in (set_kernels, lambda proof: train_reference(Training(proof, Layout(), "bf16", "cpu"), last=0)):
         cudnn.benchmark, cudnn.deterministic = True, False
         use(cases.proof_config(config, 4, exact=False))
         seen.append((cudnn.benchmark, cudnn.deterministic))
@@ -493,7 +536,7 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     )
 
     def train(*shape, **options):
-        return train_reference(config, Layout(*shape, **options), "fp32", CPU)
+        return train_reference(Training(config, Layout(*shape, **options), "fp32", "cpu"))
 
     one, two, parts = train(), train(2), train(1, 2, 2)
     assert largest_difference(one, two)[0] > 0.01 and largest_difference(one, parts)[0] > 0.01
@@ -504,7 +547,7 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     assert largest_difference(train(split_size=4), parts)[0] < 1e-4
     assert train(split_size=3)["bn1.num_batches_tracked"] == 6
     assert largest_difference(train(2, compression="fp16"), two)[0] > 0
-    frozen = train_reference(dataclasses.replace(config, lr=0.0), Layout(), "fp32", CPU)
+    frozen = train_reference(Training(dataclasses.replace(config, lr=0.0), Layout(), "fp32", "cpu"))
     assert largest_difference({"w": frozen["fc.weight"]}, {"w": one["fc.weight"]})[0] > 0
 
 
@@ -519,6 +562,7 @@ def test_what_rounding_can_hide_is_not_proved():
     assert verdict(training, [clear], "the evaluation is wrong")["verdict"] == "failed"
 
 
+@pytest.mark.slow
 def test_other_kernels_rounding_is_measured_where_it_may_differ(tiny_data):
     """Protects GPUs from false alarms, and CPUs from excuses: a state that other rounding made is told from a wrong
     one. The device is the CPU, called by another name: no GPU is here, and the comparison looks at nothing else."""
@@ -528,7 +572,7 @@ def test_other_kernels_rounding_is_measured_where_it_may_differ(tiny_data):
     here = Training(config, Layout(), "fp32", "cpu")
     start = initial_state(here)
     rounded = SavedState(0, perturb(start.state, 2.0**-21))
-    moved = continue_reference(here, rounded, 1, average_in_order)
+    moved = train_reference(here, rounded, 1, average_in_order)
     run = {
         name: tensor if name.startswith(MOMENTUM) else start.state[name] + (tensor - rounded.state[name])
         for name, tensor in moved.items()
@@ -619,8 +663,9 @@ def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
         workers=0,
         decoder="pillow",
     )
-    whole, first = (train_reference(config, Layout(3), "fp32", CPU, steps=range(last)) for last in (3, 2))
-    third = train_reference(config, Layout(3), "fp32", CPU, start=first, steps=range(2, 3))
+    training = Training(config, Layout(3), "fp32", "cpu")
+    whole, first = (train_reference(training, last=last) for last in (3, 2))
+    third = train_reference(training, SavedState(2, first), 3)
     assert largest_difference(third, whole)[0] == 0
-    again = train_reference(config, Layout(3), "fp32", CPU, start=first, steps=range(2, 3), average=average_in_float64)
+    again = train_reference(training, SavedState(2, first), 3, average_in_float64)
     assert 0 < largest_difference(again, whole)[0] < 1e-4

@@ -14,10 +14,9 @@ from support import ROOT, environment
 from test_gallery import NAMES, cells, make, publish
 
 from benchmarks.common.system.errors import UserError
-from scripts.publish import gallery
+from scripts.publish import gallery, manifest
 from scripts.publish.passive_page import find_active
 from scripts.publish.readme import PUBLISHED
-from scripts.sets import manifest
 from scripts.sets.result_set import load_set
 
 
@@ -54,12 +53,12 @@ def unlist(folder):
     lose(manifest.NAME)(folder)
 
 
-def say(**told):
+def say(**changes):
     """Other things in the manifest, whose checksums are right."""
 
     def harm(folder):
         found = json.loads((folder / manifest.NAME).read_text())
-        (folder / manifest.NAME).write_text(json.dumps(found | told))
+        (folder / manifest.NAME).write_text(json.dumps(found | changes))
 
     return harm
 
@@ -206,9 +205,15 @@ def test_a_price_that_is_none_is_refused(text, words):
 @pytest.mark.parametrize("as_variable", [True, False])
 def test_a_price_with_a_dollar_is_refused_by_make(as_variable):
     """To make, $2.50 is .50. Mutant: without the check it hands --price-per-hour .50 on."""
-    given = {"PRICE_PER_HOUR": "$2.50"}
-    words = ["make", "-n", "gallery", "SETUP=no", *(f"{name}={text}" for name, text in given.items() if as_variable)]
-    env = environment(**({} if as_variable else given))
+    user_variables = {"PRICE_PER_HOUR": "$2.50"}
+    words = [
+        "make",
+        "-n",
+        "gallery",
+        "SETUP=no",
+        *(f"{name}={text}" for name, text in user_variables.items() if as_variable),
+    ]
+    env = environment(**({} if as_variable else user_variables))
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
     assert (
         done.returncode == 2 and "PRICE_PER_HOUR has a $ in it" in done.stderr and "gallery --price" not in done.stdout

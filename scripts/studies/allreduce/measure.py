@@ -1,4 +1,4 @@
-"""Bandwidth of gradient exchange: all-reduces from 1 KB to 256 MB over the path that each strategy uses.
+"""Bandwidth of gradient communication: all-reduces from 1 KB to 256 MB over the path that each strategy uses.
 
     python -m scripts.studies.allreduce.measure --out results/allreduce              # make bench-allreduce
 
@@ -28,7 +28,6 @@ from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
-from scripts.runner.launch_ranks import horovodrun_command, rank_environment
 from scripts.runner.measured_figures import add_rows
 from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
@@ -43,6 +42,7 @@ from scripts.studies.allreduce.analysis import (
     table,
 )
 from scripts.studies.allreduce.chart import allreduce_chart
+from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment
 from scripts.studies.allreduce.links import LinkFit, links_row
 from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
 

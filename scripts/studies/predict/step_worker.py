@@ -1,10 +1,10 @@
-"""A process that trains by the suite's own loop, a window whenever it is told to: what `make predict-check` times.
+"""A process that trains by the suite's own loop, a window for each line on stdin: what `make predict-check` times.
 
     from scripts.studies.predict.step_worker import main        # scripts.studies.predict.measure starts it
 
-Each line on stdin is a case: {"module": of benchmarks, "flags": [...], "meeting": file, "profile": yes or no}. The
-answer is its gradients, if they were asked for; then, before each window, `ready`: a line begins it, `stop` ends the
-case.
+Each line on stdin is a case: {"module": of benchmarks, "flags": [...], "rendezvous_file": path, "profile": yes or no}.
+The answer is the columns that its script adds to a row, such as its cut, and its gradients, where "profile" is true;
+then, before each window, `ready`: a line begins it, `stop` ends the case.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from scripts.studies.predict.gradient_times import profile
 
 
 class Enough(Exception):
-    """No more windows of this case are wanted."""
+    """The line `stop` was read: the case has no more windows."""
 
 
 class OnCallClock(Clock):
@@ -46,10 +46,11 @@ def main() -> None:
     say("here")
     while line := sys.stdin.readline():
         case = json.loads(line)
-        os.environ["RENDEZVOUS_FILE"] = case["meeting"]
+        os.environ["RENDEZVOUS_FILE"] = case["rendezvous_file"]
         script = importlib.import_module(f"benchmarks.{case['module']}")
         strategy = script.build(load_config(case["flags"]))
         device = strategy.context.device
+        say("built", dict(strategy.columns))
         if case["profile"]:
             say("profile", dataclasses.asdict(profile(strategy.config, strategy.num_classes, device)))
         try:
