@@ -380,3 +380,18 @@ def test_locks_and_replaced_files_have_one_place():
         for word in re.findall(r"\bfcntl\.flock|\bmkstemp\b|\.chmod\(|\.to_csv\([^)]*/", path.read_text()):
             found.setdefault(str(path.relative_to(ROOT)), set()).add(word)
     assert found == {"benchmarks/common/system/files.py": {"fcntl.flock"}}
+
+
+def test_every_child_dies_with_its_parent():
+    """Protects the machine from ranks that go on after `make peers` or any other was killed, and time beside whatever
+    comes next. Mutant: a Popen without it."""
+    without = {"setup.install", "common.system.gpus"}  # pip, which may finish; nvidia-smi, which has its own end
+    modules = TOOLS | {f"common.{name}": text for name, text in COMMON.items()}
+    found = set()
+    for name, text in modules.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Popen"):
+                words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                if words.get("preexec_fn") != "die_with_parent()":
+                    found.add(name)
+    assert found == without
