@@ -13,7 +13,6 @@ import psutil
 import tyro
 
 from benchmarks.common.store.results import SCHEMA, write_json
-from scripts.sets.device_use import measure_peak
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
 VARIABLES = (
@@ -48,6 +47,8 @@ class Options:
 def describe_environment() -> dict:
     """Facts of this machine and this interpreter, as text and numbers."""
     from torch.utils.collect_env import get_pretty_env_info
+
+    from benchmarks.common.dist.device_peak import measure_peak
 
     installed: dict[str, str | None] = {}
     for name in PACKAGES:
