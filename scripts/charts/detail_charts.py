@@ -1,4 +1,4 @@
-"""The report's own charts, as matplotlib figures: where a step goes, and the machine over time.
+"""Charts of one set, as matplotlib figures: where the time of a step goes, and the machine over time.
 
 Each function returns None where the sets hold nothing to draw. Needs no torch.
 """
