@@ -18,7 +18,7 @@ endif
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 
-.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check gpu-check-file verify sweep scaling ablate peers cuts mlperf pack predict predict-check bench-allreduce bench-loaders loader flags test test-all test-faults fuzz kill-fuzz lint clean $(BENCHES)
+.PHONY: help setup again data bench-all slurm-all plot report publish gallery readme compare reproduce ab power roof forecast profile gpu-check gpu-check-file verify sweep scaling ablate peers cuts mlperf pack predict predict-check bench-allreduce bench-loaders loader flags test test-slow test-all test-faults fuzz kill-fuzz lint clean $(BENCHES)
 
 help: ## this text
 	@echo 'targets:'
@@ -198,14 +198,20 @@ loader: setup data ## is the loader the limit? loader alone, training alone, bot
 flags: setup ## every configuration field and its flag
 	@"$$PYTHON" -m benchmarks.single --help
 
+# All of them in several processes, file by file; TESTS in one, for a process more is seconds of imports.
+IN_PARALLEL := -n logical --maxprocesses 4 --dist loadfile
+
 test: setup data ## the tests, but for the slow ones
-	@"$$PYTHON" -m pytest -m "not slow" $$TESTS
+	@"$$PYTHON" -m pytest -m "not slow" $${TESTS:-$(IN_PARALLEL)}
+
+test-slow: setup data ## the slow tests alone
+	@"$$PYTHON" -m pytest -m slow $${TESTS:-$(IN_PARALLEL)}
 
 test-all: setup data ## every test
-	@"$$PYTHON" -m pytest $$TESTS
+	@"$$PYTHON" -m pytest $${TESTS:-$(IN_PARALLEL)}
 
 test-faults: setup data ## the fault matrix: every fault that can be made on this machine
-	@"$$PYTHON" -m pytest tests/faults
+	@PRELOADED=no "$$PYTHON" -m pytest tests/faults
 
 fuzz: setup data ## read damaged images, packs, indexes, YAML, tables, checkpoints, manifests: MINUTES=10 SEED=1
 	@PYTHONPATH=tests "$$PYTHON" -m fuzz.run $${MINUTES:+--minutes "$$MINUTES"} $${SEED:+--seed "$$SEED"}

@@ -17,8 +17,6 @@ from support import ROOT, STRATEGIES, environment
 from benchmarks.common.dist.layout import StrategyFacts
 from scripts.runner.preflight import CORE_STRATEGIES, strategy_facts
 
-pytestmark = pytest.mark.real_interpreter  # which modules are imported at the start
-
 SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
 
 
@@ -79,11 +77,9 @@ def test_common_has_no_circle_of_imports():
     """Protects reading order: every module of common can be understood after those it imports."""
     graph = {
         name: {
-            other
-            for other in COMMON
-            if any(f"{module}.".startswith(f"benchmarks.common.{other}.") for module in imported(text))
+            other for other in COMMON for module in modules if f"{module}.".startswith(f"benchmarks.common.{other}.")
         }
-        for name, text in COMMON.items()
+        for name, modules in ((name, imported(text)) for name, text in COMMON.items())
     }
     assert len([*graphlib.TopologicalSorter(graph).static_order()]) == len(COMMON)
     assert graph["train.engine"] >= {"train.meters", "train.record"}
@@ -157,6 +153,17 @@ def test_folders_have_no_circle_of_imports():
 PARTS_OF_A_STUDY = {"analysis", "chart", "measure", "plan", "report", "section"}
 
 
+def test_every_folder_of_scripts_has_a_readme():
+    """Protects a stranger: a folder says what it answers, and its files in the order in which they are called."""
+    folders = {path.parent for path in (ROOT / "scripts").glob("*/__init__.py")} - {ROOT / "scripts/studies"}
+    unsaid = []
+    for folder in sorted(folders):
+        text = (folder / "README.md").read_text() if (folder / "README.md").exists() else ""
+        files = [path.name for path in folder.iterdir() if path.suffix in (".py", ".sh") and path.stem != "__init__"]
+        unsaid += [f"{folder.name}/{name}" for name in files if f"`{name}`" not in text]
+    assert [name for name in unsaid if not name.startswith("stats/")] == []  # its README is yet to be written
+
+
 def test_every_study_has_a_readme():
     """Protects the reader of a study's folder: its README says what is measured, and by which command."""
     studies = {path.parent for path in (ROOT / "scripts/studies").glob("*/__init__.py")}
@@ -181,6 +188,7 @@ def test_a_script_imports_common_and_no_other_script(name):
     assert ours and all(module.startswith("benchmarks.common.") for module in ours)
 
 
+@pytest.mark.real_interpreter
 @pytest.mark.parametrize("name", WITHOUT_TORCH)
 def test_what_only_reads_tables_needs_no_torch(name):
     """Protects a laptop that draws a cluster's results, and half a minute of imports on a slow disk."""
@@ -338,7 +346,8 @@ def test_a_patch_is_seen(text):
 
 
 HELPS = """
-import contextlib, io, json, runpy, sys
+import contextlib, io, json, runpy, sys, warnings
+warnings.simplefilter("ignore")
 said = {}
 for module in sys.argv[1:]:
     out = io.StringIO()
@@ -362,7 +371,7 @@ def test_every_script_has_a_help():
     modules = [f"benchmarks.{name}" for name in STRATEGIES]
     programs = {name for name, text in TOOLS.items() if '__name__ == "__main__"' in text} - WITHOUT_FLAGS
     modules += [f"scripts.{name}" for name in sorted(programs)]
-    command = [sys.executable, "-W", "ignore", "-c", HELPS, *modules]  # one interpreter: torch is imported once
+    command = [sys.executable, "-c", HELPS, *modules]
     done = subprocess.run(command, cwd=ROOT, env=environment(COLUMNS=200), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for module, (code, text) in json.loads(done.stdout).items():
@@ -382,3 +391,18 @@ def test_locks_and_replaced_files_have_one_place():
         for word in re.findall(r"\bfcntl\.flock|\bmkstemp\b|\.chmod\(|\.to_csv\([^)]*/", path.read_text()):
             found.setdefault(str(path.relative_to(ROOT)), set()).add(word)
     assert found == {"benchmarks/common/system/files.py": {"fcntl.flock"}}
+
+
+def test_every_child_dies_with_its_parent():
+    """Protects the machine from ranks that go on after `make peers` or any other was killed, and time beside whatever
+    comes next. Mutant: a Popen without it."""
+    without = {"setup.install", "common.system.gpus"}  # pip, which may finish; nvidia-smi, which has its own end
+    modules = TOOLS | {f"common.{name}": text for name, text in COMMON.items()}
+    found = set()
+    for name, text in modules.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Popen"):
+                words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                if words.get("preexec_fn") != "die_with_parent()":
+                    found.add(name)
+    assert found == without

@@ -9,7 +9,7 @@ import sys
 import pytest
 from support import ROOT, environment, put
 
-from scripts.runner import worktrees
+from scripts.studies.ab import worktrees
 
 pytestmark = pytest.mark.real_interpreter  # where modules are imported from
 
@@ -96,7 +96,7 @@ def test_make_drops_it_too():
 
 
 TARGETS = """plot compare power report publish gallery mlperf pack bench-loaders bench-allreduce predict predict-check
-loader peers roof forecast profile gpu-check ab ablate reproduce fuzz kill-fuzz test test-all""".split()
+loader peers roof forecast profile gpu-check ab ablate reproduce fuzz kill-fuzz test test-slow test-all""".split()
 VARIABLES = """RESULTS DATA NAME A B FAIL_OVER STRATEGY ARGS PRICE_PER_HOUR MINUTES PEERS PACK MACHINE LINK CONFIG SEED
 KILLS TESTS""".split()
 

@@ -38,8 +38,8 @@ def commands(results: ResultSet) -> list[StudyCommand]:
         return []
     found = []
     for strategy, modes in scaled_strategies(results).items():
-        ranks = sorted({point.num_ranks for points in modes.values() for point in points})
-        variables = {"RANKS": " ".join(map(str, ranks))}
+        num_devices = sorted({point.num_devices for points in modes.values() for point in points})
+        variables = {"RANKS": " ".join(map(str, num_devices))}
         found.append(StudyCommand("scaling", strategy, variables, replaced=("NPROC",)))
     return found
 
