@@ -51,6 +51,8 @@ ALIVE = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
 class Options:
     deadline_s: float | None = None
     """Nothing starts after it; 0: none. Default: 540 on a GPU, none in a dry run."""
+    moved: bool = False
+    """You have brought the folder here from another machine of yours: what passed there counts."""
     list: bool = False
     """Print the checks and the command of each, and start nothing."""
 
@@ -102,7 +104,7 @@ def main(options: Options) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, frame: signals.append(number))
     with lock_result_set(results):
-        state = State(results / "checks")
+        state = State(results / "checks", options.moved)
         claim_mode(results, on_gpu)
         state.forget(os.environ.get("RETRY", "") or "-")
         seconds = (DEADLINE_S if on_gpu else 0.0) if options.deadline_s is None else options.deadline_s

@@ -299,6 +299,17 @@ def test_what_did_not_run_here_has_not_passed(tmp_path, capsys):
     assert State(tmp_path / "checks").ended == state.ended
 
 
+def test_what_its_user_has_moved_here_counts(tmp_path, monkeypatch):
+    """Protects a second machine's minutes: a state that its user brings along goes on, and stays one of theirs."""
+    listed = [shell("first", "echo done", tmp_path)]
+    do(listed, tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine's cache"))
+    assert statuses(State(tmp_path / "checks")) == {"first": "elsewhere"}
+    assert (
+        statuses(State(tmp_path / "checks", moved=True)) == {"first": "passed"} == statuses(State(tmp_path / "checks"))
+    )
+
+
 def test_a_lost_gpu_ends_what_needs_it_and_nothing_else(tmp_path):
     """Protects the page's "where": the check in which it went, and the others as not reached; builds go on."""
     gone = "echo 'RuntimeError: CUDA error: GPU is lost'; exit 1"
