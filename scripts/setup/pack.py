@@ -17,16 +17,16 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal, TextIO
+from typing import IO, Any, BinaryIO, TextIO
 
 import numpy
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config
+from benchmarks.common.config.config import Config, PackKind
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
-from benchmarks.common.data.mapped_arrays import ALIGNED, DamagedFile, Layout, checksum, file_header
+from benchmarks.common.data.mapped_arrays import ALIGNED, ArrayShapes, DamagedFile, checksum, file_header
 from benchmarks.common.data.packed import FILE_KIND, VERSION, PackedSource, note_checked, pack_path
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
@@ -44,7 +44,7 @@ MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
 class Options:
     data: str
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
-    pack: Literal["full", "256", "jpeg256"] = "full"
+    pack: PackKind = "full"
     """What is kept of an image."""
 
 
@@ -247,15 +247,15 @@ def write_tables(
         "checksums": numpy.concatenate([chunk.checksums for chunk in done]).astype("<u4"),
     }
     padding = -int(sizes.sum()) % ALIGNED
-    layout: Layout = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
-    layout |= {name: (table.dtype, table.shape) for name, table in tables.items()}
+    arrays: ArrayShapes = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
+    arrays |= {name: (table.dtype, table.shape) for name, table in tables.items()}
     metadata["checksum"] = checksum(metadata, tables)
     file.write(bytes(padding))
     for table in tables.values():
         file.write(table.tobytes())
     flush(file)
     file.seek(0)
-    file.write(file_header(metadata, layout, header_bytes))
+    file.write(file_header(metadata, arrays, header_bytes))
     flush(file)
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 from support import ROOT, environment, put
 
-from scripts.runner import worktrees
+from scripts.studies.ab import worktrees
 
 pytestmark = pytest.mark.real_interpreter  # where modules are imported from
 

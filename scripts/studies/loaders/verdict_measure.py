@@ -21,7 +21,7 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config, load_config, resolve_global_batch
+from benchmarks.common.config.config import PREFETCHED_PER_WORKER, Config, load_config, resolve_global_batch
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 LAUNCHES = 5  # processes, one after the other
 ROUNDS, WINDOW_S = 3, 0.8  # windows of each kind in a launch, and how long one should last
 WARMUP_STEPS = 3
-PREFETCHED = 2  # batches that torch's DataLoader has a worker keep ready
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +115,7 @@ def measure(config: Config, launch: int) -> list[dict[str, Any]]:
     for number in range(ROUNDS + 1):
         for what, work in works.items():
             if what != TRAINING:  # use up the batches that the workers prepared meanwhile
-                window(work, 1 + config.prefetch + PREFETCHED * num_workers)
+                window(work, 1 + config.prefetch + PREFETCHED_PER_WORKER * num_workers)
             if number:
                 measured = row_of(what, number, num_steps[what], *window(work, num_steps[what]), config)
                 rows.append(measured | {"run_id": f"loader_verdict-{launch}"})

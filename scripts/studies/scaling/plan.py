@@ -1,4 +1,4 @@
-"""The plan of `make scaling`: one strategy on several numbers of ranks, strong and weak, beside the baseline.
+"""The plan of `make scaling`: one strategy on several numbers of devices, strong and weak, beside the baseline.
 
 STRATEGY=ddp RANKS="1 2 4" launchers/all.sh scaling          # or: make scaling
 """

@@ -18,7 +18,7 @@ MAX_RANKS_ON_CPU = 8  # of a study that nobody chose: three points or more, and 
 
 
 def scaled_strategies(results: ResultSet) -> dict[str, dict[str, list[ScalingPoint]]]:
-    """Strong and weak scaling of every strategy that ran on several numbers of ranks."""
+    """Strong and weak scaling of every strategy that ran on several numbers of devices."""
     strategies = dict.fromkeys(group.strategy for group in results.groups)
     found = {name: points_or_warning(functools.partial(scaling_points, results, name)) for name in strategies}
     return {name: modes for name, modes in found.items() if modes}
@@ -38,8 +38,8 @@ def commands(results: ResultSet) -> list[StudyCommand]:
         return []
     found = []
     for strategy, modes in scaled_strategies(results).items():
-        ranks = sorted({point.num_ranks for points in modes.values() for point in points})
-        variables = {"RANKS": " ".join(map(str, ranks))}
+        num_devices = sorted({point.num_devices for points in modes.values() for point in points})
+        variables = {"RANKS": " ".join(map(str, num_devices))}
         found.append(StudyCommand("scaling", strategy, variables, replaced=("NPROC",)))
     return found
 
