@@ -100,7 +100,7 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: Mapping
 
 
 def table(key: str, points: Mapping[str, Group]) -> str:
-    """The points as text, with ratios to the first point. The intervals of these ratios are simultaneous (Dunnett)."""
+    """The points as text, with ratios to the first point. The intervals of these ratios are simultaneous."""
     first_value = next(iter(points))
     over_first = ratios_to_baseline(first_value, {value: group.sample for value, group in points.items()})
     lines = [(key, "images/s", "95 % interval", "n", f"over {key} {first_value}", "")]
