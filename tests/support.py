@@ -22,6 +22,7 @@ from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import ENDING_SIGNALS
 from scripts.runner.preflight import all_strategies
 from scripts.sets.recorded_settings import RESOLVED_COLUMNS
 
@@ -129,8 +130,12 @@ def after(words: list[str], flag: str) -> str:
 
 
 def hear_sigint() -> None:
-    """For preexec_fn: a shell that was started deaf to a signal, as background jobs and nohup are, cannot trap it."""
-    for signum in (signal.SIGINT, signal.SIGHUP):
+    """For preexec_fn: a shell that was started deaf to a signal, as background jobs and nohup are, cannot trap it.
+
+    A background job of a shell without job control ignores SIGINT and SIGQUIT, and so does what it starts. A suite then
+    hears them only once it has installed its handlers, some seconds after its start.
+    """
+    for signum in ENDING_SIGNALS:
         signal.signal(signum, signal.SIG_DFL)
 
 

@@ -4,10 +4,10 @@ from scripts.gpu_check.check import DRY, GPU, Check, Scale, launched
 """
 
 import dataclasses
-import shlex
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.system.commands import shell_word
 from scripts.gpu_check import verdicts
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -74,8 +74,8 @@ class Check:
     @property
     def command(self) -> str:
         """As a person types it in the repository."""
-        variables = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
-        return " ".join([*variables, shlex.join(self.argv)])
+        variables = [f"{name}={shell_word(value)}" for name, value in self.variables.items()]
+        return " ".join([*variables, *map(shell_word, self.argv)])
 
     @property
     def results(self) -> Path:

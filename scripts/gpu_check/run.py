@@ -23,6 +23,7 @@ import tyro
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
+from benchmarks.common.system.commands import make_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
@@ -181,7 +182,8 @@ def make_report(results: Path, limit_s: float) -> bool:
     try:
         return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=limit_s).returncode == 0
     except subprocess.TimeoutExpired:
-        print(f"warning: no time was left for the report; make report MEASURE=no RESULTS={results} writes it")
+        again = make_command("report", MEASURE="no", RESULTS=results)
+        print(f"warning: no time was left for the report; {again} writes it")
         return False
 
 

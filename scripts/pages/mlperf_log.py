@@ -26,6 +26,7 @@ import pandas
 import tyro
 
 from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
@@ -213,7 +214,8 @@ def main(options: Options) -> int:
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
     print(f"{printable(row.run_id)} is in {path}; check it with:")
-    print(f"  {sys.executable} -m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0 {path}")
+    words = [sys.executable, *"-m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0".split(), path]
+    print(" ", *map(shell_word, words))
     return 0
 
 

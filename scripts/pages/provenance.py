@@ -7,12 +7,13 @@ Needs no torch.
 
 import shlex
 
+from benchmarks.common.system.commands import make_assignment, shell_word
 from scripts.pages.study_sections import load_sections
 from scripts.sets.device_use import device_use
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import COMMIT, file_inside
-from scripts.stats.formatting import format_setting, make_assignment, printable
+from scripts.stats.formatting import format_setting, printable
 
 
 def reproduction_commands(results: ResultSet) -> list[str]:
@@ -54,7 +55,9 @@ def reproduction_commands(results: ResultSet) -> list[str]:
 
 def _checkout(commit: str) -> str:
     """The line that people paste. Only a hash is let through: git would also take a flag, a path or a branch."""
-    return f"git checkout {commit}" if COMMIT.fullmatch(commit) else "# its commit is left out: it is no hash"
+    return (
+        f"git checkout {shell_word(commit)}" if COMMIT.fullmatch(commit) else "# its commit is left out: it is no hash"
+    )
 
 
 def _command(target: str, make_variables: dict[str, object], **variables: str) -> str:

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.commands import make_assignment, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.programs import run_program
@@ -38,7 +39,7 @@ from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.publishable import local_changes
 from scripts.sets.result_set import Group, ResultSet, load_set
-from scripts.stats.formatting import format_number, format_setting, make_assignment, printable
+from scripts.stats.formatting import format_number, format_setting, printable
 
 MARK = "published.json"  # what make publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
@@ -145,7 +146,7 @@ def changed_files(path: Path) -> list[str]:
     """A line for each file of a published set that is missing, or not what was published. Raises UserError for a
     manifest that cannot be read."""
     needed = NEEDED if _read_mark(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
-    lines = [f"{name} is missing; git checkout {path}" for name in needed if not (path / name).is_file()]
+    lines = [f"{name} is missing; git checkout {shell_word(path)}" for name in needed if not (path / name).is_file()]
     if lines or not (path / manifest.NAME).exists():
         return lines
     return manifest.find_faults(path, manifest.read_manifest(path))

@@ -23,6 +23,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.store.results import TABLES, write_json, write_text_atomically
+from benchmarks.common.system.commands import make_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
 from benchmarks.common.system.programs import run_program
@@ -87,7 +88,7 @@ def main(options: Options) -> int:
         if text != path.read_text():
             write_text_atomically(path, text)
             print(f"{path} has new figures")
-    print(f"published: {place}; next: git add {place} and the READMEs, and commit")
+    print(f"published: {place}; next: git add {shell_word(place)} and the READMEs, and commit")
     return 0
 
 
@@ -229,11 +230,13 @@ def _readmes(options: Options, shown: dict[str, str], kind: str, new: Path) -> d
 
 
 def _remedy(results: Path, target: str) -> str:
-    return f"make report RESULTS={results}, or take the link out" if "sweep" not in target else _sweep(results)
+    return (
+        f"{make_command('report', RESULTS=results)}, or take the link out" if "sweep" not in target else _sweep(results)
+    )
 
 
 def _sweep(results: Path, strategy: str = "...", key: str = "...") -> str:
-    return f'make sweep STRATEGY={strategy} KEY={key} VALUES="..." RESULTS={results}/sweeps'
+    return make_command("sweep", STRATEGY=strategy, KEY=key, VALUES="...", RESULTS=results / "sweeps")
 
 
 def replace_set(new: Path, place: Path, aside: Path) -> None:

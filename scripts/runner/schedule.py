@@ -54,8 +54,8 @@ def run_suite(
         began, num_done = time.monotonic(), 0
         for of_round in rounds:
             if num_done:
-                silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # it is said at the end
-                drawn = children.run(draw, cwd=ROOT, **silent) == 0
+                quiet = subprocess.DEVNULL  # it is said at the end
+                drawn = children.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
                 left_s = (time.monotonic() - began) / num_done * (total - num_done)
                 print(progress_line(of_round[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
             record_environment(results, of_round[0], children)
@@ -67,7 +67,7 @@ def run_suite(
                 break
         print(flush=True)
         if (results / "runs.csv").exists():  # not on the second of two machines, whose rows are the first one's
-            failed = children.run(draw, cwd=ROOT) != 0
+            failed = children.run(draw, after_signal=True, cwd=ROOT) != 0
             all_ok &= not (failed and (read_table(results, "runs").status == "ok").any())
     return 128 + children.signum if children.signum else int(not all_ok)
 

@@ -11,12 +11,12 @@ manifest says. `asked` and `met` are the settings' two halves (benchmarks.common
 import hashlib
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table, write_json
+from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from scripts.sets.recorded_settings import identities_by_hash
@@ -89,7 +89,7 @@ def read_manifest(folder: Path) -> dict:
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"{path} cannot be read ({printable(str(error))}); take it from git again: git checkout {path}"
+            f"{path} cannot be read ({printable(str(error))}); take it from git again: git checkout {shell_word(path)}"
         ) from None
     if schema != SCHEMA or not whole:
         raise UserError(f"{path} is of schema {ascii(schema)[:60]}, or is not whole; this suite reads schema {SCHEMA}")
@@ -126,7 +126,7 @@ def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
 def _checkout(path: Path, before: str = ";") -> str:
     """The command that brings a file back, to be pasted; '' for a name that no file of a set has."""
     plain = re.fullmatch(r"[\w./+-]+", path.name, re.ASCII)
-    return f"{before} git checkout {shlex.quote(str(path))}" if plain else ""
+    return f"{before} git checkout {shell_word(path)}" if plain else ""
 
 
 def _leads_out(name: str) -> bool:

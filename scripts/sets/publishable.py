@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.store.results import WARM_UP, read_table
+from benchmarks.common.system.commands import make_command
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import comparable, incomparable_fields
 from scripts.sets.proofs import EXCEPTIONS, proof_text
@@ -19,15 +20,15 @@ from scripts.stats.formatting import format_setting, plural
 RULE = 2  # of these checks; a set that an older rule let in says so in its published.json. From 2 on it has a manifest
 MIN_ROUNDS = 3
 NEEDED = {
-    **dict.fromkeys(("runs.csv", "settings.csv", "windows.csv", "epochs.csv", "steps.csv"), "make bench-all"),
-    **dict.fromkeys(("wall.csv", "telemetry.csv", "environment.json"), "make bench-all"),
-    "equivalence.csv": "make verify",
+    **dict.fromkeys(("runs.csv", "settings.csv", "windows.csv", "epochs.csv", "steps.csv"), "bench-all"),
+    **dict.fromkeys(("wall.csv", "telemetry.csv", "environment.json"), "bench-all"),
+    "equivalence.csv": "verify",
 }
 
 
 def missing_files(path: Path) -> list[str]:
     """A line for each file without which nothing can be said of the set in `path`."""
-    lines = {name: f"{path} lacks {name}; RESULTS={path} {command}" for name, command in NEEDED.items()}
+    lines = {name: f"{path} lacks {name}; {make_command(target, RESULTS=path)}" for name, target in NEEDED.items()}
     return [line for name, line in lines.items() if not (path / name).is_file()]
 
 
@@ -76,7 +77,7 @@ def _rows(results: ResultSet) -> Iterator[str]:
             if row.status in ("failed", "timeout", "interrupted", "invalid"):
                 yield (
                     f"{group.label}, round {format_setting(row.repeat)}: {row.status}: {row.reason or 'no reason'}; "
-                    f"RETRY={row.status} RESULTS={results.path} make bench-all"
+                    f"{make_command('bench-all', RETRY=row.status, RESULTS=results.path)}"
                 )
         if (last.status == "skipped").any() and not last.reason[last.status == "skipped"].all():
             yield f"{group.label} is skipped without a reason; run it again"
@@ -88,7 +89,8 @@ def _rounds(timed: list[Group]) -> Iterator[str]:
         number = len({*group.rounds})
         if number < max(MIN_ROUNDS, most):
             needed = max(MIN_ROUNDS, most)
-            yield f"{group.label} has {number} of at least {needed} rounds; make bench-all REPEATS={needed} on this set"
+            again = make_command("bench-all", REPEATS=needed)
+            yield f"{group.label} has {number} of at least {needed} rounds; {again} on this set"
 
 
 def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
@@ -117,9 +119,10 @@ def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
 
 
 def _proofs(results: ResultSet, timed: list[Group]) -> Iterator[str]:
+    verify = make_command("verify", RESULTS=results.path)
     for group in timed:
         said = proof_text(group, results.table("equivalence"))
         if not said.startswith("yes"):
-            yield f"{group.label}: {said or 'not proved'}; RESULTS={results.path} make verify"
+            yield f"{group.label}: {said or 'not proved'}; {verify}"
         elif "commit" in said.partition(EXCEPTIONS)[2]:
-            yield f"{group.label} was proved at another commit; RESULTS={results.path} make verify"
+            yield f"{group.label} was proved at another commit; {verify}"

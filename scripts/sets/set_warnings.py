@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy
 
+from benchmarks.common.system.commands import shell_word
 from scripts.sets.device_use import device_use
 from scripts.sets.result_set import Group, ResultSet
 from scripts.sets.sessions import measured_in_other_sessions
@@ -225,7 +226,7 @@ def low_peak(results: ResultSet) -> Iterator[str]:
     if names:
         yield (
             f"{_list(names)}: MFU over 100 %: the peak was measured on a busy machine; on a quiet one: "
-            f"python -m scripts.sets.device_use --results {results.path} --measure"
+            f"python -m scripts.sets.device_use --results {shell_word(results.path)} --measure"
         )
 
 

@@ -1,7 +1,6 @@
 """Numbers, settings and tables as text, in one format everywhere."""
 
 import json
-import shlex
 from collections.abc import Callable, Collection, Sequence
 
 from benchmarks.common.system.errors import UserError
@@ -37,18 +36,6 @@ def format_setting(value: object) -> str:
 def printable(text: str) -> str:
     """Without control characters, which could steer a terminal and which an SVG may not hold."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def make_assignment(name: str, value: object) -> str:
-    """NAME=VALUE as one argument of a make command for bash, so that make gets exactly this value.
-
-    '' where no argument does that: make takes no line end, and drops spaces around a value. bash removes the quotes.
-    make expands the value once, `$(shell ...)` too, unless each $ is doubled.
-    """
-    text = str(value)
-    if not text.isprintable() or text != text.strip():
-        return ""
-    return f"{name}={shlex.quote(text.replace('$', '$$'))}"
 
 
 def format_interval(low: float | None, high: float | None, style: Callable[[float], str]) -> str:

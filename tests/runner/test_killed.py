@@ -24,6 +24,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.forward_signals import ENDING_SIGNALS, forward_signals
 from scripts.runner import attempt as attempts
 from scripts.runner import schedule
 
@@ -165,6 +166,30 @@ def test_quit_leaves_a_row(tmp_path):
     assert processes_of(tmp_path) == []
 
 
+def test_what_tests_start_hears_every_ending_signal():
+    """Protects tests and the kill fuzz where a shell started them in the background: a SIGQUIT in a suite's first
+    seconds was ignored, and the fuzz called that a fault. Mutant: hear_sigint without SIGQUIT."""
+    tells = f"import signal; print([signal.getsignal(each) for each in {[*map(int, ENDING_SIGNALS)]}])"
+    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ENDING_SIGNALS}
+    try:
+        done = subprocess.run([sys.executable, "-c", tells], capture_output=True, text=True, preexec_fn=hear_sigint)
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    assert done.stdout and "SIG_IGN" not in done.stdout
+
+
+def test_a_signal_between_two_processes_starts_no_more(tmp_path):
+    """Protects the end of a suite: a signal that came while a run's folder was made was forgotten, and the run went on
+    to its end. Mutant: run without a look at what was received before."""
+    with forward_signals() as children:
+        assert children.run(["touch", tmp_path / "before"]) == 0
+        os.kill(os.getpid(), signal.SIGQUIT)
+        assert children.run(["touch", tmp_path / "after"]) == -signal.SIGQUIT
+        assert children.run(["touch", tmp_path / "charts"], after_signal=True) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "charts"]
+
+
 # --- the loop and its attempts --------------------------------------------------------------------------------------
 
 
@@ -177,13 +202,48 @@ def suite(recorder, checkout, tmp_path, tiny_data):
     ours = {"RESULTS": results, "DATA": tiny_data, "STRATEGIES": "single", "REPEATS": 1, "PASSED_ON": OURS}
     (hold := tmp_path / "hold").touch()
 
-    def start(**popen) -> subprocess.Popen:
-        env = environment(**recorder.variables | ours | {"WAIT_WHILE": hold})
+    def start(results: Path = results, **popen) -> subprocess.Popen:
+        env = environment(**recorder.variables | ours | {"WAIT_WHILE": hold, "RESULTS": results})
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | popen
         return subprocess.Popen([checkout / "launchers/all.sh"], env=env, preexec_fn=hear_sigint, **streams)
 
     start.results, start.hold, start.recorder = results, hold, recorder
     return start
+
+
+MOMENTS = {
+    "it imports": lambda process, results: "scripts.runner.bench" in psutil.Process(process.pid).cmdline(),
+    "it has the set": lambda process, results: (results / ".holder").exists(),
+    "it has a folder for the run": lambda process, results: [*results.glob("logs/*")],
+    "it starts the launcher": lambda process, results: psutil.Process(process.pid).children(),
+}
+
+
+def test_quit_at_any_moment_of_the_start_ends_the_suite(suite, tmp_path):
+    """Protects ^\\ in the first seconds: the suite ends, each run that was started has its row or is known to be lost,
+    and no process is left. Mutant: forward_signals without SIGQUIT."""
+    started = {}
+    for number, (name, reached) in enumerate(MOMENTS.items()):
+        results = tmp_path / f"set {number}"
+        results.mkdir()
+        (results / "environment.json").write_text("{}")
+        process = suite(results, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        started[name] = process, results, reached
+    waiting = {*started}
+    while waiting:
+        for name in sorted(waiting):
+            process, results, reached = started[name]
+            assert process.poll() is None, f"it ended before {name}"
+            if reached(process, results):
+                process.send_signal(signal.SIGQUIT)
+                waiting.remove(name)
+        time.sleep(0.02)
+    for name, (process, results, _) in started.items():
+        assert process.wait(60) in (-signal.SIGQUIT, 128 + signal.SIGQUIT), name
+        assert processes_of(results) == [], name
+        rows = {*read_table(results, "runs").run_id}
+        for folder in results.glob("logs/*"):
+            assert folder.name in rows or (folder / "unrecorded").exists(), name
 
 
 def until_runs(suite) -> Path:

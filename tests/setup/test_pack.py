@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -25,7 +26,7 @@ from support import NUM_TRAIN, NUM_VAL, ROOT, draw_images, environment, loaders,
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data import packed
-from benchmarks.common.data.mapped_arrays import DamagedFile, checksum, file_header
+from benchmarks.common.data.mapped_arrays import DamagedFile, checksum, file_header, map_arrays
 from benchmarks.common.data.packed import PackedSource, open_pack
 from benchmarks.common.system.errors import UserError
 from scripts.setup import chunks, pack
@@ -194,7 +195,8 @@ def hostile_pack(draw) -> bytes:
         for name, row in rows.items()
     }
     kind = draw(st.sampled_from(["full", "jpeg256"])) if changed != "kind" else "of no kind"
-    metadata = {"what": packed.FILE_KIND, "version": packed.VERSION, "kind": kind, "part": "train", "fingerprint": "f"}
+    metadata = {"what": packed.FILE_KIND, "version": packed.VERSION, "kind": kind, "part": "train"}
+    metadata["fingerprint"] = f"2-{len(rows['ends'])}-1-f"
     metadata["classes"] = draw(st.sampled_from(CLASSES)) if changed == "classes" else '["a", "b"]'
     metadata["checksum"] = checksum(metadata, arrays)
     layout = {"images": (numpy.dtype("u1"), (NUM_BYTES,))} | {name: (a.dtype, a.shape) for name, a in arrays.items()}
@@ -266,6 +268,56 @@ def test_each_bound_of_a_packs_tables_is_checked(changes, reason):
     changed = {name: numpy.array(row, packed.TABLES[name][0]) for name, row in changes.items()}
     with pytest.raises(DamagedFile, match=reason):
         packed.check_tables(right | changed, NUM_BYTES, 2, pixels=True)
+
+
+def with_fingerprint(path: Path, fingerprint: str) -> None:
+    """The same file with another fingerprint, and the right checksum of its tables."""
+    metadata, arrays = map_arrays(path)
+    arrays = {name: numpy.array(array) for name, array in arrays.items()}
+    tables = {name: array for name, array in arrays.items() if name != "images"}
+    metadata["fingerprint"] = fingerprint
+    metadata["checksum"] = checksum(metadata, tables)
+    layout = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    path.write_bytes(file_header(metadata, layout) + b"".join(array.tobytes() for array in arrays.values()))
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"),
+    [
+        (f"4-{NUM_TRAIN}-{NUM_VAL}", ""),
+        (f"4-{NUM_TRAIN + 1}-{NUM_VAL}", f"has {NUM_TRAIN} images of 4 classes, and its fingerprint says"),
+        (f"3-{NUM_TRAIN}-{NUM_VAL}", "its fingerprint says 40 of 3"),
+        (f"5-{NUM_TRAIN}-{NUM_VAL}", "its fingerprint says 40 of 5"),
+        (f"4-{NUM_TRAIN}-{NUM_VAL - 1}", f"has {NUM_VAL} images of 4 classes, and its fingerprint says"),
+        ("ImageNet", "its fingerprint is none"),
+        ("4-x-23", "its fingerprint is none"),
+    ],
+)
+def test_a_pack_holds_as_many_images_as_its_fingerprint_says(own_data, counts, reason):
+    """Protects the comparison of runs: the fingerprint names the data in a run's settings, so that a pack of a tenth
+    of ImageNet could pass for ImageNet. Mutants: each comparison of check_counts left out."""
+    path = make(own_data)
+    for part in ("train", "val"):
+        shutil.rmtree(own_data / part)  # else the fingerprint is compared with the folder's
+        with_fingerprint(path.with_stem(part), f"{counts}-0123456789abcdef")
+    if reason:
+        assert reason in problem(own_data)
+    else:
+        packed_loaders(own_data)
+
+
+def test_nobody_elses_lock_on_a_packed_file_delays_a_run(own_data, monkeypatch):
+    """Protects the start of a run: whoever can read the file could hold its lock, and the plan waited for an hour
+    without a word. Mutant: the lock on the packed file itself."""
+    path, checks = make(own_data), []
+    for note in path.parent.glob("*.checked"):
+        note.unlink()
+    monkeypatch.setattr(PackedSource, "check", lambda self, text: checks.append(self.path.name))
+    monkeypatch.setattr("benchmarks.common.system.files.time.sleep", lambda seconds: pytest.fail("it waits"))
+    with open(path, "rb") as held:  # as another user can
+        fcntl.flock(held, fcntl.LOCK_EX)
+        packed_loaders(own_data)
+    assert checks == ["train.safetensors", "val.safetensors"]
 
 
 def test_a_pack_that_is_no_file_is_refused_at_once(own_data):

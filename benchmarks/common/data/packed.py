@@ -9,6 +9,8 @@ one array only. Needs no torch.
 import contextlib
 import json
 import os
+import re
+import socket
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,8 +23,9 @@ from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import cache_path
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, checksum, map_arrays
 from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.commands import make_command
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import MAX_IMAGE_BYTES, open_regular_file, read_regular_file, wait_for_lock
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, locked, read_regular_file
 
 FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "2"
 IMAGES_PER_CHECK = 1000  # images
@@ -58,6 +61,7 @@ class PackedSource:
         self.classes: list[str] = check_metadata(self.metadata)
         self._pixels = self.metadata["kind"] != "jpeg256"
         check_tables(arrays, len(images), len(self.classes), self._pixels)
+        check_counts(self.metadata, len(arrays["targets"]), len(self.classes))
         self._images, self._ends, self._shapes = images, arrays["ends"].data, arrays["shapes"]
         self._targets, self._checksums = arrays["targets"], arrays["checksums"]
 
@@ -114,6 +118,21 @@ def check_metadata(metadata: dict[str, str]) -> list[str]:
     return classes
 
 
+def check_counts(metadata: dict[str, str], num_images: int, num_classes: int) -> None:
+    """Raises DamagedFile where the fingerprint, by which runs are compared, has other counts than the file."""
+    counts = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})-([0-9]{1,9})-[0-9a-f]+", metadata["fingerprint"])
+    if counts is None:
+        raise DamagedFile("its fingerprint is none")
+    of_both, num_train, num_val = map(int, counts.groups())
+    expected = num_train if metadata["part"] == "train" else num_val
+    # val may lack classes of train
+    classes_fit = num_classes == of_both if metadata["part"] == "train" else num_classes <= of_both
+    if num_images != expected or not classes_fit:
+        raise DamagedFile(
+            f"it has {num_images} images of {num_classes} classes, and its fingerprint says {expected} of {of_both}"
+        )
+
+
 def check_tables(tables: Arrays, num_bytes: int, num_classes: int, pixels: bool) -> None:
     """Raises Damaged where a table points outside of the images or the classes, or a shape does not fit its size."""
     ends, shapes, targets = tables["ends"], tables["shapes"].astype(numpy.int64), tables["targets"]
@@ -167,7 +186,7 @@ def open_pack(config: Config, part: str, expected: str = "") -> PackedSource:
     later is not found.
     """
     path = pack_path(config, part)
-    again = f"make pack PACK={config.pack} DATA={config.data} writes it"
+    again = make_command("pack", PACK=config.pack, DATA=config.data) + " writes it"
     try:
         pack = PackedSource(path)
         if (holds := (pack.metadata["part"], pack.metadata["kind"])) != (part, config.pack):
@@ -186,12 +205,15 @@ def open_pack(config: Config, part: str, expected: str = "") -> PackedSource:
 def check_once(pack: PackedSource) -> None:
     """Check all images, unless a note says that they were checked. One rank of a machine checks, the others wait.
 
+    The lock is a file in the user's cache: whoever can read the packed file could hold a lock on that.
     Raises DamagedFile.
     """
-    with open_regular_file(pack.path) as file:
+    lock = cache_path(pack.path, f"{socket.gethostname()}.lock")  # nodes can share the cache, and not the packed file
+    with contextlib.ExitStack() as stack:
         if not was_checked(pack.path):
-            with contextlib.suppress(OSError):  # no locks on this file system, or none in time: then each rank checks
-                wait_for_lock(file.fileno(), pack.path, CHECK_LIMIT_S)
+            with contextlib.suppress(OSError):  # no cache, no locks there, or none in time: then each rank checks
+                lock.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(lock, CHECK_LIMIT_S))
         if not was_checked(pack.path):
             pack.check(f"checking {pack.path.name}")
             note_checked(pack.path)

@@ -48,12 +48,17 @@ class SignalForwarder:
         self._num_received = 0
         self._child: subprocess.Popen[Any] | None = None
 
-    def run(self, command: Sequence[object], **popen: Any) -> int:
+    def run(self, command: Sequence[object], *, after_signal: bool = False, **popen: Any) -> int:
         """Run `command` to its end; returns its exit code, less than 0 where a signal ended it.
+
+        after_signal: start it although a signal was received before. Else it is not started then, and the signal's
+        number, less than 0, is returned.
 
         The child inherits inheritable file descriptors, such as a set's lock, and so holds the lock until its own end.
         """
-        num_received = self._num_received
+        num_received = self._num_received  # first: what comes from here on ends the child
+        if self.signum and not after_signal:
+            return -self.signum
         words = [str(word) for word in command]
         self._child = subprocess.Popen(words, preexec_fn=die_with_parent(), close_fds=False, **popen)
         if self._num_received != num_received:  # before the child had a name

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.common.system.commands import make_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
 
@@ -224,8 +225,8 @@ def _remedy(found: NvidiaSmiResult, reinstall: bool = False) -> str:
     except UserError as error:
         return str(error)
     if Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():
-        command = f"{'rm -r .venv && ' * reinstall}make setup TORCH={build.torch}"
+        command = f"{'rm -r .venv && ' * reinstall}{make_command('setup', TORCH=build.torch)}"
     else:
         options = "--force-reinstall " * reinstall
-        command = f"{sys.executable} -m pip install {options}'{build.versions}' torchvision"
+        command = f"{shell_word(sys.executable)} -m pip install {options}'{build.versions}' torchvision"
     return f"{build.versions} fits: {command}; or CUDA_VISIBLE_DEVICES= for the CPU"

@@ -13,6 +13,7 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.packed import pack_path
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
+from benchmarks.common.system.commands import make_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
@@ -74,7 +75,8 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
         return "needs two ranks or more, which talk to each other"
     if option.needs == "pack":
         packed = all(pack_path(config, part).exists() for part in ("train", "val"))
-        return "" if packed else f"needs packed images: make pack DATA={config.data} PACK={config.pack} writes them"
+        pack = make_command("pack", DATA=config.data, PACK=config.pack)
+        return "" if packed else f"needs packed images: {pack} writes them"
     if option.needs == "bf16":
         try:
             resolve_precision("bf16", machine.min_compute_capability())

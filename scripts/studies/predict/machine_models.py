@@ -252,7 +252,7 @@ def _baseline_parts(results: ResultSet, group: Group | None) -> pandas.DataFrame
     if parts.empty:
         raise UserError(
             f"{results.path} has no breakdown of {BASELINE}'s steps (steps.csv), which a prediction starts from; "
-            f'run: make bench-{BASELINE} ARGS="--account-steps 8" RESULTS=results/<new>'
+            f'run: make bench-{BASELINE} ARGS="--account-steps 8" RESULTS=results/new'
         )
     return parts
 

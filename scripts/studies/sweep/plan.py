@@ -15,14 +15,15 @@ from scripts.runner.options import value_flags
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
 from scripts.sets.identity import STRATEGY_OPTIONS
 
+EXAMPLE = 'make sweep STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
+
 
 def plan_runs(variables: MakeVariables) -> list[Run]:
     """STRATEGY with each of VALUES of the field KEY, beside the baseline: once where KEY is an option of strategies,
     else with each value. Raises UserError for any value that is none."""
     for name in ("strategy", "key", "values"):
         if not getattr(variables, name):
-            example = 'STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
-            raise UserError(f"{name.upper()} is not set; for example: make sweep {example}")
+            raise UserError(f"{name.upper()} is not set; for example: {EXAMPLE}")
     strategy, key = preflight.parse_strategy(variables.strategy), find_field(variables.key)
     if key in NOT_COMPARED:
         raise UserError(f"KEY={key} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option")

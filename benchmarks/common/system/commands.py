@@ -1,0 +1,34 @@
+"""Commands that are printed for people to paste. A name in them may come from somebody else. Needs no torch.
+
+>>> make_command("pack", PACK="full", DATA="/data/of $(me)")
+"make pack PACK=full DATA='/data/of $$(me)'"
+"""
+
+import shlex
+
+NOT_SHOWN = "..."
+"""In the place of a value that no line for bash can hold: the pasted command then finds nothing of that name."""
+
+
+def shell_word(value: object) -> str:
+    """The value as one word for bash; NOT_SHOWN where it has line ends or other control characters."""
+    text = str(value)
+    return shlex.quote(text) if text.isprintable() else NOT_SHOWN
+
+
+def make_assignment(name: str, value: object) -> str:
+    """NAME=VALUE as one argument of a make command for bash, so that make gets exactly this value.
+
+    '' where no argument does that: make takes no line end, and drops spaces around a value. bash removes the quotes.
+    make expands the value once, `$(shell ...)` too, unless each $ is doubled.
+    """
+    text = str(value)
+    if not text.isprintable() or text != text.strip():
+        return ""
+    return f"{name}={shlex.quote(text.replace('$', '$$'))}"
+
+
+def make_command(target: str, **variables: object) -> str:
+    """`make TARGET NAME=VALUE ...` for bash, with NAME=... for a value that make cannot carry (make_assignment)."""
+    words = [make_assignment(name, value) or f"{name}={NOT_SHOWN}" for name, value in variables.items()]
+    return " ".join(["make", target, *words])

@@ -1,0 +1,122 @@
+"""Commands that are printed for people to paste: names in them may be somebody else's, and run nothing.
+
+.venv/bin/python -m pytest tests/test_printed_commands.py
+"""
+
+import ast
+import re
+
+import pytest
+from pasting import EVIL, paste
+from support import ROOT
+
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.packed import open_pack
+from benchmarks.common.system.commands import NOT_SHOWN, make_assignment, make_command, shell_word
+from benchmarks.common.system.errors import UserError
+from scripts.publish import gallery, publish
+from scripts.sets.publishable import missing_files
+from scripts.studies.ablation.analysis import OPTIONS
+from scripts.studies.ablation.plan import missing
+from scripts.studies.predict.gradient_times import baseline_config
+
+TARGETS = re.search(r"(?m)^\.PHONY: (.*) \$\(BENCHES\)$", (ROOT / "Makefile").read_text())[1].split()
+COMMAND = rf"\b(?:make (?:{'|'.join(TARGETS)}|bench-)|git (?!cannot)[a-z]+|python -m [\w.]+|rm -)"
+CLAUSE = r"[^;,:()]*"
+QUOTING = {"shell_word", "make_command", "make_assignment"}
+
+
+@pytest.mark.parametrize("value", [EVIL, "$", "$$", "a  b", "--x=1 --y=$(id)", "$(shell touch ran)", "'\\''", "-n"])
+def test_a_pasted_variable_arrives_whole_and_runs_nothing(tmp_path, value):
+    """Protects who pastes a command from a report or a message. Mutants: shlex alone; $ doubled but not quoted."""
+    assert paste(f"make bench-all {make_assignment('ARGS', value)}", tmp_path)["bench-all"]["ARGS"] == value
+    assert paste(make_command("verify", ARGS=value, PACK="full"), tmp_path)["verify"]["ARGS"] == value
+
+
+@pytest.mark.parametrize("value", ["a\nb", " a", "a ", "a\tb", "\x1b[31m", "a\u2028b", "a\nmake evil"])
+def test_what_make_cannot_carry_is_left_out(value):
+    assert make_assignment("ARGS", value) == ""
+    assert make_command("bench-all", ARGS=value) == f"make bench-all ARGS={NOT_SHOWN}"
+    assert shell_word(value) == (NOT_SHOWN if value.strip() != "a" or "\t" in value else f"'{value}'")
+
+
+def error_of(function, *arguments) -> str:
+    with pytest.raises(UserError) as raised:
+        function(*arguments)
+    return str(raised.value)
+
+
+PACKED = next(option for option in OPTIONS if option.needs == "pack")
+MESSAGES = {
+    "of a missing pack": lambda folder: error_of(open_pack, Config(data=str(folder)), "train"),
+    "of make ablate": lambda folder: missing(PACKED, Config(data=str(folder)), 1),
+    "of make publish": lambda folder: missing_files(folder)[0],
+    "of a README that lacks a sweep": lambda folder: publish._remedy(folder, "sweeps/sweep.csv"),
+    "of a README that lacks a chart": lambda folder: publish._remedy(folder, "charts/x.png"),
+    "of make gallery": lambda folder: gallery.changed_files(folder)[0],
+    "of make predict": lambda folder: error_of(baseline_config, folder),
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_command_in_a_message_runs_nothing_of_a_name(tmp_path, message):
+    """Protects who pastes what a message says of a folder with a hostile name. Mutant: an f-string in one of them."""
+    (folder := tmp_path / EVIL.replace("/", "-")).mkdir()
+    (folder / "runs.csv").write_text("run_id,strategy\n")
+    (folder / "settings.csv").write_text("settings\n")
+    said = MESSAGES[message](folder)
+    command = said[re.search(r"\b(make|git) [a-z]", said).start() :]
+    (pasted := tmp_path / "pasted").mkdir()
+    arrived = [value for variables in paste(command, pasted).values() for value in variables.values()]
+    assert command.startswith("git checkout") or any(str(folder) in value for value in arrived)
+
+
+def unquoted(source: str) -> list[str]:
+    """The values that an f-string puts into a command for bash without quoting them, as source text."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        texts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
+        for place, part in enumerate(node.values):
+            if isinstance(part, ast.Constant) or is_safe(part):
+                continue
+            before, after, value = "".join(texts[:place]), "".join(texts[place + 1 :]), ast.unparse(part.value)
+            assigned = re.search(r"\b[A-Z_]+=$", before) and re.match(CLAUSE + COMMAND, after)
+            run = value == "sys.executable" and after.startswith(" -")
+            if assigned or run or re.search(COMMAND + CLAUSE + "$", before):
+                found.append(value)
+    return found
+
+
+def is_safe(part: ast.FormattedValue) -> bool:
+    """Whether it is quoted, a constant of the module, or a number (it has a format)."""
+    value = part.value
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id in QUOTING
+    return part.format_spec is not None or (isinstance(value, ast.Name) and value.id.isupper())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("f'{a} is wrong; make pack DATA={b} writes it'", ["b"]),
+        ("f'run: RESULTS={results.path} make verify'", ["results.path"]),
+        ("f'make bench-{BASELINE} RESULTS={shell_word(a)}; {b} is old'", []),
+        ("f'{before}make setup TORCH={version}'", ["version"]),
+        ("f'git checkout {path}'", ["path"]),
+        ("f'make sweep STRATEGY={s} KEY={k}'", ["s", "k"]),
+        ("f'FAIL_OVER={100 * limit:g}% of make ab'", []),
+        ("f'RESULTS={results} is no folder; make bench-all makes one'", []),
+        ("f'{sys.executable} -m pip install torch'", ["sys.executable"]),
+    ],
+)
+def test_the_rule_of_commands_finds_what_is_not_quoted(text, expected):
+    assert unquoted(text) == expected
+
+
+def test_every_printed_command_quotes_its_names():
+    """Protects every message with a command, also the next one. Mutant: any make_command as an f-string again."""
+    paths = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/**/*.py")]
+    found = {str(path.relative_to(ROOT)): names for path in paths if (names := unquoted(path.read_text()))}
+    assert found == {}
