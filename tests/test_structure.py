@@ -99,15 +99,17 @@ LAYERS = [
     ["common.model"],
     ["common.train"],
     ["benchmarks"],
+    ["options"],
     ["stats", "setup"],
     ["sets"],
     ["charts", "runner"],
     ["pages"],
     ["proof", "studies"],
     ["publish", "gpu_check"],
+    ["commands"],
 ]
 CORE_FOLDERS = ("stats", "sets", "charts", "runner", "pages")  # which import no study
-ABOVE_STUDIES = ("publish", "gpu_check")
+ABOVE_STUDIES = ("publish", "gpu_check", "commands")
 
 
 def folder_of(module: str) -> str:
@@ -209,6 +211,11 @@ def test_plain_steps_are_equal():
 NAMED = {
     "sets.result_set": {"single"},
     "runner.preflight": {*CORE_STRATEGIES},
+    # words of commands, and the defaults of options
+    "commands.command_table": {"slurm"},
+    "options.run_options": {"ddp"},
+    "options.set_options": {"ddp"},
+    "options.study_options": {"single"},
     # lists of what to try on a GPU, which say what is run and branch on nothing
     "gpu_check.checks": {"ddp"},
     "gpu_check.timed_checks": {"ddp", "ddp_compile", "ddp_compressed"},

@@ -18,6 +18,7 @@ from scripts.charts import detail_charts as report_charts
 from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import memory_chart
+from scripts.options.set_options import PlotOptions as Options
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.result_set import Group, ResultSet, load_set, same_hash_other_settings
 from scripts.sets.safe_names import refuse_links
@@ -44,16 +45,6 @@ SUMMARY_COLUMNS = (
     "top-1 %",
     "note",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Draw the charts of result sets and print their summary table."""
-
-    results: tuple[Path, ...] = (Path("results/latest"),)
-    """Result sets, drawn side by side."""
-    output: Path | None = None
-    """Folder for the charts; default: charts/ in the (first) set."""
 
 
 def summary_table(results: Path | ResultSet) -> str:

@@ -33,6 +33,7 @@ from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
+from scripts.options.run_options import CheckGpuOptions as Options
 from scripts.runner import memory_check, preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
@@ -42,14 +43,6 @@ DEADLINE_S = 540.0
 REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
 BYTES_A_LANE = 8e9  # of GPU memory: 32 images of ResNet-50 in fp32, CUDA's context, cuDNN's workspaces
 ALIVE = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    deadline_s: float | None = None
-    """Nothing starts after it; 0: none. Default: 540 on a GPU, none in a dry run."""
-    list: bool = False
-    """Print the checks and the command of each, and start nothing."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -192,7 +192,7 @@ def test_packed_files_alone_are_enough_for_a_plan(given, own_data, monkeypatch, 
     (alone,) = run_plan.plan_strategies(given(**variables))
     assert alone.requested == beside.requested and alone.requested["fingerprint"].startswith("4-40-23-")
     run_plan._fingerprint.cache_clear()
-    with pytest.raises(UserError, match="make pack PACK=256 DATA="):
+    with pytest.raises(UserError, match=r"\./bench data pack --pack 256 --data "):
         run_plan.plan_strategies(given(**variables | {"ARGS": "--loader packed --pack 256"}))
     with pytest.raises(UserError, match="train/ is not there"):
         cases.cases_of_variables(given(**variables), 20)  # the proof's reference reads the files

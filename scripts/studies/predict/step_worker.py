@@ -1,4 +1,4 @@
-"""A process that trains by the suite's own loop, a window whenever it is told to: what `make predict-check` times.
+"""A process that trains by the suite's own loop, a window at each request: `./bench study predict-check` times it.
 
     from scripts.studies.predict.step_worker import main        # scripts.studies.predict.measure starts it
 

@@ -2,7 +2,7 @@
 
     from scripts.studies.roofline.forecast_table import forecast_table
 
-The figures are of results/published/measured/forecast.csv, which `make roof ARGS="--output ..."` writes. Each is a
+The figures are of results/published/measured/forecast.csv, which `./bench study roofline --output` writes. Each is a
 forecast until a row of the set measures it. Needs no torch.
 """
 

@@ -75,8 +75,8 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingP
     if len(scaled) > 1:
         raise several_settings_error(results, *(next(iter(family.values())) for family in scaled[:2]))
     (timed,) = scaled
-    # `make scaling` never plans a larger batch than the configured one, nor fewer images per rank than the most ranks
-    # get of it.
+    # The study's plan has no larger batch than the configured one, nor fewer images per rank than the most ranks get
+    # of it.
     largest_batch = max(shape.global_batch for shape in timed)
     images_per_rank = min(shape.global_batch / shape.num_ranks for shape in timed)
     strong = {shape: timed[shape] for shape in sorted(timed) if shape.global_batch == largest_batch}

@@ -33,14 +33,13 @@ def figures(sets: StudySets) -> dict[str, Figure]:
 
 
 def commands(results: ResultSet) -> list[StudyCommand]:
-    """One command a strategy, of a set that `make scaling` made."""
+    """One command a strategy, of a set that `./bench study scaling` made."""
     if not (results.path / "scaling.csv").exists():
         return []
     found = []
     for strategy, modes in scaled_strategies(results).items():
         ranks = sorted({point.num_ranks for points in modes.values() for point in points})
-        variables = {"RANKS": " ".join(map(str, ranks))}
-        found.append(StudyCommand("scaling", strategy, variables, replaced=("NPROC",)))
+        found.append(StudyCommand("study scaling", strategy, {"--ranks": [*map(str, ranks)]}, replaced=("NPROC",)))
     return found
 
 
