@@ -114,7 +114,7 @@ def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) ->
     from benchmarks.common.config.config import load_config
     from scripts.runner import memory_check
 
-    return memory_check.main(options, load_config(flags))
+    return memory_check.main(options, load_config([*flags]))
 
 
 # --- result sets --------------------------------------------------------------------------------------------------

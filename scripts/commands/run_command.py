@@ -104,18 +104,24 @@ def complete(words: Sequence[str]) -> int:
     return 0
 
 
+def annotated(options: Any, name: object) -> Any:
+    """Annotated[options, name], of a type that only runtime knows."""
+    form: Any = Annotated
+    return form[options, name]
+
+
 def command_tree() -> Any:
     """All commands as one type, whose subcommands tyro completes."""
     tops: list[Any] = []
     groups: dict[str, list[Any]] = {}
     for command in COMMANDS:
         group, _, name = command.words.rpartition(" ")
-        entry = Annotated[options_class(command), tyro.conf.subcommand(name=name, description=command.summary)]
+        entry = annotated(options_class(command), tyro.conf.subcommand(name=name, description=command.summary))
         groups.setdefault(group, []).append(entry)
     tops = groups.pop("")
     for group, entries in groups.items():
-        holder = dataclasses.make_dataclass(group, [("command", Union[tuple(entries)])])  # noqa: UP007
-        tops.append(Annotated[holder, tyro.conf.subcommand(name=group)])
+        holder: Any = dataclasses.make_dataclass(group, [("command", Union[tuple(entries)])])  # noqa: UP007
+        tops.append(annotated(holder, tyro.conf.subcommand(name=group)))
     return Union[tuple(tops)]  # noqa: UP007
 
 

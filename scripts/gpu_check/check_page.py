@@ -24,6 +24,7 @@ HEADINGS = {  # the order of the page
     "failed": "Failed",
     "not reached": "Not reached",
     "passed": "Passed",
+    "elsewhere": "Not run here",
     "skipped": "Skipped",
     "left": "Left for several GPUs",
     "needs": "Needs what is not here",

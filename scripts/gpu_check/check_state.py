@@ -5,31 +5,53 @@ State(results / "checks"), Deadline(540)
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import time
 from pathlib import Path
 
+from benchmarks.common.data.listing import cache_path
 from benchmarks.common.store.results import write_json
+from benchmarks.common.system.files import read_regular_file
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.verdicts import Verdict
 
+ELSEWHERE = "elsewhere"
+"""The status of a check whose file this user's cache does not know: it may be somebody else's word."""
+LARGEST_BYTES = 1 << 20
+
 
 class State:
-    """What became of the checks that have ended, in a folder: a file each."""
+    """What became of the checks that have ended, in a folder: a file each.
+
+    The user's cache keeps the checksum of each file that was written here. Any other has the status ELSEWHERE.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.results = folder.parent
         folder.mkdir(parents=True, exist_ok=True)
         self.ended: dict[str, dict] = {}
+        self._kept, self._checksums = cache_path(folder, "gpu-check"), dict[str, str]()
+        with contextlib.suppress(OSError, ValueError):
+            self._checksums = dict(json.loads(read_regular_file(self._kept, LARGEST_BYTES)))
         for path in sorted(folder.glob("*.json")):
-            with contextlib.suppress(ValueError, KeyError):
-                found = json.loads(path.read_text())
-                self.ended[found["name"]] = found
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                content = read_regular_file(path, LARGEST_BYTES)
+                found = json.loads(content)
+                name = str(found["name"])
+                if self._checksums.get(path.name) != hashlib.sha256(content).hexdigest():
+                    found = {"name": name, "status": ELSEWHERE, "words": "not run here, or changed since"}
+                self.ended[name] = found
 
     def add(self, check: Check, verdict: Verdict, **more: object) -> None:
         found = {"name": check.name, "command": check.command, **dataclasses.asdict(verdict), **more}
-        write_json(self.folder / f"{check.name.replace(' ', '-')}.json", found)
+        path = self.folder / f"{check.name.replace(' ', '-')}.json"
+        write_json(path, found)
+        self._checksums[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        with contextlib.suppress(OSError):  # without a cache, the next call takes it for somebody else's
+            self._kept.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._kept, self._checksums)
         self.ended[check.name] = found
 
     def forget(self, status: str) -> None:

@@ -31,13 +31,14 @@ from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import work
-from scripts.gpu_check.check_state import Deadline, State
+from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.options.run_options import CheckGpuOptions as Options
 from scripts.runner import memory_check, preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
 from scripts.sets.result_set import BASELINE
+from scripts.stats.formatting import plural
 
 DEADLINE_S = 540.0
 REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
@@ -197,6 +198,8 @@ def end_words(listed: list[Check], state: State, left: dict[str, str], results: 
     print(f"page: {results / 'gpu-check.html'}")
     if failed:
         print(f"failed: {', '.join(failed)}")
+    if not_here := [*found.values()].count(ELSEWHERE):
+        print(f"{plural(not_here, 'check')} of this folder did not run here; RETRY={ELSEWHERE} runs them")
     return int(bool(failed))
 
 

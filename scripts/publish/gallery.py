@@ -32,6 +32,7 @@ from scripts.charts.figures import describe, describe_failures
 from scripts.options.set_options import GalleryOptions as Options
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
+from scripts.publish.passive_page import find_active
 from scripts.sets import manifest
 from scripts.sets.dataset_text import describe_images
 from scripts.sets.epoch_time import epoch_time
@@ -134,10 +135,14 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
 
 
 def changed_files(path: Path) -> list[str]:
-    """A line for each file of a published set that is missing, or not what was published. Raises UserError for a
-    manifest that cannot be read."""
+    """A line for each file of a published set that is missing, not what was published, or a page that runs something.
+
+    Raises UserError for a manifest that cannot be read.
+    """
     needed = NEEDED if _read_mark(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
     lines = [f"{name} is missing; git checkout {shell_word(path)}" for name in needed if not (path / name).is_file()]
+    if not lines and (active := find_active(path / "report.html")):
+        lines = [f"report.html holds {active}, which no report has: it could run something in the browser"]
     if lines or not (path / manifest.NAME).exists():
         return lines
     return manifest.find_faults(path, manifest.read_manifest(path))

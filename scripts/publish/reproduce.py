@@ -29,6 +29,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import run_program
+from scripts.options.set_options import CompareOptions
 from scripts.runner import allowed_settings, bench, preflight, round_order, rounds, run_plan, schedule, worktrees
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets import compare
@@ -236,16 +237,16 @@ def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: s
     return int(not all_ok)
 
 
-def read_options(published: Path, results: Path | None) -> compare.Options:
+def read_options(published: Path, results: Path | None) -> CompareOptions:
     """ARGS, before hours of runs. results: None where the new set is not made yet. Exits with 2 for an unknown flag.
     Raises UserError for a wrong value."""
     words = [str(published), str(results or published), *shlex.split(os.environ.get("ARGS", ""))]
-    options = tyro.cli(compare.Options, args=words)
+    options = tyro.cli(CompareOptions, args=words)
     compare.read_gate(options)
     return options
 
 
-def compare_with_published(before: ResultSet, results: Path, options: compare.Options) -> int:
+def compare_with_published(before: ResultSet, results: Path, options: CompareOptions) -> int:
     """Compare the runs in `results` with the published set; returns make compare's exit code."""
     limit, day = compare.read_gate(options)
     again = load_set(results)

@@ -13,10 +13,13 @@ done
 shift
 warning_s=${WARNING_S:-60} # before the time limit: enough for the step in progress, one more, and a checkpoint
 
-job=$(sbatch --parsable --requeue --export=ALL --signal="B:USR1@$warning_s" --open-mode=append \
+stopped=
+trap 'stopped=yes' INT TERM # sbatch may have submitted the job, and not said its number yet
+job=$(trap '' INT TERM && exec sbatch --parsable --requeue --export=ALL --signal="B:USR1@$warning_s" --open-mode=append \
   --output="${RUN_DIR//%/%%}/run.log" "${options[@]}" "$@")
 job=${job%%;*}
 trap 'scancel "$job"' INT TERM
+[ -z "$stopped" ] || scancel "$job" || true
 trap 'scancel --signal=USR2 "$job"' USR2 # the tasks of a job that hangs write their stacks, on whatever node
 
 field() { # NAME: a field of what the controller says of the job

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from scripts.runner import source_version
 # Where Config is defined: today, and before benchmarks/common had folders.
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
 PREFIX = ".worktrees-"  # of the folder in results/, which all nodes of a job see; then the process that made it
+LOOPBACK_SINCE = "b92f636db4172a27f8b3aa57ec0b18ff153f3012"  # SECURITY.md
 
 
 def find_commit(rev: str) -> str:
@@ -82,6 +84,9 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
         yield {}
         return
     _remove_left_over()
+    for commit in filter(listens, commits):
+        why = f"its torchrun listens on every address, as all did before {LOOPBACK_SINCE[:7]}"
+        print(f"warning: commit {commit[:12]}: {why}; run it on a private network only", file=sys.stderr, flush=True)
     (ROOT / "results").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}@{socket.gethostname()}-", dir=ROOT / "results"))
     try:
@@ -93,6 +98,12 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
         for commit in commits:
             git("worktree", "remove", "--force", str(folder / commit[:12]))
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def listens(commit: str) -> bool:
+    """Whether runs of the commit, on one machine, listen beyond loopback; False where this clone cannot tell."""
+    known = git("cat-file", "-e", f"{LOOPBACK_SINCE}^{{commit}}", quiet=True)
+    return bool(known) and not git("merge-base", "--is-ancestor", LOOPBACK_SINCE, commit, quiet=True)
 
 
 def _remove_left_over() -> None:

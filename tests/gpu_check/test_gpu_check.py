@@ -36,6 +36,11 @@ EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 DONE = verdicts.printed(r"^done.*")
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+
+
 def shell(name: str, text: str, tmp_path, find_verdict=DONE, estimate_s=0.0, **other) -> Check:
     """A check that is a line of sh."""
     told = {"RESULTS": str(tmp_path), "MARKS": str(tmp_path / "marks")}
@@ -235,7 +240,8 @@ work(listed, State(folder / "checks"), Deadline(), lambda check: "", signals=hea
 def test_a_call_that_was_killed_goes_on_where_it_was(tmp_path, signum):
     """Protects the state: b was at work, and is run again; a is not; no process is left."""
     words = [sys.executable, "-c", CALLED, tmp_path]
-    first = subprocess.Popen(words, cwd=ROOT, env=environment(WAITS="b"))
+    cache = os.environ["XDG_CACHE_HOME"]
+    first = subprocess.Popen(words, cwd=ROOT, env=environment(WAITS="b", XDG_CACHE_HOME=cache))
     marks, until = tmp_path / "marks", time.monotonic() + 60
     while time.monotonic() < until and not (marks.exists() and marks.read_text().split() == ["a", "b"]):
         time.sleep(0.05)
@@ -244,8 +250,31 @@ def test_a_call_that_was_killed_goes_on_where_it_was(tmp_path, signum):
     assert marks.read_text().split() == ["a", "b"]
     time.sleep(0.2)
     assert processes_of(tmp_path) == []
-    subprocess.run(words, cwd=ROOT, env=environment(), check=True, timeout=60)
+    subprocess.run(words, cwd=ROOT, env=environment(XDG_CACHE_HOME=cache), check=True, timeout=60)
     assert marks.read_text().split() == ["a", "b", "b", "c"]
+
+
+def test_what_did_not_run_here_has_not_passed(tmp_path, capsys):
+    """Protects from a folder of checks that somebody else made, or changed: they count as passed only once they ran
+    here. Mutants: the file's status as it stands; no checksum."""
+    listed = [shell("own", "echo done", tmp_path), shell("changed", "exit 1", tmp_path)]
+    do(listed, tmp_path)
+    path = tmp_path / "checks/changed.json"
+    path.write_text(path.read_text().replace("failed", "passed"))
+    (tmp_path / "checks/foreign.json").write_text(json.dumps({"name": "foreign", "status": "passed", "words": EVIL}))
+    (tmp_path / "checks/list.json").write_text("[]")
+    listed += [shell("foreign", "echo done", tmp_path), shell("next", "echo done", tmp_path, after="foreign")]
+    state, left = do(listed, tmp_path)
+    assert statuses(state) == {"own": "passed", "changed": "elsewhere", "foreign": "elsewhere"}
+    assert left == {"next": "not started: foreign has not passed"}
+    write_page(tmp_path, listed, state, left, on_gpu=False, remarks=[])
+    assert "<h2>Not run here (2)</h2>" in (tmp_path / "gpu-check.html").read_text()
+    assert run.end_words(listed, state, left, tmp_path) == 0
+    assert "2 checks of this folder did not run here; RETRY=elsewhere runs them" in capsys.readouterr().out
+    state.forget("elsewhere")
+    work(listed, state, Deadline(), lambda check: "")
+    assert statuses(state) == {"own": "passed", "changed": "failed", "foreign": "passed", "next": "passed"}
+    assert State(tmp_path / "checks").ended == state.ended
 
 
 def test_a_lost_gpu_ends_what_needs_it_and_nothing_else(tmp_path):

@@ -15,6 +15,8 @@ from test_gallery import NAMES, cells, make, publish
 
 from benchmarks.common.system.errors import UserError
 from scripts.publish import gallery
+from scripts.publish.passive_page import find_active
+from scripts.publish.readme import PUBLISHED
 from scripts.sets import manifest
 from scripts.sets.result_set import load_set
 
@@ -83,6 +85,10 @@ def old_and_unreadable(folder):
         (say(files={}), "runs.csv is not in manifest.json: it was not published"),
         (say(commit="HEAD"), "manifest.json says commit HEAD, and runs.csv abc"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json cannot be read"),
+        (
+            lambda folder: (folder / "report.html").write_text("<script>x()</script>"),
+            "report.html holds &lt;script, which",
+        ),
         (old_and_unreadable, "cannot read the results in"),
     ],
 )
@@ -92,7 +98,54 @@ def test_a_set_that_cannot_be_believed_is_left_out_and_said(own, capsys, harm, w
     harm(own / NAMES[0])
     html = make(own, wanted=1)
     assert len(cells(html)) == 2 and words in re.search(r"Left out.*?</div>", html, re.DOTALL)[0].replace("&#39;", "'")
-    assert f"warning: {NAMES[0]} is left out: " in (said := capsys.readouterr().err) and words in said
+    assert f"warning: {NAMES[0]} is left out: " in (said := capsys.readouterr().err)
+    assert words.replace("&lt;", "<") in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<script>x()</script>",
+        "<scr\0ipt>",
+        "<SCRIPT src=x>",
+        "<img src=x onerror=x()>",
+        "<p onclick = x()>",
+        '<p title=">" onmouseover=x()>',
+        "<a href=javascript:x()>a</a>",
+        "<a href='&#106;avascript:x()'>a</a>",
+        "<svg><use href='data:image/svg+xml,x#y'/></svg>",
+        "<svg><a xlink:href=x><text>a</text></a></svg>",
+        "<svg><set attributeName=href to=x /></svg>",
+        "<svg/onload=x()>",
+        "<iframe srcdoc=x>",
+        "<object data=x>",
+        "<form action=x>",
+        "<base href=x>",
+        "<meta http-equiv=refresh content='0;url=x'>",
+        "<meta charset=iso-2022-jp>",
+        "<link rel=stylesheet href=x>",
+        "<style>@import 'x'</style>",
+        "<p style='background:url(//x)'>",
+        "<!--[if IE]><x><![endif]-->",
+        "<?xml-stylesheet href=x?>",
+        "<math><mtext></mtext></math>",
+        "<custom-element>",
+    ],
+)
+def test_a_report_that_could_run_or_load_something_is_seen(tmp_path, text):
+    """Protects who clicks a report in the gallery from somebody else's page. Mutants: each alternative of ACTIVE left
+    out; tags by a parser only."""
+    page = tmp_path / "report.html"
+    page.write_text(f"<!doctype html><html><p>a &lt;script&gt; b</p>{text}")
+    assert find_active(page)
+    page.write_bytes(f"<html>{text}".encode("utf-16"))
+    assert find_active(page)
+
+
+def test_reports_of_this_suite_run_and_load_nothing():
+    """Protects every set of ours from being left out. Mutant: a tag of the template that TAGS lacks."""
+    pages = [*PUBLISHED.glob("*/report.html")]
+    assert pages and [find_active(page) for page in pages] == [""] * len(pages)
 
 
 def test_no_command_is_made_of_a_strange_name(own):

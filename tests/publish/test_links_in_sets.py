@@ -151,6 +151,21 @@ def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):
     assert "--checkpoint-dir=" in measure_missing.settings_of(tmp_path)["ARGS"].split()
 
 
+def test_no_configuration_file_makes_a_rank_listen(tmp_path, monkeypatch):
+    """Protects the network from somebody else's YAML: only a typed flag chooses `address`, and the file that the plan
+    wrote of it. Mutants: no refusal; a refusal of the run's own file."""
+    (config := tmp_path / "config.yaml").write_text("rendezvous: address\n")
+    with pytest.raises(UserError, match="rank 0 listen on the network, which no file may choose"):
+        load_config(["--config", str(config)])
+    monkeypatch.setenv("RUN_DIR", str(tmp_path / "another run"))
+    with pytest.raises(UserError, match="which no file may choose"):
+        load_config(["--config", str(config)])
+    assert load_config(["--config", str(config), "--rendezvous", "file"]).rendezvous == "file"
+    assert load_config(["--config", str(config), "--rendezvous", "address"]).rendezvous == "address"
+    monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    assert load_config(["--config", str(config)]).rendezvous == "address"
+
+
 def test_a_set_may_not_make_slurm_listen():
     """Protects the network: by `address` the first rank's store listens on every one. Mutant: any word let through."""
     asked = {"strategy": "slurm", "ranks": 2, "nodes": 1, "threads_per_rank": 1, "fingerprint": "1", "seed": 0}

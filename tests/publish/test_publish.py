@@ -15,7 +15,6 @@ from matplotlib import pyplot
 from result_sets import SECRET, change, write_set
 from support import ROOT, environment
 
-from benchmarks.common.system.commands import shell_word
 from scripts.publish import allowlist
 from scripts.publish import publish as publish_module
 from scripts.publish.publish import Options, _private, _target_folder, replace_set, without_paths
@@ -88,7 +87,7 @@ def test_local_changes_in_the_settings_are_found(tmp_path):
 def test_a_missing_file_is_named_with_its_command(own, name):
     (own / name).unlink()
     (line,) = missing_files(own)
-    assert f"lacks {name}; make " in line and line.endswith(f" RESULTS={shell_word(own)}")
+    assert f"lacks {name}; make " in line and line.endswith(f" RESULTS='{own}'")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import sys
 import pytest
 from support import ROOT, environment, put
 
+from scripts.runner import worktrees
+
 pytestmark = pytest.mark.real_interpreter  # where modules are imported from
 
 SCRIPTS = sorted([*ROOT.glob("launchers/*.sh"), *ROOT.glob("scripts/**/*.sh"), ROOT / ".ci/run"])
@@ -135,3 +137,12 @@ def test_no_text_of_the_environment_is_run_by_make(tmp_path):
     env = environment(YES=f"$(shell touch {tmp_path}/ran)")
     done = subprocess.run(["make", "-n", "clean", "setup"], cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 2 and "YES has a $ in it" in done.stderr and not (tmp_path / "ran").exists()
+
+
+def test_an_old_commit_that_listens_is_said():
+    """Protects who reproduces an old set on a shared network: its code starts torchrun with stores on every address.
+    Mutant: the two commits of merge-base changed about."""
+    if not worktrees.git("cat-file", "-e", f"{worktrees.LOOPBACK_SINCE}^^{{commit}}", quiet=True):
+        pytest.skip("this clone does not have that history")
+    found = [worktrees.listens(name) for name in ("HEAD", worktrees.LOOPBACK_SINCE, f"{worktrees.LOOPBACK_SINCE}^")]
+    assert found == [False, False, True]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from fault_runs import until
-from support import ROOT, SYNTHETIC_YAML, after, environment, put
+from support import ROOT, SYNTHETIC_YAML, after, environment, hear_sigint, put
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -235,3 +235,19 @@ def test_the_line_for_kubernetes_starts_two_pods_that_train_together(tmp_path):
         assert pod.returncode == 0, err
     row = json.loads((folder / "summary.json").read_text())["row"]
     assert (row["nodes"], row["world_size"]) == (2, 2)
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["the script", "its group"])
+def test_a_job_whose_number_is_not_known_yet_is_cancelled_all_the_same(tmp_path, to_all):
+    """Protects the cluster from a job that nobody follows: SIGTERM came while sbatch was submitting it. Programs stand
+    for Slurm's, whose moment is too short. Mutants: no trap before sbatch; sbatch hears SIGTERM."""
+    sbatch = f"touch '{tmp_path}/submitted'; sleep 1; echo 77"
+    scontrol = f"test -e '{tmp_path}/cancelled' && echo ' JobState=CANCELLED ExitCode=0:15' || echo ' JobState=PENDING'"
+    put(tmp_path / "bin", sbatch=sbatch, scontrol=scontrol, scancel=f"echo \"$@\" >'{tmp_path}/cancelled'")
+    env = environment(RUN_DIR=tmp_path, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    words = [ROOT / "scripts/runner/slurm_submit.sh", "--", "true"]
+    process = subprocess.Popen(words, env=env, start_new_session=True, preexec_fn=hear_sigint)
+    until((tmp_path / "submitted").exists, "sbatch is at work")
+    os.killpg(process.pid, signal.SIGTERM) if to_all else process.terminate()
+    assert process.wait(60) == 143
+    assert (tmp_path / "cancelled").read_text() == "77\n"

@@ -114,7 +114,7 @@ def problem(data: Path, kind: str = "full") -> str:
 
 def test_no_packed_file_says_how_to_get_one(own_data):
     message = problem(own_data, "jpeg256")
-    assert f"./bench data pack --pack jpeg256 --data {own_data}" in message and "No such file" in message
+    assert f"./bench data pack --pack jpeg256 --data '{own_data}'" in message and "No such file" in message
 
 
 def test_a_file_cut_off_anywhere_is_refused(own_data):
@@ -416,7 +416,7 @@ def test_train_and_val_of_two_folders_are_refused_where_no_folder_tells(own_data
     message = problem(own_data)
     assert (
         "val.safetensors cannot be used: it is of other images than train" in message
-        and f"./bench data pack --pack full --data {own_data}" in message
+        and f"./bench data pack --pack full --data '{own_data}'" in message
     )
 
 

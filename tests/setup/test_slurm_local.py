@@ -249,3 +249,37 @@ def test_a_folder_of_another_user_is_refused(tmp_path, command, theirs):
     done = slurm_local(command, folder)
     assert done.returncode == 3 and "belongs to another user" in done.stderr
     assert (folder / "slurm.conf").read_text() == "ClusterName=theirs\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+def test_a_munged_of_another_user_is_not_taken_for_ours():
+    """Protects the cluster from another user's program of that name: start would have trusted it with the key that
+    guards all jobs, and stop, which is root, would have killed what anybody names so. Mutant: no look at the owner."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        state = Path(folder) / "state"
+        program = shutil.copy(os.path.realpath("/bin/bash"), f"{folder}/munged")
+        words = [program, "-c", "sleep 3600 & wait", f"--socket={state}/munge.socket"]
+        with subprocess.Popen(words, user="nobody", cwd="/") as theirs:
+            try:
+                until(lambda: psutil.Process(theirs.pid).name() == "munged", "it has its name")
+                stopped = slurm_local("stop", state)
+                assert stopped.returncode == 0 and "nothing runs" in stopped.stderr
+                assert theirs.poll() is None
+            finally:
+                for each in [*psutil.Process(theirs.pid).children(), theirs]:
+                    each.kill()
+
+
+def test_the_log_of_a_job_lies_in_its_folder_whatever_the_folders_name(cluster, tmp_path):
+    """Protects a run's log, which sbatch would write elsewhere: %j and %u in a file's name are its own words, and the
+    folder of another user's name may be another's. Mutant: % not doubled."""
+    (folder := tmp_path / "100 %j of %u").mkdir()
+    put(tmp_path, job="echo here")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
+    environment |= {"RUN_DIR": str(folder), "SLURM_CONF": str(cluster / "slurm.conf")}
+    words = [SCRIPT.parents[1] / "runner/slurm_submit.sh", "--nodes=1", "--", tmp_path / "job"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "run.log").read_text() == "here\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["100 %j of %u", "job"]

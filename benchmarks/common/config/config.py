@@ -7,6 +7,7 @@ Needs no torch, so that launchers and plots read a configuration fast.
 
 import dataclasses
 import difflib
+import os
 import sys
 import typing
 from typing import Annotated, Any, Literal
@@ -194,6 +195,11 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     args = sys.argv[1:] if args is None else args
     path = _flag(args, "config")
     base = Config(**_one_batch(read_yaml(path), path)) if path else Config()
+    if base.rendezvous != "file" and not (_flag(args, "rendezvous") or _is_of_this_run(path)):
+        raise UserError(
+            f"{path}: rendezvous: {base.rendezvous} makes rank 0 listen on the network, which no file may choose; take "
+            f"it out, or give the flag --rendezvous {base.rendezvous}"
+        )
     batch_flags = {name: _flag(args, name) for name in BATCH_FIELDS}
     set_flags = {name: text for name, text in batch_flags.items() if text not in ("", "0")}
     replaced: dict[str, Any] = {
@@ -207,6 +213,12 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
             supported = " or ".join(map(str, values))
             raise UserError(f"this strategy cannot honour {name}={getattr(config, name)}; it takes {supported}")
     return config
+
+
+def _is_of_this_run(path: str) -> bool:
+    """Whether the plan wrote the file, from what a person typed, into the folder of the run that reads it."""
+    run_dir = os.environ.get("RUN_DIR")
+    return bool(run_dir) and os.path.realpath(os.path.dirname(path)) == os.path.realpath(str(run_dir))
 
 
 def _check_ranges(config: Config) -> None:

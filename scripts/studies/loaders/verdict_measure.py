@@ -156,7 +156,7 @@ def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
     if results and not results.is_dir():
         raise UserError(f"{results} is no result set; run make bench-all first, or leave --results out")
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-    main(resolve_global_batch(load_config(flags or read_variables().flags), num_devices=1), results)
+    main(resolve_global_batch(load_config([*flags] or read_variables().flags), num_devices=1), results)
 
 
 def command() -> None:

@@ -26,6 +26,7 @@ from benchmarks.common.data.listing import list_images
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
+from scripts.options.data_options import PackOptions
 from scripts.options.study_options import WorkerCountsOptions as Options
 from scripts.runner.make_variables import read_variables
 from scripts.setup import pack
@@ -96,7 +97,7 @@ def cases(config: Config, temporary: Path) -> tuple[Batches, dict[str, Batches]]
     }
     data = sample(config, temporary)
     with contextlib.redirect_stdout(io.StringIO()):
-        pack.main(pack.Options(str(data)))
+        pack.main(PackOptions(str(data)))
     os.environ["PACKED"] = str(data / "packed")
     others["packed, full size (./bench data pack)"] = own_loader(loader="packed", pack="full", data=str(data))
     return own_loader(decoder=decoder), others
@@ -141,7 +142,7 @@ def _rate(estimate: Estimate) -> str:
 
 def advise(options: Options, flags: Sequence[str] = ()) -> None:
     """`main` with the configuration of these flags, else with Make's variables."""
-    main(options, load_config(flags or read_variables().flags))
+    main(options, load_config([*flags] or read_variables().flags))
 
 
 def command() -> None:

@@ -172,7 +172,7 @@ def measure_set(options: Options, flags: Sequence[str] = ()) -> None:
     if options.results is not None and not flags:
         config = baseline_config(options.results)
     else:
-        config = load_config(flags or read_variables().flags)
+        config = load_config([*flags] or read_variables().flags)
     main(options, config)
 
 

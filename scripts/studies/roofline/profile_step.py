@@ -195,7 +195,7 @@ def command() -> int:
 def profile_flags(options: Options, flags: Sequence[str]) -> int:
     """`main` with the configuration of these flags, whose images are synthetic unless --loader says otherwise."""
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-    return main(options, load_config(flags if "--loader" in flags else ["--loader", "synthetic", *flags]))
+    return main(options, load_config([*flags] if "--loader" in flags else ["--loader", "synthetic", *flags]))
 
 
 if __name__ == "__main__":
