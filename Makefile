@@ -20,7 +20,7 @@ BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 GONE_TARGETS := ab=ab power=power roof=study_roofline forecast=forecast-memory profile=study_profile publish=publish \
   reproduce=reproduce readme=readme sweep=study_sweep scaling=study_scaling ablate=study_ablation peers=study_peers \
   mlperf=mlperf pack=data_pack predict=study_predict predict-check=study_predict-check loader=study_loader-limit \
-  bench-allreduce=study_allreduce bench-loaders=study_loaders flags=flags kill-fuzz=kill-fuzz
+  bench-allreduce=study_allreduce bench-loaders=study_loaders cuts=study_cuts gpu-check-file=gpu-check-file flags=flags kill-fuzz=kill-fuzz
 GONE_VARIABLES := STRATEGY=study_sweep_--strategy KEY=study_sweep_--key VALUES=study_sweep_--values \
   RANKS=study_scaling_--ranks PACK=data_pack_--pack NAME=publish_--name REPLACE=publish_--replace SET=reproduce \
   PRICE_PER_HOUR=gallery_--price-per-hour PEERS=study_peers_--only MINUTES=study_peers_--minutes SEED=kill-fuzz_--seed \

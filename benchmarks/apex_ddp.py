@@ -43,7 +43,9 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
-    net = build_model(config, len(loaders.train.classes), context.device)
+    # apex: its buckets are in contiguous order, and are copied back by address: images alone come in channels_last
+    plain = dataclasses.replace(config, memory_format="contiguous")
+    net = build_model(plain, len(loaders.train.classes), context.device)
     optimizer = build_optimizer(config, net)
     criterion = nn.CrossEntropyLoss()
     net, optimizer = amp.initialize(net, optimizer, opt_level=config.opt_level, verbosity=0)  # apex: before the wrap
@@ -83,7 +85,8 @@ def build(config: Config) -> Strategy:
 def layout(config: Config, num_devices: int) -> Layout:
     without_amp = config.opt_level == "O0"
     autocast: Literal["", "fp16"] = "" if without_amp else "fp16"
-    return Layout(num_shards=num_devices, exact=without_amp, num_gradient_copies=1, autocast=autocast)
+    exact = without_amp and config.memory_format == "contiguous"
+    return Layout(num_shards=num_devices, exact=exact, num_gradient_copies=1, autocast=autocast)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ FACTS = StrategyFacts(one_node=True)
 def build(config: Config) -> Strategy:
     num_gpus = usable_gpus()
     config, context = start_rank(config, RankInfo(), devices_per_rank=max(1, num_gpus))
+    searches_once = num_gpus < 2  # dataparallel: a GPU's forward pass has a new thread each step, and cuDNN's choices
+    torch.backends.cudnn.benchmark &= searches_once  # are kept by thread: each step would search for them again
     if num_gpus and config.global_batch % num_gpus:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_gpus} GPUs; change one of them")
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have
@@ -52,6 +54,7 @@ def build(config: Config) -> Strategy:
         layout=layout(config, max(1, num_gpus)),
         # dataparallel: with fewer than two GPUs the wrapper passes through, and the row says so
         devices=[torch.device("cuda", number) for number in range(num_gpus)],
+        columns={} if searches_once else {"cudnn_benchmark": False},
     )
 
 

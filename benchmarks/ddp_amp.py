@@ -17,8 +17,7 @@ from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.dist.devices import ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
-from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.model.model import build_model, build_optimizer, start_momentum
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
 from benchmarks.common.train.strategy import Strategy, TrainingState
@@ -29,8 +28,6 @@ FACTS = StrategyFacts(mixed_precision=True)  # ddp_amp: where fp32, the default,
 def build(config: Config) -> Strategy:
     config, context = start_rank(config, find_rank_info("torchrun"), mixed=FACTS.mixed_precision)
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float16
-    if dtype == torch.float16 and config.fused:  # ddp_amp: its momentum is then of memory that nobody has written
-        raise UserError("fused SGD goes wrong where fp16 leaves out its first step; leave --fused out, or use bf16")
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
@@ -38,10 +35,13 @@ def build(config: Config) -> Strategy:
     net = build_model(plain, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
-    optimizer = build_optimizer(config, net)
+    in_fp16 = dtype == torch.float16  # ddp_amp: the fused update asks on the GPU whether a gradient overflowed
+    optimizer = build_optimizer(dataclasses.replace(config, fused=config.fused or in_fp16), net)
+    if in_fp16:
+        start_momentum(optimizer)  # ddp_amp: else a first step that is left out leaves memory that nobody has written
     criterion = nn.CrossEntropyLoss()
     autocast = torch.autocast(context.device.type, dtype)
-    scaler = torch.amp.GradScaler(context.device.type, enabled=dtype == torch.float16)  # ddp_amp: bf16 needs none
+    scaler = torch.amp.GradScaler(context.device.type, enabled=in_fp16)  # ddp_amp: bf16 needs none
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
@@ -69,7 +69,7 @@ def build(config: Config) -> Strategy:
         predict=predict,
         state=TrainingState(extra={"scaler": scaler}),
         communication=ddp_communication(model),
-        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
+        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20} | ({"fused": True} if in_fp16 else {}),
         shut_down=dist.destroy_process_group,
     )
 

@@ -64,7 +64,7 @@ def build(config: Config) -> Strategy:
         criterion=criterion,
         step=step,
         layout=layout(config, context.world_size),
-        communication=Communication(all_reduce_sum),
+        communication=Communication(all_reduce_sum, waits_in_modules=True),  # fsdp: in hooks of its own
         state=TrainingState(  # fsdp: every rank takes part in putting each tensor together
             save=partial(sharded_state, model, optimizer), load=partial(load_sharded_state, model, optimizer)
         ),
@@ -80,10 +80,12 @@ def shard(model: ResNet, config: Config, mesh: DeviceMesh) -> None:
     weights, sums = (torch.bfloat16, torch.float32) if in_bf16 else (None, None)
     blocks = MixedPrecisionPolicy(param_dtype=weights, reduce_dtype=sums)
     norms = MixedPrecisionPolicy(cast_forward_inputs=False)
-    for module in model.modules():
-        if in_bf16 and isinstance(module, nn.BatchNorm2d):
-            fully_shard(module, mesh=mesh, mp_policy=norms)
+    if in_bf16 and config.norm == "batch":
+        fully_shard(model.bn1, mesh=mesh, mp_policy=norms)
     for block in (block for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for block in layer):
+        own: list[nn.Module] = [each for each in block.modules() if in_bf16 and isinstance(each, nn.BatchNorm2d)]
+        if own:  # fsdp: all norms of a block are gathered at once
+            fully_shard(own, mesh=mesh, mp_policy=norms)
         fully_shard(block, mesh=mesh, mp_policy=blocks)
     fully_shard(
         model,

@@ -16,8 +16,9 @@ from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
+from benchmarks.common.model.measured_cuts import choose_cuts
 from benchmarks.common.model.model import build_model, build_optimizer, in_precision
-from benchmarks.common.model.stages import Staged, cut_stages, cuts_of, num_splits, send
+from benchmarks.common.model.stages import Staged, cuts_of, num_splits, send, stages_at
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
@@ -36,7 +37,8 @@ def build(config: Config) -> Strategy:
     with rank_first(context.rank, lambda: all_reduce_sum(torch.zeros(1, device=context.device)).item()):
         loaders = build_loaders(config, context)  # hybrid: one shard a rank, that is, one for every two GPUs
     net = build_model(config, len(loaders.train.classes), context.device)
-    stages = cut_stages(config, net, num_stages=2)
+    cuts = choose_cuts(config, context, net, 2, config.split_size or config.global_batch // context.world_size)
+    stages = stages_at(net, cuts)
     staged = in_precision(config, Staged(stages, devices, config.split_size, send))
     model = DistributedDataParallel(staged, **ddp_options(config))  # hybrid: no device_ids
     optimizer = build_optimizer(config, net)

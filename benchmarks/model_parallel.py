@@ -11,8 +11,9 @@ from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.devices import start_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import RankInfo
+from benchmarks.common.model.measured_cuts import choose_cuts
 from benchmarks.common.model.model import build_model, build_optimizer, in_precision
-from benchmarks.common.model.stages import Send, Staged, cut_stages, cuts_of, num_splits, send
+from benchmarks.common.model.stages import Send, Staged, cuts_of, num_splits, send, stages_at
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
@@ -30,7 +31,8 @@ def build(config: Config) -> Strategy:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
     loaders = build_loaders(config, context)
     net = build_model(config, len(loaders.train.classes), context.device)
-    stages = cut_stages(config, net, num_stages=2)  # model_parallel: net's own layers, in two halves
+    cuts = choose_cuts(config, context, net, 2, config.split_size or config.global_batch)
+    stages = stages_at(net, cuts)  # model_parallel: net's own layers, in two halves
     hand_over = send_on_streams(devices) if config.copy_stream else send
     model = Staged(stages, devices, config.split_size, hand_over)  # model_parallel: each half moves to its device
     model = in_precision(config, model)

@@ -14,8 +14,9 @@ from benchmarks.common.dist.communication import Communication
 from benchmarks.common.dist.devices import RankContext, all_reduce_sum, group_options, start_rank
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
+from benchmarks.common.model.measured_cuts import choose_cuts
 from benchmarks.common.model.model import build_model, build_optimizer, in_precision
-from benchmarks.common.model.stages import cut_stages, cuts_of, num_microbatches, rows_between
+from benchmarks.common.model.stages import cuts_of, num_microbatches, rows_between, stages_at
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
 from benchmarks.common.train.strategy import Strategy, TrainingState
@@ -35,7 +36,7 @@ def build(config: Config) -> Strategy:
     net = build_model(config, len(loaders.train.classes), context.device)
     optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
     criterion = nn.CrossEntropyLoss()
-    stages = cut_stages(config, net, context.world_size)
+    stages = stages_at(net, choose_cuts(config, context, net, context.world_size, config.global_batch // microbatches))
 
     def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return criterion(output.float(), target)

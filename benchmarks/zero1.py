@@ -32,7 +32,11 @@ def build(config: Config) -> Strategy:
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
     plain = build_optimizer(config, net)
-    optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, **plain.defaults)  # zero1: updates its share
+    # zero1: updates its share, and sends it as one tensor where weights may lie in one
+    in_buckets = config.memory_format == "contiguous"
+    optimizer = ZeroRedundancyOptimizer(
+        net.parameters(), torch.optim.SGD, parameters_as_bucket_view=in_buckets, **plain.defaults
+    )
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,7 @@ import types
 import numpy
 import torch
 import torch.distributed as dist
-from stand_ins import WithoutDriver, backward, checked, deepcopy, done, put_bare, start_fake_group, to
+from stand_ins import WithoutDriver, backward, checked, deepcopy, done, fused_sgd, put_bare, start_fake_group, to
 from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -86,7 +86,7 @@ class Moment:
     def __init__(self, enable_timing=False):
         pass
 
-    def record(self, *_) -> None:
+    def record(self, stream=None) -> None:
         pass
 
     def elapsed_time(self, other: "Moment") -> float:
@@ -154,6 +154,7 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
         patch.setattr(script, "rank_first", lambda rank, barrier: contextlib.nullcontext())
     patch.setattr(loaders, "SyntheticBatches", Decoded)
     patch.setattr(nn.Module, "to", to)
+    patch.setattr(torch, "_fused_sgd_", fused_sgd)
     patch.setattr(stages, "copy", types.SimpleNamespace(deepcopy=deepcopy))
 
     def zeros_of_all(values, context, all_reduce):

@@ -42,12 +42,21 @@ class Bare(nn.Module):
     enable_allreduce = disable_allreduce
 
 
+class BareApex(Bare):
+    """Stands for Apex's DistributedDataParallel, which flattens gradients in contiguous order (apex_C.flatten), and
+    copies the sums back from address to address (amp_C.multi_tensor_scale): the order of their memory must be that."""
+
+    def __init__(self, module, **options):
+        super().__init__(module, **options)
+        assert all(parameter.is_contiguous() for parameter in module.parameters()), "Apex would scramble gradients"
+
+
 class BareStage:
     """Stands for PipelineStage: this rank's layers."""
 
     def __init__(self, submodule, index, num_stages, device, input_args=None, output_args=None):
         self.layers, self.index, self.num_stages, self.device = submodule, index, num_stages, device
-        self.received = input_args
+        self.received, self.handed_on = input_args, output_args
 
 
 class BareSchedule:
@@ -63,8 +72,10 @@ class BareSchedule:
             if inputs:
                 rows = inputs[0].chunk(self.num_microbatches)[n]
             else:
-                rows = torch.empty(stage.received.shape, device=stage.device)
+                rows = torch.empty_like(stage.received, device=stage.device).requires_grad_()
             outputs.append(stage.layers(rows))
+            made, told = outputs[-1], stage.handed_on
+            assert (made.dtype, made.shape) == (told.dtype, told.shape), f"{made.dtype} {made.shape}, not {told}"
             if stage.index == stage.num_stages - 1:
                 losses.append(self.loss_fn(outputs[-1], part))
                 losses[-1].backward()
@@ -106,7 +117,7 @@ def apex() -> tuple[types.ModuleType, types.ModuleType]:
     amp.initialize = lambda net, optimizer, opt_level, verbosity: (net, optimizer)
     amp.scale_loss = lambda loss, optimizer: contextlib.nullcontext(loss)
     amp.state_dict = dict
-    parallel.DistributedDataParallel = Bare
+    parallel.DistributedDataParallel = BareApex
     return amp, parallel
 
 
@@ -178,6 +189,14 @@ def backward(tensors, grad_tensors=None, *_, **__) -> None:
         waiting += [after for after, _ in node.next_functions]
         if hasattr(node, "variable"):
             node.variable.grad = torch.empty_like(node.variable)
+
+
+def fused_sgd(params, grads, momenta, *, is_first_step, found_inf=None, **_) -> None:
+    """Stands for torch._fused_sgd_, which goes through all three from address to address, and from unwritten memory in
+    its first step: it must not leave that one out."""
+    for group in zip(params, grads, *([momenta] if momenta else []), strict=True):
+        assert len({(tensor.device, tensor.stride()) for tensor in group}) == 1, group
+    assert found_inf is None or not is_first_step, "momentum of memory that nobody has written"
 
 
 def checked(tensor: torch.Tensor) -> torch.Tensor:

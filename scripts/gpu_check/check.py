@@ -16,10 +16,12 @@ OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16",), "fp16
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How large the checks are. images: of a step, in flags; short: flags of what times nothing."""
+    """How large the checks are. images: of a step, in flags; many_images: of a larger one; short: flags of what times
+    nothing."""
 
     config: str
     images: str
+    many_images: str
     short: str
     proof_steps: int
     too_many_images: str
@@ -35,6 +37,7 @@ class Scale:
 GPU = Scale(
     "configs/gpu-check.yaml",
     images="--batch-per-device 256",
+    many_images="--batch-per-device 1024",
     short="--batch-per-device 32 --steps 20 --warmup-steps 2 --windows 1 --window-steps 10",
     proof_steps=20,
     too_many_images="--global-batch 4096",  # 86 MB of activations each in fp32: 352 GB
@@ -44,6 +47,7 @@ GPU = Scale(
 DRY = Scale(
     "configs/gpu-check-dry.yaml",
     images="--global-batch 8",
+    many_images="--global-batch 16",
     short="--global-batch 8",
     proof_steps=4,
     too_many_images="--global-batch 10000000000",  # 276 TB of images: more than a process can address

@@ -18,17 +18,26 @@ from scripts.sets.result_set import BASELINE
 
 LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them
 BUILDS = ROOT / ".gpu-check"  # not in the set, which may come from others and would choose what is run
+PROVED_FIRST = (BASELINE, "ddp", timed_checks.MIXED)
 MIXED_PRECISIONS = ("bf16", "fp16")  # of a script that is about mixed precision
 
 
 def checks(scale: Scale, results: Path) -> list[Check]:
-    """All of them, in their order. results: the set of what is timed; the others have sets of their own in it."""
+    """All of them, in their order: who else is on the device, what a user would publish, where its time and energy go;
+    then that everything runs, and that the most used strategies compute what they must; then the rest.
+    results: the set of what is timed; the others have sets of their own in it."""
+    proofs = _proofs(scale, results)
     listed = [
         *_first(scale, results),
-        *_strategies(scale, results),
-        *_proofs(scale, results),
-        *timed_checks.matrix(scale, results),
+        *timed_checks.fastest(scale, results),
         *timed_checks.speed(scale, results),
+        *_strategies(scale, results),
+        _images(scale, results),
+        *(proofs[name] for name in PROVED_FIRST),
+        *(proof for name, proof in proofs.items() if name not in PROVED_FIRST),
+        *timed_checks.matrix(scale, results),
+        *timed_checks.compare(scale, results),
+        *_builds(results),
         *timed_checks.options(scale, results),
         *_ends(scale, results),
         *_with_libraries(scale, results),
@@ -42,7 +51,7 @@ def _first(scale: Scale, results: Path) -> list[Check]:
     environment = (interpreter_path(), "-m", "scripts.runner.environment", "--results", str(results))
     ask = "nvidia-smi --format=csv,noheader --query-"
     users = ("sh", "-c", f"{ask}compute-apps=pid,process_name,used_memory && {ask}gpu=memory.used")
-    found = [
+    return [
         Check(
             "environment",
             "the interpreter, its libraries and the device can be described",
@@ -62,13 +71,22 @@ def _first(scale: Scale, results: Path) -> list[Check]:
             estimate_s=5,
         ),
     ]
+
+
+def _images(scale: Scale, results: Path) -> Check:
     module = (interpreter_path(), "-m")
     images: tuple[str, ...] = (*module, "scripts.setup.make_dataset")
     find_verdict: verdicts.FindVerdict = verdicts.dataset_made
     if scale.data:
         images = (*module, "scripts.setup.check_data", "--data", scale.data)
         find_verdict = verdicts.printed(r".* train images, .*")
-    found.append(Check("data", "there are images, or they can be made", images, find_verdict, variables, estimate_s=15))
+    variables = {"RESULTS": str(results)}
+    return Check("data", "there are images, or they can be made", images, find_verdict, variables, estimate_s=15)
+
+
+def _builds(results: Path) -> list[Check]:
+    variables = {"RESULTS": str(results)}
+    found = []
     for library in LIBRARIES:
         folder = BUILDS / library
         build = (
@@ -115,9 +133,9 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
     return found
 
 
-def _proofs(scale: Scale, results: Path) -> list[Check]:
-    """Of those that divide or exchange: each beside one plain process that runs the shards in turn."""
-    found = []
+def _proofs(scale: Scale, results: Path) -> dict[str, Check]:
+    """Of those that divide or exchange, by strategy: each beside one plain process that runs the shards in turn."""
+    found = {}
     for strategy in all_strategies():
         if strategy.split("_")[0] in LIBRARIES:
             continue
@@ -126,10 +144,8 @@ def _proofs(scale: Scale, results: Path) -> list[Check]:
         variables = {"RESULTS": str(folder), "CONFIG": scale.config, "ARGS": flags, "STRATEGIES": strategy}
         verify = (interpreter_path(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
         claim = f"{strategy} computes the same update as one plain process, resumed too"
-        found.append(
-            Check(
-                f"proof {strategy}", claim, verify, verdicts.equivalence_proved, variables, estimate_s=60, after="data"
-            )
+        found[strategy] = Check(
+            f"proof {strategy}", claim, verify, verdicts.equivalence_proved, variables, estimate_s=60, after="data"
         )
     return found
 

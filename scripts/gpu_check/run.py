@@ -6,8 +6,11 @@
 Without a GPU it is a dry run: the CPU in the GPU's place, few and small images, no deadline. RETRY=failed runs again
 what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
 did, 2 for a mistake found before the first one, 129, 130 or 143 after a signal.
+
+A machine without a network, which has torch: `make gpu-check-file`, and carried.py says what its file does there.
 """
 
+import ctypes
 import dataclasses
 import os
 import signal
@@ -53,7 +56,7 @@ class Here:
     num_gpus: int
     capability: tuple[int, int] | None
     has_compiler: bool
-    has_nvimgcodec: bool
+    has_gpu_decoder: bool
 
 
 # What `needs` of a check says: in words, and whether it is here.
@@ -66,15 +69,33 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
         "g++ (or CXX), on GPUs gcc (or CC) and triton, Python's headers",
         lambda here: here.has_compiler,
     ),
-    "nvimgcodec": ("nvimgcodec (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]')", lambda here: here.has_nvimgcodec),
+    "nvjpeg": (
+        "nvimgcodec and NVIDIA's libnvjpeg (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]')",
+        lambda here: here.has_gpu_decoder,
+    ),
 }
 
 
-def is_installed(module: str) -> bool:
+def has_gpu_decoder() -> bool:
+    """Whether nvimgcodec is installed, and libnvjpeg lies where it looks: beside it, and where the loader and CUDA's
+    toolkit have libraries (the RUNPATH of its libnvjpeg_ext, and the names in it)."""
     try:
-        return find_spec(module) is not None
+        spec = find_spec("nvidia.nvimgcodec")
     except ModuleNotFoundError:  # of what it is in
         return False
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    (package,) = map(Path, spec.submodule_search_locations)
+    folders = ("", f"{package.parent / 'cu13' / 'lib'}/", "/usr/local/cuda/lib64/")
+    return any(loads(folder + name) for folder in folders for name in ("libnvjpeg.so.13", "libnvjpeg.so"))
+
+
+def loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def main(options: Options) -> int:
@@ -83,9 +104,7 @@ def main(options: Options) -> int:
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    here = Here(
-        num_gpus, machine.min_compute_capability(), not missing_compiler(on_gpu), is_installed("nvidia.nvimgcodec")
-    )
+    here = Here(num_gpus, machine.min_compute_capability(), not missing_compiler(on_gpu), has_gpu_decoder())
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]

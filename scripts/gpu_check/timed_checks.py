@@ -1,6 +1,6 @@
 """Of the list of `make gpu-check`: what times a GPU, and the options that act on one.
 
-from scripts.gpu_check.timed_checks import matrix, options, speed
+from scripts.gpu_check.timed_checks import compare, fastest, matrix, options, speed
 """
 
 from pathlib import Path
@@ -12,42 +12,69 @@ from scripts.runner.run_plan import interpreter_path
 from scripts.sets.result_set import BASELINE
 
 FORMATS = ("contiguous", "channels_last")
+FAST = "--precision bf16 --memory-format channels_last"
 FOLDER = "--loader folder"
+MIXED = next(name for name in all_strategies() if strategy_facts(name).mixed_precision)
+PUBLISHED_FIRST = (
+    (BASELINE, "bf16", "channels_last"),
+    ("ddp", "bf16", "channels_last"),
+    (MIXED, "fp16", "channels_last"),
+)
+"""Strategies, precisions and layouts that a user would publish."""
+
+
+def fastest(scale: Scale, results: Path) -> list[Check]:
+    """What a user would publish: each in two batches, with and without --compile. fp16 stands beside bf16, whose
+    BatchNorm is not cuDNN's."""
+    batches = ((scale.images, ""), (scale.many_images, " many images"))
+    return [
+        timed_run(scale, results, *point, images=images, compiled=compiled, named=named + " compile" * compiled)
+        for images, named in batches
+        for compiled in (False, True)
+        for point in PUBLISHED_FIRST
+    ]
 
 
 def matrix(scale: Scale, results: Path) -> list[Check]:
-    points = [(name, precision, "") for precision in PRECISIONS for name in (BASELINE, "ddp")]
-    mixed = next(name for name in all_strategies() if strategy_facts(name).mixed_precision)
-    points.append((mixed, "fp16", "1"))
-    found = []
-    for strategy, precision, ranks in points:
-        for layout in FORMATS:
-            found.append(
-                launched(
-                    f"time {strategy} {precision} {layout}",
-                    f"{strategy} is timed in {precision}, {layout}",
-                    strategy,
-                    f"{scale.images} --precision {precision} --memory-format {layout}",
-                    scale,
-                    results,
-                    verdicts.run_timed,
-                    variables={"NPROC": ranks} if ranks else {},
-                    needs=OF_PRECISION[precision],
-                    precision=precision,
-                    timed=True,
-                    estimate_s=40,
-                )
-            )
-    return found
+    """The other precisions and layouts."""
+    points = [(name, precision) for precision in PRECISIONS for name in (BASELINE, "ddp")]
+    every = [(*point, layout) for point in [*points, (MIXED, "fp16")] for layout in FORMATS]
+    return [timed_run(scale, results, *point, images=scale.images) for point in every if point not in PUBLISHED_FIRST]
 
 
-def speed(scale: Scale, results: Path) -> list[Check]:
-    fast = f"{scale.images} --precision bf16 --memory-format channels_last"
-    module = (interpreter_path(), "-m")
+def timed_run(
+    scale: Scale,
+    results: Path,
+    strategy: str,
+    precision: str,
+    layout: str,
+    *,
+    images: str,
+    compiled: bool = False,
+    named: str = "",
+) -> Check:
+    return launched(
+        f"time {strategy} {precision} {layout}{named}",
+        f"{strategy} is timed in {precision}, {layout}{', compiled' if compiled else ''}, {images.strip('-')}",
+        strategy,
+        f"{images} --precision {precision} --memory-format {layout}{' --compile' if compiled else ''}",
+        scale,
+        results,
+        verdicts.run_timed,
+        variables={"NPROC": "1"} if strategy == MIXED else {},  # as one GPU's, beside the baseline
+        needs=(*OF_PRECISION[precision], *(["compiler"] if compiled else [])),
+        precision=precision,
+        timed=True,
+        estimate_s=90 if compiled else 40,
+        limit_s=300,
+    )
+
+
+def compare(scale: Scale, results: Path) -> list[Check]:
+    """What else a step's time is, and what other libraries and a loader make of it."""
+    fast = f"{scale.images} {FAST}"
     images = ("--data", scale.data) if scale.data else ()
     config = ("--config", scale.config, "--loader", "folder", *images, *fast.split())
-    on_profile = ("--output", str(results / "profile.csv"))
-    variables = {"RESULTS": str(results)}
     return [
         launched(
             "time compile",
@@ -66,13 +93,34 @@ def speed(scale: Scale, results: Path) -> list[Check]:
         Check(
             "loader",
             "the loader is timed alone, and beside training",
-            (*module, "scripts.studies.loaders.verdict_measure", "--results", str(results), *config),
+            (
+                *(interpreter_path(), "-m", "scripts.studies.loaders.verdict_measure"),
+                *("--results", str(results), *config),
+            ),
             verdicts.loader_timed,
-            variables,
+            {"RESULTS": str(results)},
             needs=("bf16",),
             after="data",
             timed=True,
             estimate_s=60,
+        ),
+    ]
+
+
+def speed(scale: Scale, results: Path) -> list[Check]:
+    """Where the time of a step goes, and its energy."""
+    fast = f"{scale.images} {FAST}"
+    on_profile = ("--output", str(results / "profile.csv"), "--config", scale.config)
+    return [
+        Check(
+            "profile",
+            "torch.profiler says which kernels a step spends its time in",
+            (interpreter_path(), "-m", "scripts.studies.roofline.profile_step", *on_profile, *fast.split()),
+            verdicts.printed(r"^a step takes .*"),
+            {"RESULTS": str(results)},
+            needs=("bf16",),
+            timed=True,
+            estimate_s=50,
         ),
         launched(
             "energy",
@@ -84,16 +132,6 @@ def speed(scale: Scale, results: Path) -> list[Check]:
             verdicts.energy_measured,
             needs=("bf16",),
             precision="bf16",
-            timed=True,
-            estimate_s=50,
-        ),
-        Check(
-            "profile",
-            "torch.profiler says which kernels a step spends its time in",
-            (*module, "scripts.studies.roofline.profile_step", *on_profile, "--config", scale.config, *fast.split()),
-            verdicts.printed(r"^a step takes .*"),
-            variables,
-            needs=("bf16",),
             timed=True,
             estimate_s=50,
         ),
@@ -111,7 +149,7 @@ def options(scale: Scale, results: Path) -> list[Check]:
         ("powersgd", "ddp_compressed", "--comm-hook powersgd", ("cuda",), verdicts.run_ok),
         ("sync norm", "ddp", "--norm sync", ("cuda",), verdicts.run_ok),
         ("no prefetch", BASELINE, f"{FOLDER} --prefetch 0", ("cuda",), verdicts.run_ok),
-        ("decode on the gpu", BASELINE, f"{FOLDER} --decoder nvimgcodec-gpu", ("cuda", "nvimgcodec"), verdicts.run_ok),
+        ("decode on the gpu", BASELINE, f"{FOLDER} --decoder nvimgcodec-gpu", ("cuda", "nvjpeg"), verdicts.run_ok),
     ]
     found = [
         launched(

@@ -24,6 +24,7 @@ import tyro
 
 from benchmarks.common.config.config import FIELDS, Config
 from benchmarks.common.config.settings import seed_of_round, settings_hash
+from benchmarks.common.store.recorded_cuts import cuts_of_run
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
@@ -162,7 +163,12 @@ def plan_rounds(
     data = {run["label"]: _data(run["asked"], published) for run in chosen}
 
     def of_round(number: int) -> list[run_plan.Run]:
-        made = [_run(run["asked"], number, data[run["label"]]) for run in chosen]
+        made = [
+            dataclasses.replace(
+                _run(run["asked"], number, data[run["label"]]), cuts=cuts_of_run(run["asked"], run["met"])
+            )
+            for run in chosen
+        ]
         order = [made[which] for which in round_order.run_order(len(made), number)]
         return run_plan.skip_what_does_not_fit(
             [dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)]

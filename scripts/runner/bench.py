@@ -53,7 +53,7 @@ def main(name: str = "all", /) -> int:
 
     def of_round(number: int) -> list[run_plan.Run]:
         runs = suite.plan_runs(dataclasses.replace(variables, repeats=number))
-        return run_plan.skip_what_does_not_fit([run for run in runs if run.round == number])
+        return run_plan.skip_what_does_not_fit([run for run in runs if run.round == number], variables.results)
 
     num_rounds, runs_per_round = rounds.num_planned_rounds(variables, of_round), len(of_round(1))
     if num_rounds * runs_per_round > run_plan.MAX_RUNS:
@@ -62,7 +62,8 @@ def main(name: str = "all", /) -> int:
     runs = suite.plan_runs(dataclasses.replace(variables, repeats=num_rounds))
     rounds.check_rounds(runs, variables)
     preflight.check_nodes_variables([run.strategy for run in runs])
-    left = run_plan.skip_what_does_not_fit(run_plan.remaining_runs(runs, variables.results, variables.retry))
+    remaining = run_plan.remaining_runs(runs, variables.results, variables.retry)
+    left = run_plan.skip_what_does_not_fit(remaining, variables.results)
     if os.environ.get("PLAN") == "yes":
         print(plan_text(left, runs, variables))
         return 0

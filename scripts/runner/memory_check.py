@@ -45,6 +45,8 @@ class MemoryCase(NamedTuple):
     num_ranks: int
     """On all nodes."""
     num_nodes: int
+    cuts: tuple[int, ...] = ()
+    """Layout.cuts."""
 
 
 def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[str]:
@@ -61,8 +63,8 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[st
     reasons = {}
     for case in tqdm(dict.fromkeys(cases), desc="memory forecast", disable=None, leave=False):
         config = resolve_config(case.strategy, case.config, case.num_ranks)
-        layout = layout_function(case.strategy)
-        reasons[case] = why_not_fitting(config, layout, case.num_ranks, memory_bytes, free_bytes * case.num_nodes)
+        layout_of = with_cuts(layout_function(case.strategy), case.cuts)
+        reasons[case] = why_not_fitting(config, layout_of, case.num_ranks, memory_bytes, free_bytes * case.num_nodes)
     return [reasons[case] for case in cases]
 
 
@@ -83,6 +85,15 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
 def layout_function(strategy: str) -> LayoutFunction:
     """The strategy's function that says how it divides a step."""
     return importlib.import_module(f"benchmarks.{strategy}").layout
+
+
+def with_cuts(layout_of: LayoutFunction, cuts: tuple[int, ...]) -> LayoutFunction:
+    """The layouts with the cuts that a set has recorded."""
+
+    def layout(config: Config, num_devices: int) -> Layout:
+        return dataclasses.replace(layout_of(config, num_devices), cuts=cuts)
+
+    return layout
 
 
 def loader_bytes(config: Config, layout: Layout) -> int:

@@ -81,7 +81,7 @@ def forecast(config: Config, layout: Layout, num_classes: int = IMAGENET_CLASSES
     num_images = config.global_batch // layout.num_shards
     with torch.device("meta"):
         plan = draw_model(config, num_classes)
-    cuts = find_cuts(config, plan, layout.devices_per_shard) if layout.devices_per_shard > 1 else []
+    cuts = _cuts(config, layout, plan, num_images // layout.num_microbatches)
     shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
     shapes += [shape for _, shape in trace(stages_at(plan, cuts)[:-1], config.image_size)]
     with FakeTensorMode() as fake:
@@ -109,6 +109,15 @@ def forecast(config: Config, layout: Layout, num_classes: int = IMAGENET_CLASSES
             need = dataclasses.replace(need, peak=max(need.peak + elsewhere, whole))
         needs.append(need)
     return needs
+
+
+def _cuts(config: Config, layout: Layout, plan: nn.Module, num_images: int) -> Sequence[int]:
+    """Blocks before each cut. Where the run will measure them and no run of the set has, the estimated ones."""
+    if layout.devices_per_shard == 1:
+        return []
+    if layout.cuts and config.cut == "auto":
+        return layout.cuts
+    return find_cuts(config, plan, layout.devices_per_shard, num_images)
 
 
 def _stage_need(

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table
@@ -20,10 +21,10 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
-from scripts.runner.run_plan import Run, last_statuses
-from scripts.sets.power import precise_enough, widest_half_width
-from scripts.sets.result_set import load_set
-from scripts.stats.families import Sample
+from scripts.runner.run_plan import Run, last_statuses, skip_what_does_not_fit
+
+if TYPE_CHECKING:
+    from scripts.stats.families import Sample
 
 MAX_ROUNDS = 40  # of UNTIL without BUDGET; as far as the simulations of its coverage go
 
@@ -87,7 +88,7 @@ def generate_rounds(
             yield from _warm_up(runs, results)
             warm = True
         started = time.monotonic()
-        yield runs
+        yield skip_what_does_not_fit(runs, results)  # an earlier run may have measured a cut
         round_s = max(round_s, time.monotonic() - started)  # charts are drawn in it, too
 
 
@@ -134,6 +135,8 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
 
 def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, began: float, round_s: float) -> bool:
     """Whether the round of these runs is not added, which is said then."""
+    from scripts.sets.power import precise_enough, widest_half_width  # scipy and pandas: more than all other imports
+
     done, until = runs[0].round - 1, f"UNTIL={format_percent(variables.until or 0)}"
     samples, baselines = timed_samples(runs, results)
     width = widest_half_width(samples, baselines) if len(samples) > 1 else None
@@ -170,11 +173,13 @@ def estimate_rounds(width: float | None, until: float, done: int) -> str:
     return f", and would be after about {max(about, done + 1)}"
 
 
-def timed_samples(runs: Sequence[Run], results: Path) -> tuple[dict[str, Sample], dict[str, str]]:
+def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, Sample], dict[str, str]]":
     """The timed runs of the plan's groups in the set, by label, and the label of each one's baseline.
 
     Where there are baselines, of what is compared with one; all groups where there are none.
     """
+    from scripts.sets.result_set import load_set  # pandas
+
     requested, found = {run.key[0] for run in runs}, load_set(results)
     groups = [group for group in found.groups if group.samples and settings_hash(group.identity.requested) in requested]
     labels = {group.label for group in groups}

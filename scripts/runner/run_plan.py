@@ -22,6 +22,7 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.config.settings import requested_settings, settings_hash
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.packed import has_files, open_packs
+from benchmarks.common.store.recorded_cuts import read_cuts, record_cuts
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
@@ -66,6 +67,8 @@ class Run:
     """What people typed for it beside the file."""
     position: int = 0
     """Its place in the order of its round, from 1."""
+    cuts: tuple[int, ...] = ()
+    """Blocks before each cut of the finished run that this one proves or repeats; (): see recorded_cuts.py."""
 
     @functools.cached_property
     def key(self) -> tuple[str, int]:
@@ -121,14 +124,16 @@ def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:
     return {name: str(count) for name, count in counts.items()}
 
 
-def skip_what_does_not_fit(runs: list[Run]) -> list[Run]:
+def skip_what_does_not_fit(runs: list[Run], results: Path | None = None) -> list[Run]:
     """The runs, where each that does not fit in the GPUs' memory has the reason as SKIP in its variables.
 
-    The launcher of such a run writes the reason into the row, and starts nothing.
+    The launcher of such a run writes the reason into the row, and starts nothing. results: the set, whose recorded cuts
+    are forecast. Raises UserError as read_cuts does.
     """
     cases = [
-        memory_check.MemoryCase(run.strategy, run.config, run.requested["ranks"], run.requested["nodes"])
+        memory_check.MemoryCase(run.strategy, run.config, run.requested["ranks"], run.requested["nodes"], cuts)
         for run in runs
+        for cuts in [run.cuts or (tuple(read_cuts(results, run.requested)) if results else ())]
     ]
     num_gpus = max((int(run.variables["NPROC"]) for run in runs), default=0)
     reasons = memory_check.why_runs_do_not_fit(cases, num_gpus)
@@ -285,6 +290,8 @@ def create_run_folder(run: Run, results: Path, label: str = "") -> tuple[RunFold
     """
     folder = RunFolder.create(results, run.strategy, run.round)
     folder.write_requested(run.config, run.requested, run.flags)
+    if run.cuts:
+        record_cuts(folder.results, run.requested, run.cuts, replace=True)
     env = {
         "RUN_ID": folder.run_id,
         "RESULTS": str(folder.results),
@@ -313,7 +320,7 @@ def main(strategy: str = "", /) -> None:
         preflight.check_nodes_variables([name])
         config = load_config(variables.flags)
         run = make_run(variables, name, variables.repeat, config, flags=variables.args)
-        (run,) = skip_what_does_not_fit([run])
+        (run,) = skip_what_does_not_fit([run], variables.results)
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
     else:
         env = machine_variables(variables.ranks_here, machine.threads_per_rank(variables.ranks_here))

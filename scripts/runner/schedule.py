@@ -4,6 +4,7 @@ bench-all, bench-<strategy>, sweeps and scaling studies are `suite`; the proof h
 """
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -41,7 +42,8 @@ HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
 def run_suite(
     rounds: Iterable[list[Run]], results: Path, report: Sequence[str], total: int, open_ended: bool = False
 ) -> int:
-    """Run the rounds in a set, which becomes results/latest, and draw its charts after every one.
+    """Run the rounds in a set, which becomes results/latest, and draw its charts after every one, and first as soon as
+    there is something to compare.
 
     rounds: each is asked for when the one before is done. report: the module, and its words after --results, that
     draws. total: runs that are sure; open_ended: there may be more. Returns the exit code: 0 where every run is ok or
@@ -51,6 +53,7 @@ def run_suite(
     all_ok = True
     with lock_result_set(results), forward_signals() as children:
         link_latest(results)
+        first_charts = FirstCharts(results, draw, children)
         began, num_done = time.monotonic(), 0
         for of_round in rounds:
             if num_done:
@@ -60,7 +63,8 @@ def run_suite(
                 print(progress_line(of_round[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
             record_environment(results, of_round[0], children)
             total = max(total, num_done + len(of_round))
-            all_ok &= run_each(of_round, results, children, first=num_done + 1, total=total)
+            first_charts.last_of_round = of_round[-1]
+            all_ok &= run_each(of_round, results, children, first_charts, first=num_done + 1, total=total)
             num_done += len(of_round) if of_round[0].round else 0
             began = began if of_round[0].round else time.monotonic()
             if children.signum:
@@ -70,6 +74,32 @@ def run_suite(
             failed = children.run(draw, after_signal=True, cwd=ROOT) != 0
             all_ok &= not (failed and (read_table(results, "runs").status == "ok").any())
     return 128 + children.signum if children.signum else int(not all_ok)
+
+
+@dataclasses.dataclass
+class FirstCharts:
+    """Draws the charts of a new set between two runs of its first round, once, when two strategies have a timed run.
+
+    last_of_round: the run after which the charts are drawn anyway.
+    """
+
+    results: Path
+    draw: Sequence[object]
+    children: SignalForwarder
+    last_of_round: Run | None = None
+    is_done: bool = False
+
+    def __call__(self, run: Run, folder: RunFolder) -> None:
+        if self.is_done or run is self.last_of_round or self.children.signum:
+            return
+        self.is_done = (self.results / "charts").exists()
+        runs = read_table(self.results, "runs")
+        if self.is_done or runs[runs.status == "ok"].strategy.nunique() < 2:
+            return
+        self.is_done = True
+        quiet = subprocess.DEVNULL
+        if self.children.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
+            print(f"two strategies have a run; the first charts: {self.results}/charts", flush=True)
 
 
 def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str:

@@ -33,6 +33,9 @@ class Sampler(threading.Thread):
     bytes a second over every interface but loopback. GPUs are those that CUDA_VISIBLE_DEVICES shows; one that NVML
     cannot read has no rows. A CPU's power is that of its packages, where RAPL may be read. other_processes: those on
     the GPU that do not carry run_dir's mark.
+
+    by_counter: devices with a counter of energy, whose power is the mean since the row before. Without one, before
+    Volta, a GPU's is what NVML reads; since Ampere that is a mean over about a second, longer than a timed window.
     """
 
     def __init__(self, run_dir: Path | None = None):
@@ -40,6 +43,7 @@ class Sampler(threading.Thread):
         self.rows: list[dict] = []
         self.stopped = threading.Event()
         self.gpus = _nvml_gpus()
+        self.by_counter = {"cpu"}
         self.guests = CoTenants(
             run_dir, itertools.chain(*(_process_ids(gpu) or [] for _, gpu in self.gpus if gpu is not None))
         )
@@ -48,6 +52,9 @@ class Sampler(threading.Thread):
         self.began = time.monotonic()
         psutil.cpu_percent()  # the first call has nothing to compare with
         before, joules, then = _network_bytes(), _rapl_j(), self.began
+        found = [(n, gpu) for n, gpu in self.gpus if gpu is not None]
+        counted = {n: _gpu_energy(gpu) for n, gpu in found}
+        self.by_counter |= {f"gpu{n}" for n, (_, used_j) in counted.items() if used_j is not None}
         for number in itertools.count():
             if self.stopped.wait(PERIOD_S):
                 break
@@ -64,11 +71,14 @@ class Sampler(threading.Thread):
                 }
             )
             before, joules, then = network, used_j, now
-            found = [(n, gpu) for n, gpu in self.gpus if gpu is not None]
             for n, gpu in found:
                 pids = _process_ids(gpu)
                 others = {"other_processes": None if pids is None else self.guests.count(pids)}
-                self.rows.append({"t_s": now - self.began, "device": f"gpu{n}", **others, **_gpu_row(gpu)})
+                row = {"t_s": now - self.began, "device": f"gpu{n}", **others, **_gpu_row(gpu)}
+                if f"gpu{n}" in self.by_counter:
+                    earlier, counted[n] = counted[n], _gpu_energy(gpu)
+                    row |= {"t_s": counted[n][0] - self.began, "power_w": _mean_between(earlier, counted[n])}
+                self.rows.append(row)
 
     def stop(self) -> list[dict]:
         """End the thread and return its rows."""
@@ -94,31 +104,34 @@ class Sampler(threading.Thread):
             return None
         devices = [f"gpu{n}" for n, _ in self.gpus[: run["world_size"]]] if run["device"] == "cuda" else ["cpu"]
         times = [(end - seconds - self.began, end - self.began) for _, seconds, end in windows]
-        watts = [mean_power_w(self.rows, device, times) for device in devices]
+        watts = [mean_power_w(self.rows, device, times, device in self.by_counter) for device in devices]
         known = [power_w for power_w in watts if power_w is not None]
         if not known or len(known) < len(watts):
             return None
         return sum(known) * sum(seconds for _, seconds, _ in windows) / sum(images for images, _, _ in windows)
 
 
-def mean_power_w(rows: list[dict], device: str, times: list[tuple[float, float]]) -> float | None:
+def mean_power_w(
+    rows: list[dict], device: str, times: list[tuple[float, float]], by_counter: bool = False
+) -> float | None:
     """Mean power in W of a device within times (from, to) on t_s's clock; None where too little of them was read.
+    by_counter: each row has the mean since the row before.
 
     Each reading counts by how much of the times it stands for, so that a hole does not shift the mean to where readings
     are dense.
     """
     joules = read_s = 0.0
-    for since, until, watts in _readings(rows, device):
+    for since, until, watts in _readings(rows, device, by_counter):
         inside_s = sum(max(0.0, min(until, end) - max(since, start)) for start, end in times)
         joules, read_s = joules + watts * inside_s, read_s + inside_s
     wanted_s = sum(end - start for start, end in times)
     return joules / read_s if read_s and read_s >= MIN_READ_FRACTION * wanted_s else None
 
 
-def _readings(rows: list[dict], device: str) -> list[tuple[float, float, float]]:
-    """Since when, until when, and W of each reading of power: a CPU's counters tell the mean since the row before."""
+def _readings(rows: list[dict], device: str, by_counter: bool) -> list[tuple[float, float, float]]:
+    """Since when, until when, and W of each reading of power: a counter tells the mean since the row before."""
     mine = [row for row in rows if row["device"] == device]
-    if device == "cpu":
+    if by_counter:
         spans = zip([0.0, *(row["t_s"] for row in mine)], mine, strict=False)
         return [(since, row["t_s"], row["power_w"]) for since, row in spans if row.get("power_w") is not None]
     read = [(row["t_s"], row["power_w"]) for row in mine if row.get("power_w") is not None]
@@ -171,6 +184,26 @@ def _nvml_gpus() -> list[tuple[int, Any]]:
             else:
                 gpus[number] = pynvml.nvmlDeviceGetHandleByUUID(name)
     return [*gpus.items()]
+
+
+def _gpu_energy(gpu: Any) -> tuple[float, float | None]:
+    """The moment on time.monotonic's clock, and the joules that the GPU has used since its driver was loaded; None
+    where it does not count them."""
+    import pynvml
+
+    try:
+        used_j = pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000
+    except pynvml.NVMLError:
+        used_j = None
+    return time.monotonic(), used_j
+
+
+def _mean_between(earlier: tuple[float, float | None], later: tuple[float, float | None]) -> float | None:
+    """W between two readings of a counter of joules; None where one failed, or the driver was loaded anew meanwhile."""
+    (since_s, before_j), (until_s, after_j) = earlier, later
+    if before_j is None or after_j is None or after_j < before_j or until_s <= since_s:
+        return None
+    return (after_j - before_j) / (until_s - since_s)
 
 
 def _process_ids(gpu: Any) -> list[int] | None:

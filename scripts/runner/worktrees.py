@@ -58,13 +58,13 @@ def is_on_one_node(commit: str, strategy: str) -> bool:
     return "on_one_node" in git("show", f"{commit}:launchers/{strategy}.sh").splitlines()
 
 
-def fields_of(commit: str) -> frozenset[str]:
-    """The fields of the configuration that a commit knows."""
+def fields_of(commit: str) -> dict[str, str]:
+    """The fields of the configuration that a commit knows, and the type of each as its code spells it."""
     texts = (git("show", f"{commit}:{path}") for path in CONFIG_MODULES)
     tree = ast.parse(next(filter(None, texts), ""))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
-    fields = [line.target for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
-    return frozenset(field.id for field in fields if isinstance(field, ast.Name))
+    fields = [line for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
+    return {field.target.id: ast.unparse(field.annotation) for field in fields if isinstance(field.target, ast.Name)}
 
 
 def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collection[str]) -> None:

@@ -69,6 +69,8 @@ def test_a_file_overrides_defaults_and_flags_override_the_file(yaml_file):
         ("norm: [batch]", "norm is a list; It takes batch, group, sync"),
         ("global_batch: 32.0", "global_batch is 32.0, but must be of type int"),
         ("global_batch: '32'", "global_batch is '32', but must be of type int"),
+        ("cut: middle", "cut is 'middle', but must be of type int, or auto, or estimate"),
+        ("workers: estimate", "workers is 'estimate', but must be of type int, or auto"),
         ("global_batch: true", "global_batch is True, but must be of type int"),
         ("epochs:", "epochs is None, but must be of type int"),
         ("resume: 1", "resume is 1, but must be of type bool"),
@@ -253,3 +255,11 @@ def test_what_a_precision_comes_to(asked, mixed, on_cpu, on_volta, on_ampere):
             assert expected in str(error)
         else:
             assert met == expected
+
+
+@pytest.mark.parametrize("cut", ["auto", "estimate", 3, 0])
+def test_a_cut_is_one_of_the_words_of_a_cut_or_a_number(yaml_file, cut):
+    """Protects older files and sets, whose `cut: 0` is still a value; the default is measured."""
+    path = str(yaml_file(f"cut: {cut}\n"))
+    assert load_config(["--config", path]).cut == load_config(["--cut", str(cut)]).cut == cut
+    assert load_config([]).cut == "auto"

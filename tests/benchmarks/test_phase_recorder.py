@@ -22,6 +22,7 @@ from torchvision.models import ResNet18_Weights, ResNet50_Weights, ResNet152_Wei
 
 from benchmarks import single
 from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.dist.communication import Communication
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.model.model import flops_per_image
 from benchmarks.common.store.results import read_table
@@ -159,6 +160,11 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
     rows, summary = taken(2, dataclasses.replace(context, world_size=2))
     assert [row["exposed_comm_ms"] for row in rows] == [None] * 4 and summary == {}
     assert [(row["rank"], row["number"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [row["wait_ms"] for row in rows] == [1] * 4  # a pipeline's, which is marked
+    hidden = Communication(strategy.communication.all_reduce, waits_in_modules=True)  # as FSDP's is
+    strategy = dataclasses.replace(strategy, communication=hidden)
+    rows, summary = taken(2, dataclasses.replace(context, world_size=2))
+    assert [(row["wait_ms"], row["forward_ms"]) for row in rows] == [(None, 1)] * 2 and summary == {}
 
 
 def test_the_account_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config, monkeypatch):

@@ -32,6 +32,7 @@ from benchmarks.common.model.stages import (
     block_times,
     cut_stages,
     cuts_of,
+    find_cuts,
     num_splits,
     send,
     trace,
@@ -140,7 +141,7 @@ def test_flops_are_torchvisions_and_halves_take_nearly_the_same_time(arch, image
     net = build_model(config, 1000, CPU)
     (one, one_shape), (two, two_shape) = trace(cut_stages(config, net, 2), image_size)
     assert one + two == pytest.approx(total_gflops * 1e9, rel=0.005)
-    halves = block_times(cut_stages(config, net, 2), image_size)
+    halves = block_times(cut_stages(config, net, 2, num_images=8), image_size, 8)
     assert min(halves) / max(halves) > 0.8
     assert halves[0] / sum(halves) > one / (one + two)  # early blocks move more for what they compute
     assert len(one_shape) == 3 and two_shape == (1000,)
@@ -148,14 +149,23 @@ def test_flops_are_torchvisions_and_halves_take_nearly_the_same_time(arch, image
 
 def test_times_are_of_a_roofline():
     """Protects the estimate: a ReLU takes what it reads and writes, a large convolution what it computes, a view
-    nothing, and no weight counts."""
+    nothing. Weights are read once for a whole micro-batch. Mutants: no weights; the weights of each image."""
     relu, conv = nn.ReLU(), nn.Conv2d(3, 512, 31, padding=15, bias=False)
     image_bytes, pixels = 4 * 3 * 64 * 64, 64 * 64
     (moved,), (computed,) = block_times([relu], 64), block_times([conv], 64)
     assert moved == 2 * image_bytes
     assert computed == pytest.approx(2 * 3 * 512 * 31 * 31 * pixels / FLOPS_PER_BYTE)
     assert block_times([nn.Flatten(1)], 64) == [0]
-    assert block_times([nn.Conv2d(3, 3, 1, bias=False)], 64) == [2 * image_bytes]
+    assert block_times([nn.Conv2d(3, 3, 1, bias=False)], 64) == [2 * image_bytes + 4 * 3 * 3]
+    assert block_times([nn.Conv2d(3, 3, 1, bias=False)], 64, 8) == [8 * 2 * image_bytes + 4 * 3 * 3]
+
+
+def test_a_small_micro_batch_moves_the_estimated_cut_to_the_weights():
+    """Protects `cut: estimate` on small images, where the last blocks read 10 MB of weights for a few images."""
+    config = Config(arch="resnet18", image_size=48, cut="estimate")
+    net = build_model(config, 10, CPU)
+    (few,), (many,) = (find_cuts(config, net, 2, num_images) for num_images in (1, 64))
+    assert few > many
 
 
 def test_mistakes_are_named():
@@ -164,7 +174,7 @@ def test_mistakes_are_named():
         cut_stages(dataclasses.replace(SMALL, cut=8), net, 2)
     with pytest.raises(UserError, match="too few for 9 stages"):
         cut_stages(SMALL, net, 9)
-    with pytest.raises(UserError, match="cut 3 is for two stages, and this run has 4"):
+    with pytest.raises(UserError, match="cut 3 is for two stages, and this run has 4; use --cut auto"):
         cut_stages(dataclasses.replace(SMALL, cut=3), net, 4)
     with pytest.raises(UserError, match="split_size 17 is larger than the 16 images"):
         num_splits(17, 16)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from fault_runs import processes_of
@@ -86,6 +87,26 @@ def test_every_check_of_the_list_can_be_planned(scale, tmp_path, monkeypatch):
     trained = {launcher_of(check).stem for check in listed if launcher_of(check)}
     assert trained == set(STRATEGIES)
     assert {f"proof {name}" for name in STRATEGIES} - set(names) == {"proof apex_ddp", "proof horovod_ddp"}
+
+
+@pytest.mark.parametrize("scale", [GPU, DRY], ids=["gpu", "dry"])
+def test_what_a_user_would_publish_comes_first(scale, tmp_path):
+    """Protects a GPU's first minutes: 44 short runs and 15 proofs came before the first timed run, in fp32."""
+    names = [check.name for check in checks(scale, tmp_path)]
+    points = ["single bf16", "ddp bf16", "ddp_amp fp16"]
+    timed = [f"time {point} channels_last" for point in points]
+    ways = ["", " compile", " many images", " many images compile"]
+    expected = ["environment", "alone", *(name + way for way in ways for name in timed), "profile", "energy"]
+    assert names[: len(expected)] == expected and names.index("time single bf16 channels_last") < 8
+    rest = names[len(expected) :]
+    (first_proof,) = [place for place, name in enumerate(rest) if name == "proof single"]
+    assert rest[first_proof - 1 : first_proof + 3] == ["data", "proof single", "proof ddp", "proof ddp_amp"]
+    assert not any(name.startswith(("time", "option", "fault", "build")) for name in rest[:first_proof])
+    assert {name for name in STRATEGIES if f"{name} fp32" in rest[:first_proof]} >= {"single", "ddp", "fsdp"}
+    listed = {check.name: check for check in checks(scale, tmp_path)}
+    assert all(("--compile" in listed[name].command) == name.endswith("compile") for name in expected[2:-2])
+    large, small = (listed["time single bf16 channels_last" + way].command for way in (" many images", ""))
+    assert (scale.many_images in large, scale.images in small) == (True, True) and large != small
 
 
 def test_a_command_is_what_a_person_types(tmp_path):
@@ -310,6 +331,21 @@ def test_what_comes_after_a_failure_is_not_started(tmp_path):
     listed = [shell("a", "exit 1", tmp_path), shell("b", "echo done", tmp_path, after="a")]
     state, left = do(listed, tmp_path, lanes=2)
     assert statuses(state) == {"a": "failed"} and left == {"b": "not started: a has not passed"}
+
+
+@pytest.mark.parametrize("lies_in", ["", "cu13/lib", "elsewhere"])
+def test_decoding_on_the_gpu_needs_the_library_that_decodes(tmp_path, monkeypatch, lies_in):
+    """Protects the page from a failure that is a missing package: nvimgcodec comes without NVIDIA's libnvjpeg."""
+    package = tmp_path / "nvidia/nvimgcodec"
+    monkeypatch.setattr(run, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(package)]))
+    there = {str(tmp_path / "nvidia" / lies_in / "libnvjpeg.so.13")} if lies_in else set()
+    real = run.loads
+    monkeypatch.setattr(run, "loads", lambda library: library in there)
+    assert run.has_gpu_decoder() == (lies_in == "cu13/lib")
+    listed = {check.name: check for check in checks(GPU, tmp_path)}
+    assert listed["option decode on the gpu"].needs == ("cuda", "nvjpeg")
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    assert not run.has_gpu_decoder() and not real(str(tmp_path / "no-such-library.so")) and real("libc.so.6")
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from benchmarks.common.config.settings import NOT_COMPARED, compared_fields
 from benchmarks.common.data.decode import AUTO_DECODERS, import_problem
 from benchmarks.common.dist.devices import set_kernels
 from benchmarks.common.dist.layout import Layout, stored_fields
+from benchmarks.common.store.recorded_cuts import read_cuts, record_cuts
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
@@ -39,6 +40,8 @@ from scripts.proof.trained_states import NOT_READ, SavedState, Training, initial
 from scripts.proof.verify import Options, main, prove
 from scripts.runner import run_plan
 from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
+from scripts.sets.proofs import proof_text
+from scripts.sets.result_set import load_set
 from scripts.setup import pack
 
 CPU = torch.device("cpu")
@@ -222,6 +225,23 @@ def test_a_set_is_proved_at_its_own_settings_and_once(checkout, tiny_data, tiny_
     assert (code, output) == (0, "") and len(read_table(results, "equivalence")) == 2
 
 
+@pytest.mark.slow
+def test_the_proof_has_the_cut_that_the_run_had(checkout, tiny_data, tiny_config, tmp_path):
+    """Protects the report's "yes" with `cut: auto`: the proof measures no cut of its own, which could be another.
+    Mutant: cases_of_set without `cuts`, after which the report says "not proved: cut resolved"."""
+    results, where = tmp_path / "a set", {"CONFIG": tiny_config, "DATA": tiny_data}
+    assert run_strategy("model_parallel", results, "--steps 4", **where)["status"] == "ok"
+    requested = RunFolder(results / "logs" / read_table(results, "runs").run_id[0]).settings()["asked"]
+    record_cuts(results, requested, [7], replace=True)  # which nobody measures: all but the last block
+    shutil.move(results / "runs.csv", tmp_path / "runs before.csv")
+    assert run_strategy("model_parallel", results, "--steps 4", **where)["status"] == "ok"
+    assert verify(checkout, tiny_data, results, "--steps", "6")[0] == 0
+    (row,) = read_table(results, "equivalence").itertuples()
+    assert (json.loads(row.met)["cut"], json.loads(row.asked)["cut"], row.verdict) == (7, "auto", "ok")
+    (group,) = [group for group in load_set(results).groups if len(group.ok)]
+    assert proof_text(group, read_table(results, "equivalence")).startswith("yes: bit-identical")
+
+
 def planted_copy(checkout: Path, folder: Path, name: str, text: str, replacement: str) -> Path:
     copy = Path(shutil.copytree(checkout, folder / "faulty"))
     source = (copy / name).read_text()
@@ -368,14 +388,32 @@ def set_variables(monkeypatch, **variables) -> None:
         monkeypatch.setenv(name, str(value))
 
 
-def recorded_set(results: Path, data: Path, monkeypatch, device: str = "cpu") -> None:
-    """A set with one ok run of ddp on two ranks, of which nothing but its settings is there."""
-    set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS="--global-batch 8 --image-size 32", STRATEGIES="ddp")
+def recorded_set(results: Path, data: Path, monkeypatch, strategy: str = "ddp", args: str = "", **resolved) -> None:
+    """A set with one ok run of two ranks, of which nothing but its settings is there."""
+    args = f"--global-batch 8 --image-size 32 {args}"
+    set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS=args, STRATEGIES=strategy)
     run = run_plan.plan_strategies(run_plan.read_variables())[0]
     folder, _ = run_plan.create_run_folder(run, results)
-    folder.add_resolved({"device": device})
-    row = {"schema": 2, "run_id": folder.run_id, "strategy": "ddp", "status": "ok"}
-    append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, {"device": device})}])
+    resolved = {"device": "cpu"} | resolved
+    folder.add_resolved(resolved)
+    row = {"schema": 2, "run_id": folder.run_id, "strategy": strategy, "status": "ok"}
+    append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, resolved)}])
+
+
+@pytest.mark.parametrize(
+    ("args", "cut", "recorded"),
+    [("", 7, [7]), ("", "2, 4", [2, 4]), ("--cut 0", 4, [4]), ("--cut 3", 3, []), ("", "-rf", []), ("", "4, 2", [])],
+)
+def test_a_proof_takes_the_cut_of_its_run_and_nothing_else_from_there(
+    tiny_data, tmp_path, monkeypatch, args, cut, recorded
+):
+    """Protects the report's "yes" with `cut: auto`, also of sets from before it, whose 0 was an estimate. The proof's
+    own set has the cut for it; what no cut can be is left out."""
+    recorded_set(tmp_path / "a set", tiny_data, monkeypatch, "pipeline_parallel", args, cut=cut)
+    (run,) = cases.cases_of_set(run_plan.read_variables(), tmp_path / "a set", 20)
+    for number, proof in enumerate((run, cases.step_by_step(run))):
+        run_plan.create_run_folder(proof, tmp_path / f"proofs {number}")
+        assert read_cuts(tmp_path / f"proofs {number}", proof.requested) == recorded
 
 
 def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_data, tmp_path, monkeypatch):

@@ -3,10 +3,14 @@
 .venv/bin/python -m pytest tests/runner/test_energy.py
 """
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from support import ROOT
 
 from benchmarks.common.store.results import read_table
+from scripts.runner import telemetry
 from scripts.runner.telemetry import Sampler, mean_power_w
 
 BEGAN = 1000.0  # on the clock of the windows' ends
@@ -103,3 +107,55 @@ def test_too_little_read_is_no_energy(read, run):
 def test_two_ranks_that_share_a_gpu_draw_its_power_once():
     trace = sampler((1.0, "gpu0", 300.0), num_gpus=1)
     assert trace.energy_j_per_image(windows((0.5, 1.5)), GPU | {"world_size": 2}) == pytest.approx(3.0)
+
+
+def test_a_gpus_energy_is_that_of_its_counter(monkeypatch):
+    """Protects windows of less than a second on GPUs since Ampere, whose power NVML tells as a mean over a second: here
+    it lags, and says 100 W of a window of 500. One reading fails, and leaves two rows without power."""
+    readings = [(BEGAN, 0.0), (BEGAN + 0.5, 50.0), (BEGAN + 1.0, 300.0), (BEGAN + 1.5, None), (BEGAN + 2.0, 400.0)]
+    readings += [(BEGAN + 2.5, 450.0)]
+    left = iter(readings)
+    monkeypatch.setattr(telemetry, "_gpu_energy", lambda gpu: next(left))
+    monkeypatch.setattr(telemetry, "_gpu_row", lambda gpu: {"power_w": 100.0})
+    monkeypatch.setattr(telemetry, "_nvml_gpus", lambda: [(0, "a handle")])
+    monkeypatch.setattr(telemetry, "_process_ids", lambda gpu: None)
+    found, waits = Sampler(), iter([False] * 5 + [True])
+    monkeypatch.setattr(found.stopped, "wait", lambda seconds: next(waits))
+    moments = iter([BEGAN + number / 2 for number in range(6)])
+    monkeypatch.setattr(telemetry, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    found.run()
+    read = [(row["t_s"], row["power_w"]) for row in found.rows if row["device"] == "gpu0"]
+    assert read == [(0.5, 100.0), (1.0, 500.0), (1.5, None), (2.0, None), (2.5, 100.0)]
+    assert found.energy_j_per_image(windows((0.6, 0.9)), GPU) == pytest.approx(500 * 0.3 / 100)
+    assert found.energy_j_per_image(windows((1.6, 1.9)), GPU) is None
+
+
+def test_the_counter_is_nvmls_in_millijoules(monkeypatch):
+    """Protects the unit, and GPUs that do not count: NVML refuses there."""
+
+    class NVMLError(Exception):
+        pass
+
+    def counted(gpu: str) -> int:
+        if gpu == "old":
+            raise NVMLError
+        return 2500
+
+    library = SimpleNamespace(nvmlDeviceGetTotalEnergyConsumption=counted, NVMLError=NVMLError)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    assert [telemetry._gpu_energy(gpu)[1] for gpu in ("new", "old")] == [2.5, None]
+
+
+def test_a_gpu_without_a_counter_tells_its_power(monkeypatch):
+    """Protects GPUs before Volta: what NVML reads stands for the time around it, as ever."""
+    monkeypatch.setattr(telemetry, "_gpu_energy", lambda gpu: (BEGAN, None))
+    monkeypatch.setattr(telemetry, "_gpu_row", lambda gpu: {"power_w": 70.0})
+    monkeypatch.setattr(telemetry, "_nvml_gpus", lambda: [(0, "a handle")])
+    monkeypatch.setattr(telemetry, "_process_ids", lambda gpu: None)
+    found, waits = Sampler(), iter([False] * 2 + [True])
+    monkeypatch.setattr(found.stopped, "wait", lambda seconds: next(waits))
+    moments = iter([BEGAN + number / 2 for number in range(3)])
+    monkeypatch.setattr(telemetry, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    found.run()
+    assert [row["power_w"] for row in found.rows if row["device"] == "gpu0"] == [70.0, 70.0]
+    assert found.by_counter == {"cpu"}

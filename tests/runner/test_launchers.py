@@ -320,6 +320,19 @@ def test_charts_are_drawn_after_every_round_and_never_beside_a_run(suite):
     assert "; the suite ends at about " in lines[0] and "/charts" in lines[0]
 
 
+def test_the_first_charts_are_drawn_when_two_strategies_have_a_run(suite):
+    """Protects the first look from waiting for a whole round. Once, between two runs, and only where runs are ok.
+    Mutants: after every run; a failed run counts; after the last run of the round, where they are drawn anyway."""
+    done = suite.run(REPEATS=1, STRATEGIES="single ddp dataparallel ddp_spawn", FAILS="ddp_spawn")
+    words = [next((word for word in call["words"] if "." in word), "") for call in suite.recorder.calls()]
+    plots = [place for place, word in enumerate(words) if word == "scripts.charts.plot"]
+    order = [strategy for _, strategy, status in suite.rows()]
+    is_ok = [strategy != "ddp_spawn" for strategy in order]
+    second_ok = [place for place, ok in enumerate(is_ok) if ok][1]
+    assert plots == [second_ok + 1, len(words) - 1] and len(words) == 6
+    assert done.stdout.count("two strategies have a run; the first charts: ") == 1
+
+
 @pytest.mark.real_interpreter  # who is whose child
 def test_a_killed_attempt_has_its_row_and_the_suite_goes_on(suite, tmp_path):
     """Protects the row of a run whose supervisor was killed, such as by the kernel where memory is short."""

@@ -131,6 +131,28 @@ def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):
     assert told["momentum"] == 0.9 and told.keys() == FIELDS.keys() - {"config"} and Path(told["data"]).is_absolute()
 
 
+def test_a_commit_whose_cut_was_a_number_gets_none_of_the_words(kept_clone, read, tmp_path):
+    """Protects `make ab A=03b5e43 B=tree: STRATEGY=pipeline_parallel`: that commit refuses `cut: auto`, and its own
+    default, 0, is the estimate. Mutant: every field that it knows, whatever its type was."""
+    path = kept_clone.folder / "benchmarks/common/config/config.py"
+    text = path.read_text()
+    old = text.replace(
+        'cut: Annotated[int | Literal["auto", "estimate"], Range(0)] = "auto"', "cut: Annotated[int, Range(0)] = 0"
+    )
+    assert old != text
+    path.write_text(old)
+    commit = kept_clone.commit("a cut is a number")
+    kept_clone.git("revert", "--no-edit", "HEAD")
+    for flags, told in (("", None), ("--cut 3", 3)):
+        variant = read(commit, ARGS=flags)
+        folder = RunFolder(tmp_path / "logs" / f"single-1-{told}")
+        folder.path.mkdir(parents=True)
+        variants.write_config(variant, folder, variant.config)
+        assert read_yaml(str(folder.config)).get("cut") == told
+    with pytest.raises(UserError, match=f"{commit[:12]} has no option cut estimate, which is set"):
+        read(commit, ARGS="--cut estimate")
+
+
 def test_plan_says_what_is_compared(clone):
     """Protects the reader from a comparison of other things than were meant; nothing is started."""
     clone.variables |= {"PLAN": "yes"}

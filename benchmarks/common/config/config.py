@@ -160,8 +160,9 @@ class Config:
     """horovod_ddp: what gradients travel as."""
     opt_level: Literal["O0", "O1", "O2", "O3"] = "O1"
     """apex_ddp: Apex amp's optimisation level."""
-    cut: Annotated[int, Range(0)] = 0
-    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; 0: balanced by estimated time."""
+    cut: Annotated[int | Literal["auto", "estimate"], Range(0)] = "auto"
+    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; auto: balanced by the blocks' times,
+    which the first run of a set measures; estimate: by a roofline; 0: what older sets have for `estimate`."""
     split_size: Annotated[int, Range(0)] = 0
     """model_parallel, hybrid_parallel: images of a micro-batch; 0: the whole batch at once."""
     copy_stream: bool = False
@@ -225,7 +226,7 @@ def _check_ranges(config: Config) -> None:
     """Raises UserError for a number that is outside of its Range."""
     for name, allowed in RANGES.items():
         value = getattr(config, name)
-        if value == "auto" or (name == "global_batch" and value == 0 and config.batch_per_device):
+        if isinstance(value, str) or (name == "global_batch" and value == 0 and config.batch_per_device):
             continue
         if not allowed.minimum <= value < float("inf"):
             raise UserError(f"{name} is {value}, but must be at least {allowed.minimum}")

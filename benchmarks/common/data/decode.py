@@ -146,7 +146,9 @@ def pillow_decoder() -> Decoder:
 def nvimgcodec_decoder(on_gpu: bool = False) -> Decoder:
     """on_gpu: it decodes on the current GPU of the calling thread.
 
-    The crop is copied to the host, where the kernel that resizes all other crops resizes it too.
+    On a GPU the whole image is decoded, as nvJPEG before 13.2 gets the edge of a region wrong, for which nvimgcodec
+    refuses regions there (its option enable_roi_fancy_upsampling). It is copied to the host, where the kernel that
+    resizes all other crops resizes its crop, too.
     """
     library, params, decoder_of = _nvimgcodec()
 
@@ -158,15 +160,19 @@ def nvimgcodec_decoder(on_gpu: bool = False) -> Decoder:
         if stream.num_channels not in (1, 3) or stream.precision != 8:
             raise NeedsPillow
         crop = choose(stream.height, stream.width)
-        end = [crop.top + crop.height, crop.left + crop.width]
-        box = stream.get_sub_code_stream(region=library.Region(start=[crop.top, crop.left], end=end))
+        bottom, right = crop.top + crop.height, crop.left + crop.width
+        if not on_gpu:
+            region = library.Region(start=[crop.top, crop.left], end=[bottom, right])
+            stream = stream.get_sub_code_stream(region=region)
         device = torch.cuda.current_device() if on_gpu else CPU_DEVICE_ID
         decoder, cuda_stream = decoder_of(os.getpid(), threading.get_ident(), device)
-        image = decoder.decode(box, params=params, cuda_stream=cuda_stream)
+        image = decoder.decode(stream, params=params, cuda_stream=cuda_stream)
         if image is None:
             raise NeedsPillow("it decodes no JPEG")
-        pixels = numpy.asarray(image.cpu() if on_gpu else image)  # cpu() waits for the decoder
-        return Decoded(torch.from_numpy(pixels), crop, by_pillow=False)
+        pixels = torch.from_numpy(numpy.asarray(image.cpu() if on_gpu else image))  # cpu() waits for the decoder
+        if on_gpu:
+            pixels = pixels[crop.top : bottom, crop.left : right].contiguous()
+        return Decoded(pixels, crop, by_pillow=False)
 
     return decode
 

@@ -24,11 +24,13 @@ def one_rank(tensor: torch.Tensor) -> torch.Tensor:
 @dataclasses.dataclass(frozen=True)
 class Communication:
     """all_reduce: sums a tensor over the ranks. communicate: the communication of a step alone; None: it cannot be
-    separated. without_communication: a step without it; None: it cannot be left out."""
+    separated. without_communication: a step without it; None: it cannot be left out. waits_in_modules: ranks wait for
+    each other within forward and backward of the model's modules, where no mark can tell the wait apart."""
 
     all_reduce: AllReduce = one_rank
     communicate: Communicate | None = None
     without_communication: WithoutCommunication | None = None
+    waits_in_modules: bool = False
 
 
 def ddp_communication(model: DistributedDataParallel) -> Communication:

@@ -147,10 +147,16 @@ def fill(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
 
 def synchronize(device: torch.device) -> None:
     """Wait until every GPU that this process uses is done; nothing to wait for on a CPU."""
-    if device.type == "cuda":
-        for index in range(torch.cuda.device_count()):
-            if torch.cuda.memory_reserved(index):  # a GPU this process never used has nothing to wait for
-                torch.cuda.synchronize(index)
+    for index in used_gpus(device):
+        torch.cuda.synchronize(index)
+
+
+def used_gpus(device: torch.device) -> list[int]:
+    """Numbers of the GPUs that this process uses, whose device is `device`; none on a CPU. One that it never used has
+    no memory of it, and asking more of it would start a context there."""
+    if device.type != "cuda":
+        return []
+    return [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
 
 
 def device_name(device: torch.device, num_used: int = 1) -> str:
@@ -167,7 +173,14 @@ def device_name(device: torch.device, num_used: int = 1) -> str:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Most memory used so far, 10^6 bytes: what torch allocated on this process's GPUs, or the process's RSS."""
+    """Most memory used, 10^6 bytes: what torch allocated on this process's GPUs since reset_peak_memory, or the
+    process's RSS since its start."""
     if device.type == "cuda":
-        return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())) / 1e6
+        return sum(torch.cuda.max_memory_allocated(index) for index in used_gpus(device)) / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Have peak_memory_mb forget what came before, on GPUs. A process's RSS has a peak since its start only."""
+    for index in used_gpus(device):
+        torch.cuda.reset_peak_memory_stats(index)

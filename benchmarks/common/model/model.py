@@ -87,6 +87,15 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
     )
 
 
+def start_momentum(optimizer: torch.optim.SGD) -> None:
+    """Momentum of zeros before the first step, where the optimizer has momentum: that step computes the same as without
+    (momentum x 0 + gradient). SGD's fused update starts from memory that nobody has written
+    (torch.optim.sgd._fused_sgd: empty_like), which it keeps where a gradient scaler has it leave the first step out."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["momentum"] else ():
+            optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
+
+
 def learning_rate(config: Config, epoch: float) -> float:
     """Learning rate at a moment of training, `epoch` counting passes as a real number from 0.
 

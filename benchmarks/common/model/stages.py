@@ -29,41 +29,45 @@ FLOPS_PER_BYTE = 17
 """What a device computes while it moves a byte: a V100's 15.7 TFLOP/s of fp32 and 900 GB/s. H100: 20; A100: 10."""
 
 
-def cut_stages(config: Config, net: nn.Module, num_stages: int) -> list[nn.Sequential]:
+def cut_stages(config: Config, net: nn.Module, num_stages: int, num_images: int = 1) -> list[nn.Sequential]:
     """Consecutive stages of a torchvision ResNet. The stem goes with the first block, the classifier with the last.
 
-    Raises UserError as find_cuts does.
+    Nothing is measured: see find_cuts. Raises UserError as find_cuts does.
     """
-    return stages_at(net, find_cuts(config, net, num_stages))
+    return stages_at(net, find_cuts(config, net, num_stages, num_images))
 
 
-def find_cuts(config: Config, net: nn.Module, num_stages: int) -> list[int]:
+def find_cuts(config: Config, net: nn.Module, num_stages: int, num_images: int = 1) -> list[int]:
     """Blocks before each cut: config.cut, or those for which the largest stage takes the least time by block_times.
 
-    The same on every rank, since nothing is measured. Raises UserError for a cut out of range, and for more stages
-    than blocks.
+    num_images: of a micro-batch. The same on every rank, since nothing is measured: `auto` is `estimate` here, and
+    measured_cuts.choose_cuts measures. Raises UserError for a cut out of range, and for more stages than blocks.
     """
-    blocks = _blocks(net)
+    blocks = blocks_of(net)
     num_blocks = len(blocks)
     if num_stages > num_blocks:
         raise UserError(f"{config.arch} has {num_blocks} blocks, too few for {num_stages} stages; use fewer ranks")
-    if config.cut and num_stages != 2:
-        raise UserError(f"cut {config.cut} is for two stages, and this run has {num_stages}; use --cut 0")
+    if isinstance(config.cut, str) or config.cut == 0:
+        return balanced_cuts(block_times(blocks, config.image_size, num_images), num_stages)
+    if num_stages != 2:
+        raise UserError(f"cut {config.cut} is for two stages, and this run has {num_stages}; use --cut auto")
     if config.cut >= num_blocks:
         raise UserError(
             f"cut {config.cut} is out of range: {config.arch} has {num_blocks} blocks, which allows 1 to "
-            f"{num_blocks - 1}, or 0 for a balanced cut"
+            f"{num_blocks - 1}, or auto for a balanced cut"
         )
-    return [config.cut] if config.cut else balanced_cuts(block_times(blocks, config.image_size), num_stages)
+    return [config.cut]
 
 
 def stages_at(net: nn.Module, cuts: Sequence[int]) -> list[nn.Sequential]:
     """The stages between these cuts, each of net's own modules."""
-    blocks = _blocks(net)
+    blocks = blocks_of(net)
     return [nn.Sequential(*blocks[first:last]) for first, last in itertools.pairwise([0, *cuts, len(blocks)])]
 
 
-def _blocks(net: ResNet) -> list[nn.Sequential]:
+def blocks_of(net: ResNet) -> list[nn.Sequential]:
+    """The parts between which a cut can lie, each of net's own modules: residual blocks, the first with the stem, the
+    last with the classifier."""
     layers: list[nn.Sequential] = [net.layer1, net.layer2, net.layer3, net.layer4]
     blocks: list[list[nn.Module]] = [[block] for layer in layers for block in layer]
     blocks[0] = [net.conv1, net.bn1, net.relu, net.maxpool, *blocks[0]]
@@ -113,6 +117,8 @@ def rows_between(
     # On GPUs autocast has GroupNorm, and with it what it is added to, in float32.
     in_bf16 = config.precision == "bf16" and not (config.norm == "group" and device.type == "cuda")
     types = [torch.float32] + [torch.bfloat16 if in_bf16 else torch.float32] * len(stages)
+    if config.precision == "bf16":
+        types[-1] = torch.bfloat16  # the classifier's scores, whatever the norm before it
     rows = (
         torch.empty(num_images, math.prod(shape), dtype=dtype, device="meta", requires_grad=True)
         for shape, dtype in zip(shapes, types, strict=True)
@@ -120,19 +126,23 @@ def rows_between(
     return shapes, [*rows]
 
 
-def block_times(blocks: Sequence[nn.Module], image_size: int) -> list[float]:
-    """Time of one image in each block, relative to each other: a roofline's estimate, in bytes that could be moved.
+def block_times(blocks: Sequence[nn.Module], image_size: int, num_images: int = 1) -> list[float]:
+    """Time of a micro-batch of num_images in each block, relative to each other: a roofline's estimate, in bytes that
+    could be moved.
 
-    Early blocks have few FLOPs for their large activations: normalisation, ReLU and addition only move them. So each
-    operation counts as the longer of its computation and its reading and writing.
+    Early blocks have few FLOPs for their large activations: normalisation, ReLU and addition only move them. Late
+    blocks have large weights, which a small micro-batch shares among few images. So each operation counts as the longer
+    of its computation and its reading and writing, weights included. A backward pass takes twice a forward pass, in
+    every block alike: it computes, and moves, as much for its input's gradients, for which it reads the weights again,
+    and as much for the weights' own, which it writes. FLOPs are not time either: see measured_cuts.py.
     """
     counters = [_Roofline() for _ in blocks]
-    _forward(blocks, counters, image_size)
+    _forward(blocks, counters, image_size, num_images)
     return [counter.bytes for counter in counters]
 
 
 class _Roofline(TorchDispatchMode):
-    """Sums what operations take. Weights are read once for a whole batch, so they do not count."""
+    """Sums what operations take."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,16 +152,17 @@ class _Roofline(TorchDispatchMode):
         made = function(*args, **(kwargs or {}))
         if not function.is_view:
             tensors = [leaf for leaf in tree_leaves((args, made)) if isinstance(leaf, torch.Tensor)]
-            moved = sum(tensor.nbytes for tensor in tensors if not isinstance(tensor, nn.Parameter))
             count = flop_registry.get(function.overloadpacket)
             flops = count(*args, **(kwargs or {}), out_val=made) if count else 0
-            self.bytes += max(moved, flops / FLOPS_PER_BYTE)
+            self.bytes += max(sum(tensor.nbytes for tensor in tensors), flops / FLOPS_PER_BYTE)
         return made
 
 
-def _forward(stages: Sequence[nn.Module], counters: Sequence, image_size: int) -> list[tuple[int, ...]]:
-    """Send one image without data through copies of the stages, each within its counter; what each hands on."""
-    activation = torch.empty(1, 3, image_size, image_size, device="meta")
+def _forward(
+    stages: Sequence[nn.Module], counters: Sequence, image_size: int, num_images: int = 1
+) -> list[tuple[int, ...]]:
+    """Send images without data through copies of the stages, each within its counter; what each hands on."""
+    activation = torch.empty(num_images, 3, image_size, image_size, device="meta")
     shapes = []
     for stage, counter in zip(stages, counters, strict=True):
         # eval: BatchNorm refuses to train on a single value a channel, which is what one small image has.

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,10 +28,17 @@ Moment = Any
 
 
 class Clock:
-    """Times windows of steps on one device. A moment is a CUDA event on a GPU, so that no step waits for it."""
+    """Times windows of steps on a rank's devices. A moment is a CUDA event on a GPU, so that no step waits for it.
 
-    def __init__(self, device: torch.device):
-        self.device = device
+    device: the rank's first. devices: all that it computes on; empty: the first alone. With several GPUs a moment is
+    when all of them have done what they were given before: a stream of the clock's own waits for theirs, so that none
+    of them waits for another.
+    """
+
+    def __init__(self, device: torch.device, devices: Sequence[torch.device] = ()):
+        self.device, self.devices = device, tuple(dict.fromkeys(devices)) or (device,)
+        several = device.type == "cuda" and len(self.devices) > 1
+        self.stream = torch.cuda.Stream(device) if several else None
         self.running = False
         self.moments: list[Moment] = []
 
@@ -53,11 +61,16 @@ class Clock:
         return seconds, [self.between_ms(a, b) for a, b in itertools.pairwise(self.moments)]
 
     def now(self) -> Moment:
-        """A moment of the device: an event in its queue on a GPU, seconds on a CPU."""
+        """A moment of the devices: an event in a queue of a GPU, seconds on a CPU."""
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        if self.stream is None:
+            event.record(torch.cuda.current_stream(self.device))
+            return event
+        for device in self.devices:
+            self.stream.wait_stream(torch.cuda.current_stream(device))
+        event.record(self.stream)
         return event
 
     def between_ms(self, first: Moment, second: Moment) -> float:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.common.data.loaders import count_bad_files
 from benchmarks.common.dist.agreement import StopRequest, agree, count_devices, gather, stop_request
-from benchmarks.common.dist.devices import peak_memory_mb
+from benchmarks.common.dist.devices import peak_memory_mb, reset_peak_memory
 from benchmarks.common.dist.layout import resolve_layout, stored_fields
 from benchmarks.common.model.model import flops_per_image, learning_rate
 from benchmarks.common.system.errors import Stopped
@@ -39,7 +39,7 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
         step = time_first_step(strategy.step, context.device, columns)
         strategy = dataclasses.replace(strategy, step=step, predict=strategy.predict or strategy.model.forward)
     checkpoints = Checkpointer(strategy)
-    run = _Run(strategy, checkpoints, clock or Clock(context.device))
+    run = _Run(strategy, checkpoints, clock or Clock(context.device, strategy.devices))
     first_epoch, first_step = run.resume()
     with checkpoints, stop_request(config, context) as run.stop:
         for epoch in range(first_epoch, config.epochs):
@@ -92,6 +92,8 @@ class _Run:
                 self._pulse(epoch, n, due=True)
             if self._window_due(n, first_step):
                 self.record.book("training outside windows" if self.windows else "warm-up")
+                if not self.windows:  # the warm-up's peak is that of cuDNN's search for algorithms, or of a compiler
+                    reset_peak_memory(self.context.device)
                 self.clock.start()
             self.advance(batches, learning_rate(config, epoch + n / num_steps))
             if self.clock.running and self.clock.tick() == config.window_steps:

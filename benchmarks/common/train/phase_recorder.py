@@ -16,7 +16,8 @@ for data, not the time that the loader worked beside it. Marks come from torch's
   step has a twin that leaves it out. It holds the wait for slower ranks. Single values can be below zero, where noise
   is larger than what they measure. Step, twin and the communication alone are interleaved, in all orders.
 - wait: where communication cannot be left out, as in a pipeline, the time of forward and backward in which no module
-  of the model and no backward pass runs. There the steps of every rank have a row, for they differ.
+  of the model and no backward pass runs. There the steps of every rank have a row, for they differ. FSDP waits in hooks
+  of its modules, between no two marks: forward and backward hold its waits, and wait is empty.
 """
 
 import contextlib
@@ -70,8 +71,9 @@ def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> 
     """
     config, context, communication = strategy.config, strategy.context, strategy.communication
     without_communication = communication.without_communication if num_devices > 1 else None
-    waits = without_communication is None and context.world_size > 1
-    clock = Clock(context.device)
+    several = without_communication is None and context.world_size > 1
+    waits = several and not communication.waits_in_modules
+    clock = Clock(context.device, strategy.devices)
     recorder = PhaseRecorder(clock)
     batches = _endless(strategy.loaders.train, config.epochs, recorder.mark)
 
@@ -103,7 +105,8 @@ def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> 
         return rows, {"comm_ms": statistics.fmean(communication_ms)} if communication_ms else {}
     if without_communication is None:
         summary = {"exposed_comm_ms": 0.0} if num_devices == 1 else {}
-        return [_row(each, each, summary.get("exposed_comm_ms")) for each in phases["step"]], summary
+        unknown = {"wait_ms": None} if several else {}
+        return [_row(each, each, summary.get("exposed_comm_ms")) | unknown for each in phases["step"]], summary
     pairs = zip(phases["step"], phases["twin"], strict=True)
     rows = [_row(each, twin, _compute_ms(each) - _compute_ms(twin)) for each, twin in pairs]
     return rows, _summary(rows, communication_ms)

@@ -25,6 +25,7 @@ from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import interpreter_path
 
 KINDS = ("commit", "tree", "flags", "config", "python")
+NUMBERS_ONLY = ("int", "float", "Annotated[int,", "Annotated[float,")  # beginnings of types, as fields_of gives them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +100,17 @@ def _variant_of_commit(variant: Variant, rev: str, strategy: str) -> Variant:
         raise UserError(f"{where}: {why}; compare another, or later commits")
     known = worktrees.fields_of(commit)
     defaults = vars(Config())
-    lacking = [key for key, value in vars(variant.config).items() if key not in known and value != defaults[key]]
+    # Where a commit's field has numbers only, its own default is what a word such as `auto` was then.
+    usable = {
+        key
+        for key, value in vars(variant.config).items()
+        if key in known and not (isinstance(value, str) and known[key].startswith(NUMBERS_ONLY))
+    }
+    lacking = [key for key, value in vars(variant.config).items() if key not in usable and value != defaults[key]]
     if lacking:
-        raise UserError(f"{where}: commit {commit[:12]} has no option {lacking[0]}, which is set; leave it out")
-    return dataclasses.replace(variant, commit=commit, fields=frozenset(known & FIELDS.keys()))
+        what = f"{lacking[0]} {getattr(variant.config, lacking[0])}" if lacking[0] in known else lacking[0]
+        raise UserError(f"{where}: commit {commit[:12]} has no option {what}, which is set; leave it out")
+    return dataclasses.replace(variant, commit=commit, fields=frozenset(usable))
 
 
 def write_config(variant: Variant, folder: RunFolder, config: Config) -> None:

@@ -145,7 +145,7 @@ def block_of(parameter: str, block_names: list[str]) -> str:
 
 def activation_bytes(config: Config, net: torch.nn.Module, block_names: list[str]) -> dict[str, int]:
     """Bytes of one image's activations after each block, in float32."""
-    stages = cut_stages(dataclasses.replace(config, cut=0), net, len(block_names))
+    stages = cut_stages(dataclasses.replace(config, cut="estimate"), net, len(block_names))
     num_bytes = [4 * math.prod(shape) for _, shape in trace(stages, config.image_size)]
     return dict(zip(block_names, num_bytes, strict=True))
 

@@ -3,8 +3,8 @@
     from scripts.studies.predict.step_worker import main        # scripts.studies.predict.measure starts it
 
 Each line on stdin is a case: {"module": of benchmarks, "flags": [...], "meeting": file, "profile": yes or no}. The
-answer is its gradients, if they were asked for; then, before each window, `ready`: a line begins it, `stop` ends the
-case.
+answer is the columns that its script adds to a row, such as its cut, and its gradients, if they were asked for; then,
+before each window, `ready`: a line begins it, `stop` ends the case.
 """
 
 import dataclasses
@@ -50,6 +50,7 @@ def main() -> None:
         script = importlib.import_module(f"benchmarks.{case['module']}")
         strategy = script.build(load_config(case["flags"]))
         device = strategy.context.device
+        say("built", dict(strategy.columns))
         if case["profile"]:
             say("profile", dataclasses.asdict(profile(strategy.config, strategy.num_classes, device)))
         try:

@@ -55,6 +55,27 @@ PUBLISHED_IMAGES_PER_S = (
 PUBLISHED_MODEL = ("resnet50", 224)
 
 
+@dataclasses.dataclass(frozen=True)
+class Expectation:
+    """Images/s of one GPU that trains ResNet-50 at 224 px on synthetic images, in bf16 and channels_last, 256 at a
+    time: between low and high. compiled: by torch.compile."""
+
+    gpu: str
+    compiled: bool
+    low: float
+    high: float
+
+
+# An estimate by reading, of November 2026, that nobody has measured: from the sources of torch 2.15 and 2.11 and the
+# GPUs' data sheets, before any run of this suite on a GPU. It is here to be held against the first one.
+EXPECTED = (
+    Expectation("H100 SXM", False, 2300.0, 2800.0),
+    Expectation("H100 SXM", True, 2900.0, 3400.0),
+    Expectation("H200 SXM", False, 2700.0, 3300.0),
+    Expectation("H200 SXM", True, 3300.0, 4000.0),
+)
+
+
 def roof_images_per_s(layers: Sequence[Layer], batch: int, tflops: float, gb_per_s: float, fused: bool) -> float:
     """Images/s at which every layer runs at its limit: batch / sum over layers of max(FLOPs / peak, bytes / bandwidth).
 

@@ -2,17 +2,19 @@
 
     from scripts.studies.roofline.forecast_table import forecast_table
 
-The figures are of results/published/measured/forecast.csv, which `./bench study roofline --output` writes. Each is a
-forecast until a row of the set measures it. Needs no torch.
+The roofs are of results/published/measured/forecast.csv, which `./bench study roofline --output` writes. Each is a
+forecast until a row of the set measures it. The rows below them are an estimate by reading (analysis.EXPECTED). Needs
+no torch.
 """
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.system.repository import ROOT
 from scripts.sets.result_set import Group, ResultSet
 from scripts.stats.formatting import format_interval, format_number
-from scripts.studies.roofline.analysis import GPUS
+from scripts.studies.roofline.analysis import EXPECTED, GPUS, Expectation
 
 FORECAST = ROOT / "results/published/measured/forecast.csv"
 FORECAST_HEADER = (
@@ -24,7 +26,8 @@ FORECAST_EXPLANATION = (
     "Images/s of one GPU at most, by data-sheet peaks over the FLOPs and bytes of a traced step. Compute, bandwidth: "
     "if only that counted. Layer roof: each layer takes the longer of the two; fused: with each elementwise operation "
     "inside the kernel before it. Forecast: the shares of the layer roof that NVIDIA's published trainings reach, "
-    "with channels_last where mixed precision."
+    "with channels_last where mixed precision. Rows with `eager` or `compiled`: an estimate by reading torch's sources "
+    "and the data sheets, of November 2026, of synthetic images in channels_last; written before any run on these GPUs."
 )
 
 
@@ -44,6 +47,12 @@ def forecast_table(results: ResultSet, path: Path = FORECAST) -> tuple[str, list
         band = " to ".join(ends) if len(ends) != 1 else f"about {next(iter(ends))}"
         published = format_number(float(row["published"])) if row["published"] else ""
         rows.append([row["gpu"], row["precision"], *roofs, band, published, measured or "forecast only"])
+    for expected in EXPECTED:
+        measured = expectation_cell(expected, results)
+        num_measured += bool(measured)
+        band = f"{format_number(expected.low)} to {format_number(expected.high)}"
+        way = f"bf16, {'compiled' if expected.compiled else 'eager'}"
+        rows.append([expected.gpu, way, *[""] * len(ROOFS), band, "", measured or "estimate only"])
     of = f"{forecast[0]['arch']}, {forecast[0]['image_size']} px, {forecast[0]['batch']} images a GPU"
     state = f"{num_measured} of {len(rows)} rows are measured in this set"
     state = state if num_measured else "nothing here is measured"
@@ -54,6 +63,24 @@ def measured_cell(row: dict[str, str], results: ResultSet) -> str:
     """The best images/s per GPU of the set's groups that measured a row of the forecast, and whether they confirm
     it; '' without such groups."""
     alike = [group for group in results.groups if group.throughput and matches(group, row)]
+    ends = (float(row["forecast_low"]), float(row["forecast_high"])) if row["forecast_low"] else None
+    return best_beside(alike, ends)
+
+
+def expectation_cell(expected: Expectation, results: ResultSet) -> str:
+    """The same of the groups that measured an expectation: the very work that it is of."""
+    row = {"gpu": expected.gpu, "precision": "bf16", "arch": "resnet50", "image_size": "224", "batch": "256"}
+    wanted = {"compile": expected.compiled, "memory_format": "channels_last", "loader": "synthetic"}
+    alike = [
+        group
+        for group in results.groups
+        if group.throughput and matches(group, row) and wanted.items() <= group.settings.items()
+    ]
+    return best_beside(alike, (expected.low, expected.high))
+
+
+def best_beside(alike: Sequence[Group], ends: tuple[float, float] | None) -> str:
+    """The best images/s per GPU of these groups, and how it lies to the ends of a forecast; '' without groups."""
     if not alike:
         return ""
     best = max(alike, key=images_per_s_per_gpu)
@@ -62,9 +89,9 @@ def measured_cell(row: dict[str, str], results: ResultSet) -> str:
     scale = rate / best.throughput.value
     low, high = (None if end is None else end * scale for end in (best.throughput.low, best.throughput.high))
     words = " ".join(filter(None, [format_number(rate), format_interval(low, high, format_number), f"({best.label})"]))
-    if not row["forecast_low"]:
+    if ends is None:
         return words
-    below, above = rate < float(row["forecast_low"]), rate > float(row["forecast_high"])
+    below, above = rate < ends[0], rate > ends[1]
     return f"{words}, {'below the forecast' if below else 'above the forecast' if above else 'as forecast'}"
 
 

