@@ -16,7 +16,7 @@ from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.dist.devices import ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
-from benchmarks.common.dist.ranks import RankInfo, rank_first
+from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system import machine
 from benchmarks.common.train.engine import fit
@@ -44,8 +44,9 @@ def run_rank(rank: int, num_ranks: int, rendezvous_file: str, config: Config) ->
     guarded(lambda: fit(build(config, rank_info)), rank)
 
 
-def build(config: Config, rank_info: RankInfo) -> Strategy:
-    config, context = start_rank(config, rank_info)
+def build(config: Config, rank_info: RankInfo | None = None) -> Strategy:
+    """rank_info: default: as torchrun says, which starts the ranks of a study."""
+    config, context = start_rank(config, rank_info or find_rank_info("torchrun"))
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)

@@ -2,4 +2,4 @@
 # torchrun starts one process a GPU, here or on NNODES nodes (NODE_RANK, RDZV_ENDPOINT).
 source "$(dirname "$0")/lib.sh"
 set_torchrun_command
-attempt "${TORCHRUN[@]}" -m benchmarks.ddp "${OPTIONS[@]}"
+supervise "${TORCHRUN[@]}" -m benchmarks.ddp "${OPTIONS[@]}"

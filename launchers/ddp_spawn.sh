@@ -2,4 +2,4 @@
 # torch.multiprocessing starts one process a GPU; the script reads NPROC.
 source "$(dirname "$0")/lib.sh"
 on_one_node
-attempt "${HERE[@]}" -m benchmarks.ddp_spawn "${OPTIONS[@]}"
+supervise "${HERE[@]}" -m benchmarks.ddp_spawn "${OPTIONS[@]}"

@@ -2,4 +2,4 @@
 # torchrun and FSDP2, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
 set_torchrun_command
-attempt "${TORCHRUN[@]}" -m benchmarks.fsdp "${OPTIONS[@]}"
+supervise "${TORCHRUN[@]}" -m benchmarks.fsdp "${OPTIONS[@]}"

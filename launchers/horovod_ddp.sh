@@ -20,4 +20,4 @@ else
   over_loopback
 fi
 HOROVODRUN=("${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
-attempt "${HOROVODRUN[@]}" "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"
+supervise "${HOROVODRUN[@]}" "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

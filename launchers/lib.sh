@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # What every launcher shares: the interpreter, the variables of the run, and the words of its command.
-# A launcher is one line after this file: `attempt COMMAND ...`, or `skip "why and what to do"`; its name is the strategy's.
+# A launcher is one line after this file: `supervise COMMAND ...`, or `skip "why and what to do"`; its name is the strategy's.
 #
 # The loop (scripts/runner/schedule.py) sets, and any other that starts a launcher has to set:
 #   RUN_ID CONFIG RESULTS PYTHON     the run's folder is RESULTS/logs/RUN_ID, and holds CONFIG and settings.json
@@ -47,15 +47,15 @@ count_all_nodes() { # NPROC and NUM_CORES were those of one node
   if is_local; then over_loopback; else export NUM_CORES=$((NUM_CORES * NODES)); fi
 }
 
-ATTEMPT=("$PYTHON" -m scripts.runner.attempt --strategy "$STRATEGY_NAME" --results "$RESULTS" --run-id "$RUN_ID"
+SUPERVISOR=("$PYTHON" -m scripts.runner.supervisor --strategy "$STRATEGY_NAME" --results "$RESULTS" --run-id "$RUN_ID"
   --repeat "${REPEAT:-1}" --label "${LABEL:-}")
 
-attempt() { # COMMAND ...: run and record it; the launcher becomes the attempt, so that signals reach it
-  exec "${ATTEMPT[@]}" -- "$@"
+supervise() { # COMMAND ...: run and record it; the launcher becomes the supervisor, so that signals reach it
+  exec "${SUPERVISOR[@]}" -- "$@"
 }
 
 skip() { # REASON: record that it cannot run here
-  exec "${ATTEMPT[@]}" --skip "$1"
+  exec "${SUPERVISOR[@]}" --skip "$1"
 }
 
 [ -z "${SKIP:-}" ] || skip "$SKIP" # the plan has found that it does not fit in memory

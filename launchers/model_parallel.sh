@@ -4,4 +4,4 @@ source "$(dirname "$0")/lib.sh"
 on_one_node
 see_only "$NPROC"
 export NPROC=1
-attempt "${HERE[@]}" -m benchmarks.model_parallel "${OPTIONS[@]}"
+supervise "${HERE[@]}" -m benchmarks.model_parallel "${OPTIONS[@]}"

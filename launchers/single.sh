@@ -3,4 +3,4 @@
 source "$(dirname "$0")/lib.sh"
 on_one_node
 export NPROC=1
-attempt "${HERE[@]}" -m benchmarks.single "${OPTIONS[@]}"
+supervise "${HERE[@]}" -m benchmarks.single "${OPTIONS[@]}"

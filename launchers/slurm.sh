@@ -11,6 +11,6 @@ export SRUN_CPUS_PER_TASK=$CPUS_PER_TASK # since 22.05 srun does not take it fro
 set_step_command "$NODES" "$TASKS_PER_NODE" "$CPUS_PER_TASK"
 SRUN=("${STEP[@]}" "${INTERPRETER[@]}" -m benchmarks.slurm "${OPTIONS[@]}")
 if [ -n "${SLURM_JOB_ID:-}" ]; then
-  attempt "${SRUN[@]}"
+  supervise "${SRUN[@]}"
 fi
-attempt scripts/runner/slurm_submit.sh "${SHAPE[@]}" -- scripts/runner/slurm_job.sh "${SRUN[@]}"
+supervise scripts/runner/slurm_submit.sh "${SHAPE[@]}" -- scripts/runner/slurm_job.sh "${SRUN[@]}"

@@ -86,8 +86,8 @@ esac
 
 
 @pytest.fixture
-def given(monkeypatch, tmp_path):
-    """given(**variables): what the plan reads where only these are set, and a small configuration."""
+def make_variables(monkeypatch, tmp_path):
+    """make_variables(**variables): what the plan reads where only these are set, and a small configuration."""
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
 
     def read(**variables) -> run_plan.MakeVariables:

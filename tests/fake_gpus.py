@@ -9,6 +9,7 @@ A strategy is built and trained as it is, up to the end of engine.fit, with the 
 import contextlib
 import dataclasses
 import importlib
+import tempfile
 import types
 
 import numpy
@@ -171,7 +172,8 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
         patch.setattr(dist, collective, lambda tensor, *_, **__: done(checked(tensor)))
     patch.setattr(dist, "barrier", lambda *_, **__: None)
     try:
-        with WithoutDriver(allow_non_fake_inputs=True):
+        with tempfile.TemporaryDirectory() as run_dir, WithoutDriver(allow_non_fake_inputs=True):
+            patch.setenv("RUN_DIR", run_dir)  # the file in which ranks of Slurm find each other is there
             drive(script.build(config, *spawned))
     finally:
         if dist.is_initialized():

@@ -13,8 +13,9 @@ import numpy
 
 from scripts.sets import power
 from scripts.sets.result_set import load_set
-from scripts.stats import families, sequential, two_days
+from scripts.stats import families, two_days
 from scripts.stats.families import Sample
+from scripts.studies.ab import sequential
 
 PUBLISHED = Path(__file__).parents[1] / "results" / "published"
 NUM_WINDOWS = 5

@@ -212,6 +212,6 @@ class Recorder:
         self.variables = {"PYTHON": self.python, "RECORD": self.record, "PASSED_ON": "", "PASSED_TO": sys.executable}
 
     def calls(self) -> list[dict]:
-        """What was asked for so far, in order: words of the command line and the environment; without warm-ups."""
+        """Every recorded call so far, in order: words of the command line and the environment; without warm-ups."""
         calls = [json.loads(line) for line in self.record.read_text().splitlines()] if self.record.exists() else []
         return [call for call in calls if "-0-" not in Path(call["env"].get("RUN_DIR", "")).name]

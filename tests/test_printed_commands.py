@@ -15,7 +15,7 @@ from benchmarks.common.data.packed import open_pack
 from benchmarks.common.system.commands import NOT_SHOWN, bench_command, make_assignment, make_command, shell_word
 from benchmarks.common.system.errors import UserError
 from scripts.publish import gallery, publish
-from scripts.sets.publishable import missing_files
+from scripts.publish.publishable import missing_files
 from scripts.studies.ablation.analysis import OPTIONS
 from scripts.studies.ablation.plan import missing
 from scripts.studies.predict.gradient_times import baseline_config
@@ -51,12 +51,12 @@ def error_of(function, *arguments) -> str:
 PACKED = next(option for option in OPTIONS if option.needs == "pack")
 MESSAGES = {
     "of a missing pack": lambda folder: error_of(open_pack, Config(data=str(folder)), "train"),
-    "of make ablate": lambda folder: missing(PACKED, Config(data=str(folder)), 1),
-    "of make publish": lambda folder: missing_files(folder)[0],
+    "of ./bench study ablation": lambda folder: missing(PACKED, Config(data=str(folder)), 1),
+    "of ./bench publish": lambda folder: missing_files(folder)[0],
     "of a README that lacks a sweep": lambda folder: publish._remedy(folder, "sweeps/sweep.csv"),
     "of a README that lacks a chart": lambda folder: publish._remedy(folder, "charts/x.png"),
     "of make gallery": lambda folder: gallery.changed_files(folder)[0],
-    "of make predict": lambda folder: error_of(baseline_config, folder),
+    "of ./bench study predict": lambda folder: error_of(baseline_config, folder),
 }
 
 

@@ -37,7 +37,7 @@ TOOLS = modules_below("scripts")
 # What scripts.studies.peers.overhead compares with, bare of everything, and what runs before tyro is installed.
 WITHOUT_FLAGS = {"studies.peers.bare_ddp", "setup.install"}
 WITHOUT_TORCH = [
-    "charts.plot", "studies.predict.report", "sets.compare", "runner.bench", "runner.attempt", "runner.run_plan",
+    "charts.plot", "studies.predict.report", "sets.compare", "runner.bench", "runner.supervisor", "runner.run_plan",
 ]  # fmt: skip
 
 

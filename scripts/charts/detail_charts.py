@@ -179,9 +179,9 @@ def _step_notes(bars: list[StepBar]) -> list[str]:
         )
     if any(bar.exposed and bar.exposed.low is not None for bar in bars):
         notes.append(
-            "exposed communication: what forward and backward take longer with the exchange of gradients than without "
-            "it, on the lowest rank; line and ±: 95 % interval over the steps, or over the runs where these differ. "
-            "Below zero it is noise."
+            "exposed communication: what forward and backward take longer with the communication of gradients than "
+            "without it, on the lowest rank; line and ±: 95 % interval over the steps, or over the runs where "
+            "these differ. Below zero it is noise."
         )
     if any(bar.bubble for bar in bars):
         notes.append(
@@ -191,7 +191,7 @@ def _step_notes(bars: list[StepBar]) -> list[str]:
     if any(not bar.group.parallel for bar in bars):
         notes.append("pale: not parallel, it had nothing to divide the work over.")
     if any(bar.parts.exposed_comm_ms.isna().all() and not bar.bubble for bar in bars):
-        notes.append("without a red part: the exchange cannot be left out there, and is within the others.")
+        notes.append("without a red part: communication cannot be left out there, and is within the other parts.")
     return notes
 
 

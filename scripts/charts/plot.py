@@ -19,12 +19,12 @@ from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import memory_chart
 from scripts.options.set_options import PlotOptions as Options
-from scripts.sets.accuracy import describe_top1, top1_accuracy
-from scripts.sets.result_set import Group, ResultSet, load_set, same_hash_other_settings
+from scripts.sets.accuracy import describe_top1
+from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_warnings import find_warnings
-from scripts.stats.formatting import format_interval, printable, text_table
-from scripts.stats.intervals import RatioEstimate
+from scripts.sets.strategy_cells import STRATEGY_COLUMNS, strategy_cells
+from scripts.stats.formatting import printable, text_table
 
 CHARTS = {
     "throughput": throughput.throughput_chart,
@@ -34,47 +34,19 @@ CHARTS = {
     "learning": learning_chart,
 }
 DETAIL_CHARTS = {"step_account": report_charts.step_chart, "telemetry": report_charts.telemetry_chart}
-SUMMARY_COLUMNS = (
-    "strategy",
-    "runs",
-    "images/s",
-    "95 % interval",
-    "n runs x windows",
-    "x single",
-    "95 % interval",
-    "top-1 %",
-    "note",
-)
 
 
 def summary_table(results: Path | ResultSet) -> str:
     """One line a strategy of a set, and below it why runs are missing. Raises UserError for a missing folder."""
     results = results if isinstance(results, ResultSet) else load_set(results)
-    lines = [SUMMARY_COLUMNS, *(_line(group, results.over_baseline.get(group.label)) for group in results.groups)]
-    table = text_table(lines, left={0, 1, len(SUMMARY_COLUMNS) - 1})
+    rows = [strategy_cells(results, group).values() for group in results.groups]
+    lines = [STRATEGY_COLUMNS, *([printable(cell) for cell in row] for row in rows)]
+    table = text_table(lines, left=range(len(STRATEGY_COLUMNS)))
     sentences = [
         printable(each) for each in (describe_top1(results.groups), *figures.describe_failures(results)) if each
     ]
     about = f"{results.name}: {figures.describe([results])}"
     return "\n".join([about, "", table, *([""] if sentences else []), *sentences])
-
-
-def _line(group: Group, over: RatioEstimate | None) -> tuple[str, ...]:
-    status = ", ".join(f"{count} {name or 'no status'}" for name, count in group.counts.items())
-    notes = [] if group.parallel else ["not parallel"]
-    if (group.ok.oversubscribed == "yes").any():
-        notes.append("oversubscribed")
-    if len(group.samples) == 1:
-        notes.append("one repeat: no interval")
-    estimate, accuracy = group.throughput, top1_accuracy(group)
-    speed = bounds = n = times = times_bounds = ""
-    if estimate:
-        speed, bounds = f"{estimate.value:,.1f}", format_interval(estimate.low, estimate.high, "{:,.1f}".format)
-        n = f"{estimate.num_runs} x {'/'.join(str(size) for size in sorted({len(run) for run in group.samples}))}"
-    if over:
-        times, times_bounds = f"{over.value:.2f}", format_interval(over.low, over.high, "{:.2f}".format)
-    correct = accuracy.text if accuracy else ""
-    return (printable(group.label), status, speed, bounds, n, times, times_bounds, correct, "; ".join(notes))
 
 
 def load_sets(paths: tuple[Path, ...]) -> list[ResultSet]:

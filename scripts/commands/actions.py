@@ -110,6 +110,12 @@ def gpu_check(options: run_options.GpuCheckOptions, flags: Sequence[str]) -> int
     return exit_code(lambda: run.main(options), errors=(), writes="gpu-check")
 
 
+def gpu_check_file(options: data_options.CarryOptions, flags: Sequence[str]) -> int:
+    from scripts.gpu_check import carry
+
+    return carry.main(options)
+
+
 def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) -> int:
     from benchmarks.common.config.config import load_config
     from scripts.runner import memory_check
@@ -144,7 +150,7 @@ def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[s
 
 
 def mlperf(options: set_options.MlperfOptions, flags: Sequence[str]) -> int:
-    from scripts.pages import mlperf_log
+    from scripts.publish import mlperf_log
 
     return mlperf_log.main(options)
 
@@ -223,6 +229,13 @@ def predict(options: study_options.PredictOptions, flags: Sequence[str]) -> int:
 def predict_check(options: study_options.PredictCheckCommand, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     from scripts.studies.predict import measure
+
+    return ensure_data() or measure.main(options)
+
+
+def cuts(options: study_options.CutsCommand, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    from scripts.studies.cuts import measure
 
     return ensure_data() or measure.main(options)
 

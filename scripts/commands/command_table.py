@@ -155,6 +155,13 @@ COMMANDS = [
         "predict_check",
     ),
     Command(
+        "study cuts",
+        "what a measured cut of a pipeline is worth",
+        "study cuts --image-sizes 48 224 --against estimate 3",
+        "study_options.CutsCommand",
+        "cuts",
+    ),
+    Command(
         "study roofline",
         "what V100, A100, H100 and H200 can reach at most",
         "study roofline --arch resnet50 --layers",
@@ -182,6 +189,13 @@ COMMANDS = [
         "gpu-check --deadline-s 0 --retry failed",
         "run_options.GpuCheckOptions",
         "gpu_check",
+    ),
+    Command(
+        "gpu-check-file",
+        "gpu-check as one file, for a machine without a network that has torch",
+        "gpu-check-file gpu-check.pyz --python 3.12",
+        "data_options.CarryOptions",
+        "gpu_check_file",
     ),
     Command(
         "forecast-memory",

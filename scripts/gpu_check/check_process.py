@@ -126,11 +126,5 @@ def planned(check: Check) -> run_plan.Run:
     flags += ["--data", os.environ["DATA"]] if os.environ.get("DATA") else []
     args = check.variables["ARGS"]
     ranks = int(check.variables.get("NPROC") or variables.ranks_here)
-    return run_plan.make_run(
-        dataclasses.replace(variables, args=args, ranks_here=ranks),
-        launcher.stem,
-        1,
-        load_config([*flags, *args.split()]),
-        ranks_here=ranks,
-        flags=args,
-    )
+    spec = run_plan.RunSpec(launcher.stem, load_config([*flags, *args.split()]), args)
+    return run_plan.make_run(dataclasses.replace(variables, args=args, ranks_here=ranks), spec)

@@ -1,11 +1,12 @@
 """Checks at work: the order in which they start, and what is said and kept of each that ended.
 
-    work(listed, state, here, deadline)
+    work(listed, state, Deadline(540), Capabilities(on_gpu=True))
 
 What is timed runs alone; the others several at once. A check that ended is one JSON file, written whole, so that a
 second call goes on where the first one was, however that came to its end.
 """
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,24 +22,33 @@ from scripts.gpu_check.verdicts import LOST, Verdict
 POLL_S = 0.1
 
 
+@dataclasses.dataclass(frozen=True)
+class Capabilities:
+    """What the machine can do for checks."""
+
+    lacking: Callable[[Check], str] = lambda check: ""
+    """What a check needs that the machine does not have; '' for nothing."""
+    lanes: int = 1
+    """Checks that run at a time, of those that time nothing."""
+    on_gpu: bool = False
+    gpu_gone: Callable[[], str] = lambda: ""
+    """How the GPU is, after a check failed as if the GPU were lost; '' where the GPU computes."""
+
+
 def work(
     listed: Sequence[Check],
     state: State,
     deadline: Deadline,
-    lacking: Callable[[Check], str],
-    *,
-    lanes: int = 1,
-    on_gpu: bool = False,
-    gpu_gone: Callable[[], str] = lambda: "",
+    capabilities: Capabilities,
     signals: Sequence[int] = (),
 ) -> dict[str, str]:
-    """Run what has not ended yet, until all has, the deadline is near, or a signal has come.
+    """Run the checks that have not ended yet, until all have, the deadline is near, or a signal has come.
 
-    lacking: what a check needs that is not here, '' where nothing. gpu_gone: asked where a check failed as if the GPU
-    were lost: how it is. Returns why each of the others has not ended, by name.
+    Returns why each of the others has not ended, by name.
     """
+    on_gpu = capabilities.on_gpu
     queue = [check for check in listed if check.name not in state.ended]
-    left = {check.name: f"needs {why}" for check in queue if (why := lacking(check))}
+    left = {check.name: f"needs {why}" for check in queue if (why := capabilities.lacking(check))}
     queue = [check for check in queue if check.name not in left]
     running: list[Running] = []
     bar = tqdm(total=len(queue), desc="checks", disable=None, leave=False)
@@ -54,11 +64,11 @@ def work(
                 seconds = time.monotonic() - one.began
                 state.add(one.check, verdict, seconds=round(seconds, 1), log=str(one.state.log_of(one.check)))
                 print_verdict(one.check, verdict, seconds)
-                if on_gpu and reads_lost(verdict) and deadline.left_s() > 0 and (how := gpu_gone()):
+                if on_gpu and reads_lost(verdict) and deadline.left_s() > 0 and (how := capabilities.gpu_gone()):
                     gone = [check for check in queue if uses_gpu(check)]
                     left |= {check.name: f"not reached: the GPU was lost in {one.check.name}: {how}" for check in gone}
                     queue = [check for check in queue if check not in gone]
-            check = next_ready(queue, running, state, lanes)
+            check = next_ready(queue, running, state, capabilities.lanes)
             if check is None:
                 time.sleep(POLL_S)
                 continue

@@ -134,7 +134,7 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
 
 
 def _proofs(scale: Scale, results: Path) -> dict[str, Check]:
-    """Of those that divide or exchange, by strategy: each beside one plain process that runs the shards in turn."""
+    """Of those that divide work or communicate, by strategy: each beside one process that runs the shards in turn."""
     found = {}
     for strategy in all_strategies():
         if strategy.split("_")[0] in LIBRARIES:
@@ -181,7 +181,7 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
         ),
         launched(
             "fault memory",
-            "a batch that has no room is a row that says out of memory",
+            "a batch that does not fit is a row that says out of memory",
             BASELINE,
             f"{scale.too_many_images} --steps 4 --windows 1 --window-steps 1 --warmup-steps 0",
             scale,

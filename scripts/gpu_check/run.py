@@ -7,7 +7,7 @@ Without a GPU it is a dry run: the CPU in the GPU's place, few and small images,
 what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
 did, 2 for a mistake found before the first one, 129, 130 or 143 after a signal.
 
-A machine without a network, which has torch: `make gpu-check-file`, and carried.py says what its file does there.
+A machine without a network, which has torch: `./bench gpu-check-file`, and carried.py says what its file does there.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import DRY, GPU, Check, Scale
 from scripts.gpu_check.check_page import write_page
-from scripts.gpu_check.check_queue import work
+from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.options.run_options import CheckGpuOptions as Options
@@ -129,16 +129,8 @@ def main(options: Options) -> int:
         seconds = (DEADLINE_S if on_gpu else 0.0) if options.deadline_s is None else options.deadline_s
         begin_words(on_gpu, listed, state, seconds)
         deadline = Deadline(seconds, began)
-        left = work(
-            listed,
-            state,
-            deadline,
-            lacking,
-            lanes=num_lanes(num_gpus),
-            on_gpu=on_gpu,
-            gpu_gone=gpu_gone,
-            signals=signals,
-        )
+        capabilities = Capabilities(lacking, num_lanes(num_gpus), on_gpu, gpu_gone)
+        left = work(listed, state, deadline, capabilities, signals)
         page = partial(write_page, results, listed, state, left, on_gpu=on_gpu, remarks=remarks)
         page()  # first: nobody knows what time is left
         if not signals and make_report(results, deadline.left_s() + REPORT_S):
@@ -149,7 +141,7 @@ def main(options: Options) -> int:
 
 
 def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
-    """The scale with 256 images on a GPU, halved until a step in fp32 has room; and what to say of it."""
+    """The scale with 256 images on a GPU, halved until a step in fp32 fits; and a remark on that."""
     images, refused = 256, ""
     while images > 1:
         flags = ["--config", scale.config, "--batch-per-device", str(images), "--precision", "fp32"]
@@ -159,12 +151,12 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
         if not why:
             break
         refused, images = refused or why, images // 2
-    remarks = [f"{images} images of a step instead of 256, which have no room: {refused}"] if refused else []
+    remarks = [f"{images} images of a step instead of 256, which do not fit: {refused}"] if refused else []
     return dataclasses.replace(scale, images=f"--batch-per-device {images}"), remarks
 
 
 def num_lanes(num_gpus: int) -> int:
-    """How many checks that time nothing run at a time: two cores for each of their ranks, and room on the GPU."""
+    """How many checks that time nothing run at a time: two cores for each of their ranks, and memory on the GPU."""
     most = max(2, min(6, machine.num_cores() // (2 * max(1, num_gpus))))
     memory_bytes = machine.gpu_memory_bytes(num_gpus) if num_gpus else None
     return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_LANE)))

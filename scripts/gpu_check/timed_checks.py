@@ -124,7 +124,7 @@ def speed(scale: Scale, results: Path) -> list[Check]:
         ),
         launched(
             "energy",
-            "a run tells the joules of an image",
+            "a run has the joules of an image",
             BASELINE,
             f"{fast} {scale.power}",
             scale,

@@ -36,7 +36,7 @@ class Ended:
     """The set of its rows."""
     run_id: str = ""
     precision: str = ""
-    """The one that it asked for, '' where it asked for none."""
+    """The requested precision; '' where none was requested."""
     on_gpu: bool = False
     num_left: int = 0
     """Processes of the run that were alive when its command had ended."""
@@ -70,7 +70,7 @@ FindVerdict = Callable[[Ended], Verdict]
 
 
 def run_ok(ended: Ended) -> Verdict:
-    """A run is ok, on the device that it is about, in the precision that it asked for."""
+    """A run is ok, on the device that it is about, in the requested precision."""
     row = ended.row()
     if not row:
         return Verdict("failed", f"left no row; {ended.last_words()}")
@@ -79,7 +79,7 @@ def run_ok(ended: Ended) -> Verdict:
     if ended.on_gpu and row["device"] != "cuda":
         return Verdict("failed", "ran on the CPU in place of the GPU")
     if ended.precision not in ("", row["precision"]):
-        return Verdict("failed", f"asked for {ended.precision}, and ran in {row['precision']}")
+        return Verdict("failed", f"{ended.precision} was requested, and it ran in {row['precision']}")
     return Verdict("passed", f"{plural(int(row['world_size']), 'rank')} on {row['device_name'] or row['device']}")
 
 
@@ -156,7 +156,7 @@ def equivalence_proved(ended: Ended) -> Verdict:
     runs = read_table(ended.results / "verify", "runs")
     divided = "yes" in set(runs[runs.run_id == row.run_id].parallel)
     if not divided and row.strategy != BASELINE:
-        return Verdict("left", f"{bits} after {row.steps:.0f} steps on one device: no exchange was tested")
+        return Verdict("left", f"{bits} after {row.steps:.0f} steps on one device: no communication was tested")
     return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {plural(int(row.world_size), 'rank')}")
 
 

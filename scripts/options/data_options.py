@@ -1,8 +1,11 @@
 """Options of the commands that make, check and pack images. Imports nothing heavy: --help reads them."""
 
 import dataclasses
+import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,3 +55,11 @@ class KillFuzzOptions:
 @dataclasses.dataclass(frozen=True)
 class NoOptions:
     """A command without options."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CarryOptions:
+    file: Annotated[Path, tyro.conf.Positional]
+    """What is written."""
+    python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
+    """The version of Python there."""

@@ -4,6 +4,8 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.common.system.repository import ROOT
+
 
 @dataclasses.dataclass(frozen=True)
 class PeersOptions:
@@ -203,5 +205,35 @@ class AllreduceCommand(AllreduceOptions):
 
 @dataclasses.dataclass(frozen=True)
 class PredictCheckCommand(PredictCheckOptions):
+    data: Path | None = None
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CutsOptions:
+    """The configuration is the file's, with other image sizes. The images are those of Make's DATA, if it is set."""
+
+    image_sizes: tuple[int, ...] = (48, 224)
+    """Pixels along each side of an image."""
+    against: tuple[str, ...] = ("estimate",)
+    """Other values of `cut`: numbers, or estimate."""
+    builds: int = 3
+    """Builds of each pipeline for each size."""
+    pairs_per_build: int = 3
+    """Pairs of windows of each build."""
+    warmup_steps: int = 3
+    """Steps of each build that are not timed."""
+    window_steps: int = 4
+    """Steps of a window."""
+    config: str = "configs/smoke.yaml"
+    """YAML file of the configuration."""
+    seed: int = 0
+    """Of the order in each turn."""
+    output: Path = ROOT / "results/published/measured/cuts.csv"
+    """CSV file to add to, such as results/published/measured/cuts.csv."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CutsCommand(CutsOptions):
     data: Path | None = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""

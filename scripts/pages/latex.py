@@ -140,7 +140,7 @@ def compile_pdf(source: Path) -> Path | None:
                 raise UserError(f"{PROGRAM} did not end with {source}: {error}") from None
             if done.returncode:
                 lines = done.stdout.splitlines()
-                first = next((line for line in lines if line.startswith("!")), "no error was told")
+                first = next((line for line in lines if line.startswith("!")), "it printed no error")
                 raise UserError(f"{PROGRAM} cannot make a PDF of {source}: {first.lstrip('! ')}; {REMEDY}")
         made = Path(folder) / f"{source.stem}.pdf"
         replace_atomically(target, lambda file: file.write(made.read_bytes()))

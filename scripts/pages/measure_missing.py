@@ -55,7 +55,7 @@ def missing_parts(results: Path) -> list[Measurement]:
     The proof finds out by itself which strategies it has not proved yet.
     """
     common = {"PYTHON": os.environ.get("PYTHON") or sys.executable, "RESULTS": str(results)}
-    as_measured = common | settings_of(results)
+    as_measured = common | usual_settings(results)
     proof = [sys.executable, "-m", "scripts.proof.verify", "--missing"]
     parts = [Measurement(proof, common | {"CONFIG": "", "ARGS": ""})]
     for section in load_sections():
@@ -63,7 +63,7 @@ def missing_parts(results: Path) -> list[Measurement]:
     return parts
 
 
-def settings_of(results: Path) -> dict[str, str]:
+def usual_settings(results: Path) -> dict[str, str]:
     """CONFIG that most ok runs have whose folder is still there, since a baseline in another precision has its own;
     nothing where none is. ARGS override what a set may not choose. DATA is the user's, else the set's, and only read.
     """

@@ -18,9 +18,8 @@ from scripts.sets.accuracy import seeds
 from scripts.sets.dataset_text import describe_images
 from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import EXCEPTIONS, LENGTH
-from scripts.sets.publishable import local_changes
 from scripts.sets.result_set import BASELINE, Group, ResultSet
-from scripts.sets.set_warnings import several_sessions
+from scripts.sets.set_warnings import several_sessions, uncommitted_changes
 from scripts.stats.families import find_spread
 from scripts.stats.formatting import format_number, format_setting, plural, plural_of_several
 
@@ -230,7 +229,7 @@ def energy(results: ResultSet) -> str:
 
 def _code(results: ResultSet) -> str:
     commits = ", ".join(sorted(set(results.ok.commit) - {""})) or "unknown"
-    if any(local_changes(results)):
+    if any(uncommitted_changes(results)):
         return f"commit {commits}, with local changes that no commit has"
     if not (results.ok.dirty == "no").all():
         return f"commit {commits}; whether there were local changes is not known"

@@ -44,7 +44,7 @@ def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
         with_intervals=any(row["speed_bounds"] for row in rows),
         with_energy=any(row["joules"] for row in rows),
         about_top1=describe_top1(results.groups).rstrip("."),
-        charts=[(Tex(name), *caption(figure)) for name, figure in drawn.items()],  # names are words: page.figures_of
+        charts=[(Tex(name), *caption(figure)) for name, figure in drawn.items()],  # words: page.report_figures
         methods=methods(results),
         checklist=checklist(results),
         commands=[tex_command(line) for line in reproduction_commands(results)],

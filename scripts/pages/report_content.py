@@ -11,15 +11,15 @@ import numpy
 import pandas
 
 from scripts.pages.study_sections import ReportTable
-from scripts.sets.accuracy import top1_accuracy
 from scripts.sets.device_use import device_use, why_lower_mfu
 from scripts.sets.epoch_time import EpochTime
 from scripts.sets.identity import comparable, compute_precision
 from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import BASELINE, Group, ResultSet
 from scripts.sets.step_breakdown import exposed_communication
+from scripts.sets.strategy_cells import strategy_cells
 from scripts.stats.families import ratios_to_fastest
-from scripts.stats.formatting import format_interval, format_number, plural, printable
+from scripts.stats.formatting import format_interval, format_number, format_with_interval, plural, printable
 from scripts.stats.intervals import Estimate, RatioEstimate, mean_interval
 
 REPORT_COLUMNS = (
@@ -141,7 +141,7 @@ def _first_sentence(results: ResultSet, best: Group, excluded: bool) -> str:
     """excluded: whether every strategy that was compared with the best one is slower with confidence."""
     device = best.ok.iloc[0].device_name or "this machine"
     estimate = best.timed_throughput
-    speed = f"{format_number(estimate.value)}{_bounds(estimate.low, estimate.high, format_number)} images/s"
+    speed = f"{format_with_interval(estimate.value, estimate.low, estimate.high, format_number)} images/s"
     speed += f", n = {plural(estimate.num_runs, 'run')}"
     if best.strategy == BASELINE:
         return f"On {device}, no strategy was seen to be faster than {best.label}, one process ({speed})."
@@ -158,7 +158,7 @@ def _first_sentence(results: ResultSet, best: Group, excluded: bool) -> str:
 
 
 def _times(over: RatioEstimate) -> str:
-    return f"{over.value:.2f}x" + _bounds(over.low, over.high, "{:.2f}".format)
+    return f"{over.value:.2f}x {format_interval(over.low, over.high, '{:.2f}'.format)}".rstrip()
 
 
 def _describe_power(fraction: float) -> str:
@@ -177,21 +177,10 @@ def table_rows(results: ResultSet) -> list[dict]:
 
 
 def _table_row(results: ResultSet, group: Group) -> dict:
-    ok, estimate, accuracy = group.ok, group.throughput, top1_accuracy(group)
-    row = dict.fromkeys(REPORT_COLUMNS, "")
-    row |= {
-        "strategy": group.label,
-        "status": ", ".join(f"{n} {name or 'no status'}" for name, n in group.counts.items()),
-    }
-    if len(ok) and not group.parallel:
-        row["status"] += "; not parallel"
-    if estimate:
-        row["images/s"] = format_number(estimate.value) + _bounds(estimate.low, estimate.high, format_number)
-        row["n"] = f"{plural(estimate.num_runs, 'run')} [{plural(estimate.num_windows, 'window')}]"
-        if over := results.over_baseline.get(group.label):
-            row["x single"] = f"{over.value:.2f}" + _bounds(over.low, over.high, "{:.2f}".format)
-            if (ok.batch_per_device > 0).all():
-                row["efficiency"] = scale_with_interval(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
+    ok, estimate, over = group.ok, group.throughput, results.over_baseline.get(group.label)
+    row = dict.fromkeys(REPORT_COLUMNS, "") | strategy_cells(results, group)
+    if over and (ok.batch_per_device > 0).all():
+        row["efficiency"] = scale_with_interval(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
     if use := device_use(group, results.environment):  # in proportion to images/s, interval and all
         row["TFLOP/s"] = scale_with_interval(use.tflops, estimate, "{:#.3g}".format)
         row["MFU %"] = "" if use.mfu is None else scale_with_interval(100 * use.mfu, estimate, "{:.1f}".format)
@@ -202,17 +191,12 @@ def _table_row(results: ResultSet, group: Group) -> dict:
     }
     for name, column in means.items():
         row[name] = _mean(ok[column])
-    if exchange := exposed_communication(group, results.table("steps")):
-        row["exposed comm. ms"] = exchange.text()
-    row["top-1 %"] = accuracy.text if accuracy else ""
+    if exposed := exposed_communication(group, results.table("steps")):
+        row["exposed comm. ms"] = exposed.text()
     row["val images"] = "/".join(f"{value:,.0f}" for value in sorted(set(ok.val_samples.dropna())))
     row["memory MB"] = _mean(ok.peak_memory_mb)
     row["same update?"] = proof_text(group, results.table("equivalence"))
     return row
-
-
-def _bounds(low: float | None, high: float | None, style: Callable[[float], str]) -> str:
-    return f" {format_interval(low, high, style)}".rstrip()
 
 
 def _mean(values: pandas.Series) -> str:
@@ -221,7 +205,7 @@ def _mean(values: pandas.Series) -> str:
     if values.empty:
         return ""
     mean, low, high = mean_interval(values.to_numpy(float))
-    return format_number(mean) + _bounds(low, high, format_number)
+    return format_with_interval(mean, low, high, format_number)
 
 
 def scale_with_interval(
@@ -231,7 +215,7 @@ def scale_with_interval(
     if estimate is None or estimate.low is None or estimate.high is None:
         return style(value)
     low, high = (value * bound / estimate.value for bound in (estimate.low, estimate.high))
-    return style(value) + _bounds(low, high, style)
+    return format_with_interval(value, low, high, style)
 
 
 def describe_mfu(results: ResultSet) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.allowed_settings import short_repr, why_not_allowed
 from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import Run, make_run
+from scripts.runner.run_plan import Run, RunSpec, make_run
 from scripts.sets.safe_names import SAFE_NAME
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
@@ -61,8 +61,8 @@ def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
     return proof
 
 
-def step_by_step(run: Run) -> Run:
-    """The proof, step by step, of a run whose kernels round differently from the reference's."""
+def with_every_state(run: Run) -> Run:
+    """The same run, which keeps its state after each step: for kernels that round differently from the reference's."""
     config = proof_config(run.config, run.config.epochs * run.config.steps, exact=False)
     return dataclasses.replace(run, config=config, requested=run.requested | dataclasses.asdict(config))
 
@@ -171,9 +171,8 @@ def _proof_run(variables: MakeVariables, strategy: str, config: Config, ranks_he
         preflight.check_data(config.data)  # the reference reads the files
     exact = sums_are_exact(preflight.ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
-    run = make_run(
-        variables, strategy, 1, proof_config(config, num_steps, exact=exact), ranks_here=ranks_here, threads=1
-    )
+    spec = RunSpec(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)
+    run = make_run(variables, spec)
     return dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"})
 
 

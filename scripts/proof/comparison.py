@@ -40,14 +40,15 @@ from scripts.proof.differences import (
 )
 from scripts.proof.reference import (
     MOMENTUM,
-    Average,
+    SavedState,
     State,
+    Training,
     average_in_float64,
     average_in_order,
     evaluate_reference,
     train_reference,
 )
-from scripts.proof.trained_states import SavedState, Training, perturb
+from scripts.proof.trained_states import perturb
 
 MAX_ROUNDING = 7e-4  # where rounding hides more, a mistake as small as the smallest that is planted could hide in it
 # Of other kernels; of fp32's, Winograd's convolutions round several times as much as a sum (arXiv:1509.09308, table 4).
@@ -109,8 +110,7 @@ def is_blurred(finding: Finding) -> bool:
 
 @functools.cache
 def reference(training: Training) -> State:
-    device = torch.device(training.device)
-    return train_reference(training.config, training.layout, training.precision, device)
+    return train_reference(training)
 
 
 def step_by_step(training: Training, states: list[SavedState]) -> list[Finding]:
@@ -134,7 +134,7 @@ def has_other_kernels(training: Training) -> bool:
 def compare_step(training: Training, before: SavedState, after: SavedState) -> list[Finding]:
     """The two findings of what a run did between two of its states."""
     plain, exact = (
-        displacement(continue_reference(training, before, after.step, average), before.state)
+        displacement(train_reference(training, before, after.step, average), before.state)
         for average in (average_in_order, average_in_float64)
     )
     interval = Interval(before, after.step)
@@ -164,7 +164,7 @@ def perturbed_reference(training: Training, before: SavedState, last: int, seed:
     """What the reference does until step `last` from a state that other kernels could have rounded."""
     of_ranks = tuple(perturb(state, rounding_of(training), seed) for state in before.ranks)
     rough = SavedState(before.step, perturb(before.state, rounding_of(training), seed), before.scale, of_ranks)
-    return displacement(continue_reference(training, rough, last, average_in_order), rough.state)
+    return displacement(train_reference(training, rough, last, average_in_order), rough.state)
 
 
 def tolerate_flips(of_steps: list[list[Finding]]) -> list[list[Finding]]:
@@ -202,18 +202,3 @@ def wrong_evaluation(evaluated: Evaluation, expected: Evaluation, whole: Evaluat
         if not abs(evaluated[name] - expected[name]) <= tolerance[name]:
             return f"the evaluation's {name} is {evaluated[name]:.6g}, the reference's {expected[name]:.6g}"
     return ""
-
-
-def continue_reference(training: Training, before: SavedState, last: int, average: Average) -> State:
-    """The reference's state after step `last`, from the state `before`."""
-    return train_reference(
-        training.config,
-        training.layout,
-        training.precision,
-        torch.device(training.device),
-        start=before.state,
-        starts=before.ranks,
-        steps=range(before.step, last),
-        scale=before.scale,
-        average=average,
-    )

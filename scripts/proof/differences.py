@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from scripts.proof.reference import MOMENTUM, State
-from scripts.proof.trained_states import SavedState
+from scripts.proof.reference import MOMENTUM, SavedState, State
 
 # Tolerances, as multiples of the measured rounding: for the median over tensors, and for each single tensor.
 MEDIAN_FACTOR, SINGLE_TENSOR_FACTOR = 1.5, 10

@@ -25,6 +25,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "apex-O1": torch.floa
 PLAIN = ("fp32", "tf32", "apex-O0")  # no autocast; what else a run may compute in has no reference
 TRAVELS_AS = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 MOMENTUM = "momentum of "
+INITIAL_SCALE = 2.0**16  # of the loss in fp16, as of torch and Apex
 
 State = dict[str, torch.Tensor]
 """A state_dict, and the momentum of each parameter under MOMENTUM and its name."""
@@ -52,6 +53,37 @@ def average_in_float64(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
+class Training:
+    """What a run trained, as far as the reference reads it."""
+
+    config: Config
+    layout: Layout
+    precision: str
+    device: str
+
+    @property
+    def exact(self) -> bool:
+        return self.layout.exact and self.device == "cpu" and self.layout.num_shards <= 2
+
+    @property
+    def num_steps(self) -> int:
+        return self.config.epochs * self.config.steps
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedState:
+    """A state that a run saved."""
+
+    step: int
+    """Steps before it."""
+    state: State
+    scale: float = INITIAL_SCALE
+    """Of the loss."""
+    ranks: tuple[State, ...] = ()
+    """Each rank's own state, where the ranks train replicas of their own."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Arithmetic:
     """How the reference divides a step and computes its gradients."""
 
@@ -63,38 +95,29 @@ class Arithmetic:
 
 
 def train_reference(
-    config: Config,
-    layout: Layout,
-    precision: str,
-    device: torch.device,
-    *,
-    start: State | None = None,
-    steps: range | None = None,
-    scale: float = 2.0**16,
-    average: Average = average_in_order,
-    starts: Sequence[State] = (),
+    training: Training, before: SavedState | None = None, last: int | None = None, average: Average = average_in_order
 ) -> State:
-    """The State after `steps` of config.epochs x config.steps optimizer steps (default: all) in this process.
+    """The State after step `last` (default: the training's last one), trained in this process.
 
-    precision: what the run computed in, of PLAIN or AUTOCAST. start: where to go on from (default: config's initial
-    weights); starts: the same of each shard, where they train apart. scale: of the loss, to begin with, where the
-    precision has one. average: the mean of the shards' gradients. Running statistics are those of shard 0, as
-    on rank 0. Uses torch's current number of threads. Raises UserError where an image cannot be read.
+    before: where to go on from; default: the configuration's initial weights. average: the mean of the shards'
+    gradients. Running statistics are those of shard 0, as on rank 0. Uses torch's current number of threads. Raises
+    UserError where an image cannot be read.
     """
+    config, device = training.config, torch.device(training.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True  # as wanted.proof_config has them
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True  # as cases.proof_config has them
     net = build_model(config, num_classes(labelled_images(Path(config.data) / "train")), device).train()
     optimizer = torch.optim.SGD(
         net.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
-    if start:
-        load_state(net, optimizer, start)
-    autocast = AUTOCAST.get(precision)
+    if before:
+        load_state(net, optimizer, before.state)
+    autocast, scale = AUTOCAST.get(training.precision), before.scale if before else INITIAL_SCALE
     scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=autocast == torch.float16)
-    steps = range(config.epochs * config.steps) if steps is None else steps
-    arithmetic = Arithmetic(layout, device, autocast, scaler, average)
-    if layout.period:
-        return train_replicas(config, net, optimizer, arithmetic, steps, starts)
+    steps = range(before.step if before else 0, training.num_steps if last is None else last)
+    arithmetic = Arithmetic(training.layout, device, autocast, scaler, average)
+    if training.layout.period:
+        return train_replicas(config, net, optimizer, arithmetic, steps, before.ranks if before else ())
     for at in tqdm(steps, desc="reference", unit="step", disable=None, leave=False):
         epoch, step = divmod(at, config.steps)
         pixels, target = training_batch(config, epoch, step, device)

@@ -1,4 +1,4 @@
-"""What a run trained, and the states that it saved: the reference continues from them, and is compared with them.
+"""Read what a run trained, and the states that it saved: the reference continues from them, and is compared with them.
 
 from scripts.proof.trained_states import saved_states, training_of
 """
@@ -12,7 +12,7 @@ import torch
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.layout import STORED_FIELDS, Layout
 from benchmarks.common.model.model import build_model, draw_model
-from scripts.proof.reference import AUTOCAST, MOMENTUM, PLAIN, TRAVELS_AS, State
+from scripts.proof.reference import AUTOCAST, INITIAL_SCALE, MOMENTUM, PLAIN, TRAVELS_AS, SavedState, State, Training
 from scripts.proof.reference_images import labelled_images, num_classes
 
 # How, where and when it is computed. The reference does not read these fields; it is trained once for all their values.
@@ -23,37 +23,6 @@ NOT_READ = (
     "local_group", "compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph",
     "gradient_as_bucket_view",
 )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """What a run trained, as far as the reference reads it."""
-
-    config: Config
-    layout: Layout
-    precision: str
-    device: str
-
-    @property
-    def exact(self) -> bool:
-        return self.layout.exact and self.device == "cpu" and self.layout.num_shards <= 2
-
-    @property
-    def num_steps(self) -> int:
-        return self.config.epochs * self.config.steps
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedState:
-    """A state that a run saved."""
-
-    step: int
-    """Steps before it."""
-    state: State
-    scale: float = 2.0**16
-    """Of the loss."""
-    ranks: tuple[State, ...] = ()
-    """Each rank's own state, where the ranks train replicas of their own."""
 
 
 def why_no_reference(training: Training) -> str:
@@ -130,7 +99,7 @@ def loss_scale(extra: dict[str, Any]) -> float:
             return float(value)
         if isinstance(value, dict) and value:
             return loss_scale(value)
-    return 2.0**16
+    return INITIAL_SCALE
 
 
 def perturb(state: State, rounding: float, seed: int = 1) -> State:

@@ -38,7 +38,7 @@ from scripts.runner import preflight, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
 
 if TYPE_CHECKING:
-    from scripts.proof.trained_states import Training
+    from scripts.proof.reference import Training
 
 EVALUATED = ("images", "loss", "acc1", "acc5")
 
@@ -112,7 +112,9 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, label: str) -> dict[st
         return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
     training = trained_states.training_of(run.config, resolved)
     if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
-        return row | prove(cases.step_by_step(run), folder, scratch / "step by step", label) | {"asked": row["asked"]}
+        return (
+            row | prove(cases.with_every_state(run), folder, scratch / "step by step", label) | {"asked": row["asked"]}
+        )
     if why_not := trained_states.why_no_reference(training):
         return row | {"verdict": "skipped", "reason": why_not}
     try:
@@ -172,25 +174,16 @@ def evaluation_of(finished_run: RunFolder) -> dict[str, float]:
 
 def start(run: run_plan.Run, folder: Path, label: str) -> tuple[RunFolder, dict[str, Any]]:
     """Run a strategy's launcher to its end: (the run's folder, the columns verdict and reason where it is not ok)."""
-    number, total = map(int, label.split("/"))
-    started: list[RunFolder] = []
+    run_folder, env = run_plan.create_run_folder(run, folder, label)
     with forward_signals() as children:
-        schedule.run_each(
-            [run],
-            folder,
-            children,
-            lambda _, finished_run: started.append(finished_run),
-            first=number,
-            total=total,
-            stdout=subprocess.DEVNULL,
-        )
+        schedule.start_launcher(run, run_folder, env, children, stdout=subprocess.DEVNULL)
     if children.signum:
         sys.exit(128 + children.signum)
     rows = read_table(folder, "runs")
-    of_run = rows.loc[rows.run_id == started[0].run_id, ["status", "reason"]].to_numpy()
+    of_run = rows.loc[rows.run_id == run_folder.run_id, ["status", "reason"]].to_numpy()
     status, reason = next(iter(of_run), ("", "left no row"))
     problem = {"verdict": "skipped" if status == "skipped" else "failed", "reason": reason}
-    return started[0], {} if status == "ok" else problem
+    return run_folder, {} if status == "ok" else problem
 
 
 def line_of(row: dict[str, Any]) -> str:

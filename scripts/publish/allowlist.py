@@ -1,6 +1,6 @@
 """What a published set may say. Every file is searched, and what is not allowed is named with its line.
 
-    lines = not_allowed(folder, names_of_here())
+    lines = not_allowed(folder, local_names())
 
 Only files of known kinds are allowed. Addresses may be of the few hosts that charts and reports name. Paths may be
 those of the system, which are the same everywhere. A user at a host is not allowed, nor is a name of this machine or of

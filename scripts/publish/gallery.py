@@ -32,18 +32,18 @@ from scripts.charts.figures import describe, describe_failures
 from scripts.options.set_options import GalleryOptions as Options
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
+from scripts.publish import manifest
 from scripts.publish.passive_page import find_active
-from scripts.sets import manifest
 from scripts.sets.dataset_text import describe_images
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
-from scripts.sets.publishable import local_changes
 from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable
 
 MARK = "published.json"  # what ./bench publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
-BEFORE_MANIFESTS = (0, 1)  # rules (scripts/sets/publishable.py) by which sets were let in without one
+BEFORE_MANIFESTS = (0, 1)  # rules (scripts/publish/publishable.py) by which sets were let in without one
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
 LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
 COST_COLUMNS = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
@@ -117,20 +117,20 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
     example = 'give a number such as 2.50, or of single sets: --price-per-hour "NAME=2.50 ..."'
     prices: dict[str, float] = {}
     for word in text.split():
-        name, given, number = word.rpartition("=")
+        name, equals_sign, number = word.rpartition("=")
         try:
             price = float(number)
         except ValueError:
             price = math.nan
         if not LEAST_PRICE <= price <= MOST_PRICE:
             raise UserError(f"--price-per-hour is {text!r}, and {number!r} is no price; {example}")
-        if given and name not in names:
+        if equals_sign and name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
             raise UserError(f"--price-per-hour names {name!r}, and no published set has that name; {hint}")
-        if not given and len(text.split()) > 1:
+        if not equals_sign and len(text.split()) > 1:
             raise UserError(f"--price-per-hour is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
-        prices |= {name: price} if given else dict.fromkeys(names, price)
+        prices |= {name: price} if equals_sign else dict.fromkeys(names, price)
     return prices
 
 
@@ -150,7 +150,7 @@ def changed_files(path: Path) -> list[str]:
 
 def why_not_shown(results: ResultSet) -> list[str]:
     """Why the set's figures cannot be shown; [] where they can."""
-    return [*results.contradictions, *local_changes(results)] or (
+    return [*results.contradictions, *uncommitted_changes(results)] or (
         [] if any(group.samples for group in results.groups) else ["no run was timed"]
     )
 

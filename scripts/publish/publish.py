@@ -32,8 +32,8 @@ from scripts.options.set_options import PublishOptions as Options
 from scripts.pages.page import paper_figures, report_files
 from scripts.publish import readme
 from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, local_names, not_allowed
-from scripts.sets.manifest import write_manifest
-from scripts.sets.publishable import RULE, find_problems, missing_files
+from scripts.publish.manifest import write_manifest
+from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import file_inside, refuse_links

@@ -31,7 +31,7 @@ from scripts.stats.intervals import RatioEstimate
 from scripts.studies.sweep.analysis import sweep_points
 
 PUBLISHED = ROOT / "results/published"
-SHOWN = "shown.json"  # which published set the READMEs show: of CPUs, and of GPUs
+SHOWN = "shown.json"  # the published sets that the READMEs show: one of CPUs, one of GPUs
 MEASURED = PUBLISHED / "measured"
 PAGES = (
     "README.md", "[a-z]*/README.md", "tests/faults/README.md", "scripts/*/README.md", "scripts/studies/*/README.md"
@@ -85,7 +85,7 @@ def named_figures(path: Path, measured: Path) -> dict[str, str]:
 
 
 def set_figures(path: Path) -> dict[str, str]:
-    """What its runs and sweeps say."""
+    """The figures of its runs and sweeps."""
     return (
         run_figures(load_set(path))
         | sweep_figures(path / "sweeps")
@@ -102,8 +102,8 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     shown = {
         group: exposed_communication(group, results.table("steps")) for group in timed
     }  # as step_account.png has it
-    exchange = "exposed comm., ms/step ±95%"
-    header = ("strategy", "ranks", "images/s [95%]", "x single [95%, together]", exchange, "top-1 % [95%]")
+    exposed = "exposed comm., ms/step ±95%"
+    header = ("strategy", "ranks", "images/s [95%]", "x single [95%, together]", exposed, "top-1 % [95%]")
     bases = {*results.baselines.values()}
     rows = [_strategy_row(group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
@@ -121,7 +121,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     }
 
 
-def _strategy_row(group: Group, over: RatioEstimate | None, base: bool, exchange: StepMean | None) -> tuple[str, ...]:
+def _strategy_row(group: Group, over: RatioEstimate | None, base: bool, exposed: StepMean | None) -> tuple[str, ...]:
     """base: whether it is a baseline."""
     speed, accuracy = group.timed_throughput, top1_accuracy(group)
     return (
@@ -129,7 +129,7 @@ def _strategy_row(group: Group, over: RatioEstimate | None, base: bool, exchange
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
         f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]" if over else "1" if base else "",
-        "" if exchange is None else exchange.text(),
+        "" if exposed is None else exposed.text(),
         accuracy.text if accuracy else "",
     )
 

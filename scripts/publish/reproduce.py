@@ -4,9 +4,9 @@
 
 What ran is read in the set's manifest.json, after every file has been checked against it. This checkout's planner and
 interpreter start the launchers and the code of the set's commit. DATA is where the same images are: their fingerprint
-has to be the set's. STRATEGIES takes some of it, REPEATS another number of rounds, ARGS flags of make compare such as
-"--day-sd 2%": two sets are two days, so that without one there are ratios and no verdict. RESULTS given again runs
-only what is missing. PLAN=yes starts nothing.
+has to be the set's. STRATEGIES chooses some of its strategies, REPEATS another number of rounds, ARGS flags of make
+compare such as "--day-sd 2%": two sets are two days, so that without one there are ratios and no verdict. RESULTS given
+again runs only what is missing. PLAN=yes starts nothing.
 
 A set may come from somebody else, so it chooses no program, container image, partition or folder. A run gets only the
 settings that scripts/runner/allowed_settings.py allows. The user gives CONTAINER, PARTITION and DATA.
@@ -31,16 +31,17 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import run_program
 from scripts.options.set_options import CompareOptions
-from scripts.runner import allowed_settings, bench, preflight, round_order, rounds, run_plan, schedule, worktrees
+from scripts.publish.manifest import NAME, find_faults, read_manifest
+from scripts.runner import allowed_settings, bench, preflight, round_order, rounds, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets import compare
-from scripts.sets.manifest import NAME, find_faults, read_manifest
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import COMMIT
 from scripts.stats.formatting import printable
+from scripts.studies.ab import worktrees
 
 SET_VARIABLES = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
-CLUSTER_VARIABLES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
+OTHER_MACHINES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone
 
 
 def main() -> int:
@@ -52,7 +53,7 @@ def main() -> int:
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
     options = read_options(published, variables.results)
     preflight.check_rendezvous()
-    commit, chosen = find_commit(manifest, published), choose_runs(manifest["runs"], variables.strategies, published)
+    commit, chosen = commit_of_set(manifest, published), choose_runs(manifest["runs"], variables.strategies, published)
     for run in chosen:
         check_startable(run, commit, published)
         if not options.anyway:
@@ -92,7 +93,7 @@ def find_set() -> Path:
     return Path(text)
 
 
-def find_commit(manifest: dict, published: Path) -> str:
+def commit_of_set(manifest: dict, published: Path) -> str:
     """The whole hash of the set's commit. Raises UserError where no commit has its code, or it is not here."""
     if any(run["met"].get("local_changes") for run in manifest["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
@@ -142,7 +143,7 @@ def check_device(run: dict, published: Path) -> None:
     """Refuse other hardware, as make compare would after hours of runs. Raises UserError. Of other machines than this
     one, and of a set that does not say, nothing is known."""
     device, name = run["met"].get("device"), run["met"].get("device_name")
-    if not (device and name) or any(os.environ.get(each) for each in CLUSTER_VARIABLES):
+    if not (device and name) or any(os.environ.get(each) for each in OTHER_MACHINES):
         return
     import torch  # a start takes seconds, which only this question is worth
 
@@ -180,9 +181,11 @@ def plan_rounds(
 def _data(requested: dict, published: Path) -> str:
     """The folder of the images, which the user chooses. Raises UserError where they are not the set's."""
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
-    found, wanted = run_plan.images_fingerprint(_config(requested | {"data": folder})), requested["fingerprint"]
-    if found != wanted:
-        raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({wanted}); give DATA=")
+    found, expected = run_plan.images_fingerprint(_config(requested | {"data": folder})), requested["fingerprint"]
+    if found != expected:
+        raise UserError(
+            f"{folder} holds other images ({found}) than {published} was made with ({expected}); give DATA="
+        )
     return folder
 
 
@@ -217,7 +220,7 @@ def _device(chosen: Sequence[dict]) -> str:
 def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: str, total: int, args: str) -> int:
     """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
 
-    args: ARGS of the published set, which the new one's environment.json tells, as our own are of make compare.
+    args: ARGS of the published set, for environment.json of the new one: the user's own ARGS are those of make compare.
     """
     fields, all_ok, num_done = worktrees.fields_of(commit), True, 0
 
@@ -228,15 +231,8 @@ def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: s
         for batch in batches:
             variables = batch[0].variables | {"ARGS": args}
             schedule.record_environment(results, dataclasses.replace(batch[0], variables=variables), children)
-            all_ok &= schedule.run_each(
-                batch,
-                results,
-                children,
-                checkout=folders[commit],
-                before_run=configure,
-                first=num_done + 1,
-                total=total,
-            )
+            launchers = schedule.Launchers(folders[commit], configure)
+            all_ok &= schedule.run_each(batch, results, children, num_done + 1, total, launchers)
             num_done += len(batch) if batch[0].round else 0
             if children.signum:
                 return 128 + children.signum

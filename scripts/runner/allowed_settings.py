@@ -1,6 +1,6 @@
 """Which settings of a published set may start a run: numbers, words and truth values only.
 
-    if why := why_not(run["asked"], run["met"]): ...
+    if why := why_not_allowed(run["asked"], run["met"]): ...
 
 A set may come from somebody else. Its values reach launchers as variables, as a configuration and as names of folders.
 There a path would choose a file, a flag would change a command, and bash's arithmetic would run a command. Needs no

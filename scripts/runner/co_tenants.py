@@ -1,7 +1,7 @@
 """What else used the cores and the GPUs of a run: other programs, the hypervisor, other suites.
 
-Beside scripts/runner/attempt.py. The cores' counters are read before and after a run, so that it pays nothing for them;
-a GPU's processes are read with its telemetry.
+Beside scripts/runner/supervisor.py. The cores' counters are read before and after a run, so that it pays nothing for
+them; a GPU's processes are read with its telemetry.
 """
 
 import os
@@ -21,10 +21,10 @@ class CoreCounters:
         self.before, self.own_before_s = _core_seconds(), _own_cpu_s()
 
     def shares(self, rank_cpu_s: float | None) -> dict[str, float | None]:
-        """Columns of runs.csv, per cent of the cores' time. rank_cpu_s: CPU time of a rank, by its own word.
+        """Columns of runs.csv, per cent of the cores' time. rank_cpu_s: CPU time of a rank, as the rank reports it.
 
-        Programs of others are what is left beside this process and its children. Where a rank is no child, as under
-        Slurm or on another node, nobody can tell.
+        other_cpu_pct: the time of all programs less that of this process and its children. It is unknown where a rank
+        is no child, as under Slurm or on another node.
         """
         busy_s, steal_s, all_s = (after - before for after, before in zip(_core_seconds(), self.before, strict=True))
         own_s = _own_cpu_s() - self.own_before_s

@@ -1,4 +1,5 @@
-"""Make's variables, read once, each checked and each default settled. The machine's own are in common/machine.py."""
+"""Make's variables: read once, checked, and with their defaults. Those of the machine:
+benchmarks/common/system/machine.py."""
 
 import dataclasses
 import os
@@ -47,12 +48,12 @@ class MakeVariables:
 
 
 def read_variables() -> MakeVariables:
-    """The one reader of Make's variables. Raises UserError for a number that is none, or an unknown status."""
+    """Read Make's variables. Raises UserError for a number that is none, or an unknown status."""
     text = {name: os.environ.get(name, "").strip() for name in ("ARGS", "DATA", "RESULTS", "RETRY", "STRATEGIES")}
     text |= {name: os.environ.get(name, "").strip() for name in ("STRATEGY", "KEY", "VALUES", "RANKS")}
-    again = [status for status in STATUSES if status != "ok"]  # a round has one good run of each
-    if text["RETRY"] and text["RETRY"] not in again:
-        raise UserError(f"RETRY is {text['RETRY']!r}; choose one of {', '.join(again)}")
+    retried = [status for status in STATUSES if status != "ok"]  # a round has one good run of each
+    if text["RETRY"] and text["RETRY"] not in retried:
+        raise UserError(f"RETRY is {text['RETRY']!r}; choose one of {', '.join(retried)}")
     flags = ["--config", os.environ.get("CONFIG") or default_config()]
     flags += ["--data", os.environ["DATA"]] if text["DATA"] else []
     machine.node_rank()
@@ -94,7 +95,7 @@ def _split_args(text: str) -> list[str]:
 
 
 def default_config() -> str:
-    """A smoke test where neither this machine nor a job's nodes have GPUs."""
+    """The benchmark's configuration where this machine or the job's nodes have GPUs, else that of a smoke test."""
     num_gpus = machine.number_from_env("GPUS_PER_NODE", "a number of GPUs", least=0)
     num_gpus = machine.num_gpus() if num_gpus is None else num_gpus
     return "configs/imagenet-bench.yaml" if num_gpus else "configs/smoke.yaml"

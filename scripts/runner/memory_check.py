@@ -97,8 +97,8 @@ def with_cuts(layout_of: LayoutFunction, cuts: tuple[int, ...]) -> LayoutFunctio
 
 
 def loader_bytes(config: Config, layout: Layout) -> int:
-    """What all loaders together keep in memory: uint8 images that wait for the training processes, and page-locked
-    copies of those that are next."""
+    """Bytes that all loaders together keep: uint8 images that wait for the training processes, and page-locked copies
+    of the next ones."""
     if config.loader == "synthetic":
         return 0
     # one process that loads for all gets the workers that as many ranks would have
@@ -111,8 +111,10 @@ def loader_bytes(config: Config, layout: Layout) -> int:
 def why_not_fitting(
     config: Config, layout_of: LayoutFunction, num_devices: int, memory_bytes: float, free_bytes: float
 ) -> str:
-    """Why the run would end for lack of memory, and what fits; empty where all fits, or where the run itself says what
-    is wrong with its settings."""
+    """Why the run would run out of memory, and what fits; '' where it fits, and where its settings are wrong.
+
+    The run itself reports wrong settings.
+    """
     from scripts.runner.memory_forecast import peak_bytes
 
     try:

@@ -1,4 +1,4 @@
-"""Everything that can be refused before a run is started, and the strategies that there are. Needs no torch."""
+"""The list of strategies, and the checks before the first run. Needs no torch."""
 
 import ast
 import difflib
@@ -40,8 +40,10 @@ def all_strategies() -> list[str]:
 
 
 def parse_strategies(text: str) -> list[str]:
-    """The strategies named in `text`; all of them for no text, and for the word `all`. Raises UserError with the
-    nearest name for an unknown one."""
+    """The strategies named in `text`; all of them for no text, and for the word `all`.
+
+    Raises UserError with the nearest name for an unknown strategy.
+    """
     known = all_strategies()
     if text.strip() == "all":
         return known
@@ -84,14 +86,17 @@ def ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
 
 
 def check_nodes_variables(strategies: Sequence[str]) -> None:
-    """Refuse other machines that a launcher would not use, though its settings would name them: HOSTS is Horovod's,
-    NODES and TASKS_PER_NODE are of Slurm, NNODES is torchrun's. Raises UserError."""
+    """Raises UserError for a variable of several machines that a strategy's launcher does not read.
+
+    HOSTS is Horovod's, NODES and TASKS_PER_NODE are Slurm's, NNODES is torchrun's. The settings would name the
+    machines, and the run would not use them.
+    """
     allocated = bool(os.environ.get("ALLOCATION"))
-    given = [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]
+    chosen = [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]
     for name in dict.fromkeys(strategies):
         obeyed = {"horovod_ddp": ["HOSTS"], "slurm": ["NODES", "TASKS_PER_NODE"]}.get(name, [])
         obeyed = [*obeyed, "NODES", "TASKS_PER_NODE"] if allocated else obeyed
-        ignored = [each for each in given if each not in obeyed]
+        ignored = [each for each in chosen if each not in obeyed]
         if ignored and ranks_and_nodes(name, 0) != (0, 1):
             how = (
                 "only make bench-horovod_ddp reads it"
@@ -102,15 +107,18 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
 
 
 def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
-    """(strategy, precision, ranks on this machine; 0: as the others) of what the speed-ups of mixed precision are
-    over: the baseline in the same one, or for fp16, in which it cannot train, one rank of the first that can."""
+    """The runs that mixed-precision strategies are compared with: (strategy, precision, ranks on this machine or 0).
+
+    The baseline in the same precision. It cannot train in fp16: there, one rank of the first strategy that can. 0: as
+    many ranks as the other runs.
+    """
     mixed = [name for name in strategies if strategy_facts(name).mixed_precision]
     if not mixed or CORE_STRATEGIES[0] not in strategies:
         return []
     capability = machine.min_compute_capability()
     try:
         precision = resolve_precision(config.precision, capability, mixed=True)
-    except UserError:  # the runs will say it
+    except UserError:  # each run reports it
         return []
     if precision == "fp16":
         return [(mixed[0], config.precision, 1)]

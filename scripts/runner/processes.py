@@ -1,7 +1,7 @@
 """Every process of a run, whoever its parent is by now, and how to end them all.
 
-A run marks its processes by RUN_DIR in their environment: torchrun's workers live in sessions of their own and
-outlive a killed torchrun, so neither the process group nor the parent finds them.
+The processes of a run have RUN_DIR in their environment. Neither the process group nor the parent would find them all:
+torchrun's workers have sessions of their own, and outlive a killed torchrun.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def processes_of_run(run_dir: Path) -> list[psutil.Process]:
 def continue_stopped(run_dir: Path) -> list[str]:
     """Lets the processes that a signal has stopped go on, so that they can end or show their stacks.
 
-    Returns 'rank 1' for each, or 'pid 123' where the environment does not tell.
+    Returns 'rank 1' for each, or 'pid 123' where its environment has no rank.
     """
     names = set()
     for process in processes_of_run(run_dir):

@@ -2,13 +2,13 @@
 
     from scripts.runner.round_order import run_order, timed_part
 
-Rows of a Williams square (1949): over as many rounds as there are runs, each has every place once, and, where their
-number is even, follows each other one once; over twice as many where it is odd. So neither a drift within a round nor
-what a run leaves behind, such as heat, sticks to one strategy, as it would in one order, or in a rotation, in which
-each run always follows the same one. A shuffle of each round does so on average only: of 10 strategies and 3 rounds
-one is always early. Rows are taken with a stride of the golden section, so that a few rounds are spread over all
-places, too. The order depends on the number of runs, the round and SEED only: a set that is resumed keeps it, and sets
-that are compared share it.
+The orders are the rows of a Williams square (1949). Over n rounds of n runs, each run has every place once. Where n is
+even, each run also follows every other run once; where n is odd, that takes 2 n rounds. So neither a drift within a
+round nor what a run leaves behind, such as heat, always meets the same strategy. With one fixed order or a rotation it
+would: each run would follow the same run in every round. A shuffle of each round avoids that on average only: of 10
+strategies in 3 rounds, one is early in all. The rows are taken with a stride of the golden section, so that a few
+rounds are spread over all places, too. The order depends on the number of runs, the round and SEED only. So a set that
+is resumed keeps its order, and sets that are compared have the same.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ def run_order(num_runs: int, number: int) -> list[int]:
 
 
 def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
-    """The configuration without what comes after its timed windows: more epochs, accounted steps, checkpoints.
+    """The configuration without what comes after its timed windows: more epochs, the step breakdown, checkpoints.
 
-    fingerprint: of the images, which says how many there are; '' for synthetic ones, as many as ImageNet's. ranks: that
-    were asked, which say what a batch a device comes to. A window's worth of steps stays
-    behind the last one, so that loaders prefetch in it as in the others.
+    fingerprint: of the images, which says how many there are; '' for synthetic ones, as many as ImageNet's. ranks: the
+    requested number, by which batch_per_device is multiplied. After the last window as many steps follow as a window
+    has, so that loaders prefetch during that window as during the others.
     """
     num_train = int(fingerprint.split("-")[1]) if fingerprint else IMAGENET_TRAIN_IMAGES  # classes, training images
     steps = config.steps or num_train // resolve_global_batch(config, ranks).global_batch
@@ -60,7 +60,7 @@ def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
 
 
 def _epochs_of_windows(config: Config, steps: int) -> int:
-    """Epochs after which all windows are taken, as the engine takes them; the first step of an epoch is in none."""
+    """Epochs until all windows are taken. As in the engine, no window holds the first step of an epoch."""
     windows, warm_left = 0, config.warmup_steps
     for epoch in range(config.epochs):
         windows += max(0, steps - max(1, warm_left)) // config.window_steps

@@ -1,10 +1,10 @@
-"""How many rounds: REPEATS, and with UNTIL or BUDGET as many more as these say; before several a run that warms up.
+"""How many rounds a suite runs: REPEATS, and with UNTIL or BUDGET more. A run that warms the machine comes first.
 
-    for runs in rounds(left, more_of, given, results): ...
+    for runs in generate_rounds(left, of_round, variables, results): ...
 
-UNTIL=5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further
-than 5 % (power.enough, whose coverage the simulations count). BUDGET=20m ends it where another whole round does not
-fit; alone, it adds rounds as long as one does.
+UNTIL=5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further than 5 %
+(power.precise_enough). BUDGET=20m adds no round that would not fit in that time; without UNTIL, it adds every round
+that fits.
 """
 
 import dataclasses
@@ -30,12 +30,13 @@ MAX_ROUNDS = 40  # of UNTIL without BUDGET; as far as the simulations of its cov
 
 
 def open_ended(variables: MakeVariables) -> bool:
-    """Whether REPEATS is the least only."""
+    """Whether more rounds than REPEATS may follow."""
     return variables.until is not None or variables.budget_s is not None
 
 
 def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> int:
-    """REPEATS, or the last round that RESULTS has a row of, which is finished before another is added."""
+    """REPEATS, or the last round that has a row in RESULTS, where that is more: it is finished before another is
+    added."""
     if not open_ended(variables) or variables.results is None or not (variables.results / "runs.csv").exists():
         return variables.repeats
     requested = {run.key[0] for run in of_round(1)}
@@ -43,7 +44,7 @@ def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[
 
 
 def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
-    """Refuse what no rounds can do. Raises UserError. runs: of the first rounds."""
+    """Raises UserError for SEEDS, UNTIL or BUDGET that no number of rounds can fulfil. runs: of the planned rounds."""
     if variables.num_seeds > variables.repeats:
         needs = f"SEEDS={variables.num_seeds} needs a round for each seed"
         raise UserError(f"{needs}; give REPEATS={variables.num_seeds} or more, not {variables.repeats}")
@@ -57,7 +58,7 @@ def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
 
 
 def describe_end(variables: MakeVariables) -> str:
-    """What ends the rounds, for PLAN=yes; '' where it is REPEATS."""
+    """A line for PLAN=yes that says when the rounds end; '' where that is after REPEATS."""
     ends = []
     if variables.until is not None:
         ends.append(f"the family-wise half-width is {format_percent(variables.until)} or less")
@@ -71,10 +72,10 @@ def describe_end(variables: MakeVariables) -> str:
 def generate_rounds(
     left: Sequence[Run], of_round: Callable[[int], list[Run]], variables: MakeVariables, results: Path
 ) -> Iterator[list[Run]]:
-    """Rounds, each when its turn has come: 0, to warm up, then what is left of the first, then those that are added.
+    """The rounds, one after the other: 0, which warms the machine, then the runs that are left, then added rounds.
 
-    left: of rounds 1 to num_planned_rounds. of_round: all runs of a round.
-    Prints what ended the rounds, where that is not REPEATS.
+    left: the runs of rounds 1 to num_planned_rounds that have no row yet. of_round: all runs of a round.
+    Prints why no more rounds are added, where UNTIL or BUDGET decides that.
     """
     began, round_s = time.monotonic(), _longest_round_s(of_round(1), results)
     begun = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
@@ -93,15 +94,15 @@ def generate_rounds(
 
 
 def is_only_run(left: Sequence[Run], variables: MakeVariables) -> bool:
-    """Whether there is one run only, in a new set, so that no other had a warmer machine."""
+    """Whether a new set gets one run only. Such a run needs no warm-up: it is compared with no other run."""
     fresh = variables.results is None or not (variables.results / "runs.csv").exists()
     return len(left) == 1 and fresh and not open_ended(variables)
 
 
 def warm_up_runs(left: Sequence[Run]) -> list[Run]:
-    """What may warm the machine before these runs of a round: the timed part of each, in round 0, which counts nowhere.
+    """Runs of round 0 that warm the machine: the timed part of each of these runs. No analysis counts round 0.
 
-    One is enough; the next is for where that was skipped.
+    One warm-up is enough. The next one is started only where the one before was skipped.
     """
     return [_warm_up_run(run) for run in {run.key: run for run in left}.values() if not run.variables.get("SKIP")]
 
@@ -123,7 +124,7 @@ def _warm_up(left: Sequence[Run], results: Path) -> Iterator[list[Run]]:
 
 
 def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
-    """Seconds of the longest round of such runs that the set has; 0 without one."""
+    """Seconds of the longest recorded round of these runs; 0 without one."""
     rows, settings, requested = (
         read_table(results, "runs"),
         read_table(results, "settings"),
@@ -134,7 +135,7 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
 
 
 def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, began: float, round_s: float) -> bool:
-    """Whether the round of these runs is not added, which is said then."""
+    """Whether no more rounds are added; prints why. runs: the round that would be next."""
     from scripts.sets.power import precise_enough, widest_half_width  # scipy and pandas: more than all other imports
 
     done, until = runs[0].round - 1, f"UNTIL={format_percent(variables.until or 0)}"
@@ -176,7 +177,7 @@ def estimate_rounds(width: float | None, until: float, done: int) -> str:
 def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, Sample], dict[str, str]]":
     """The timed runs of the plan's groups in the set, by label, and the label of each one's baseline.
 
-    Where there are baselines, of what is compared with one; all groups where there are none.
+    Without a baseline: all groups. Else those that are a baseline or have one.
     """
     from scripts.sets.result_set import load_set  # pandas
 

@@ -1,11 +1,11 @@
-"""The plan: from Make's variables to a list of runs, each with its settings resolved, and nothing started.
+"""The plan of a suite: a list of runs with their requested settings, made from Make's variables. It starts nothing.
 
-    python -m scripts.runner.run_plan ddp      # makes the folder of one run, prints what launchers/ddp.sh needs to know
-    python -m scripts.runner.run_plan          # makes the set only, and prints what launchers/slurm_all.sh does
+    python -m scripts.runner.run_plan ddp      # makes a run's folder, and prints the variables of launchers/ddp.sh
+    python -m scripts.runner.run_plan          # makes a result set, and prints the variables of launchers/slurm_all.sh
 
-Every suite is such a list: round 1 of all its runs, then round 2, so that a slow spell of the machine hits all. What
-is resolved here travels as it is: into the run's folder (config.yaml, settings.json), and to its launcher in a few
-variables. Needs no torch where nobody has to count GPUs.
+Round 1 of all runs comes first, then round 2, so that a slow spell of the machine hits all runs. A run's settings go to
+its folder (config.yaml, settings.json). Its launcher gets a few variables. Imports torch only where GPUs may have to be
+counted.
 """
 
 import dataclasses
@@ -40,16 +40,20 @@ CLUSTER_VARIABLES = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
 
 @dataclasses.dataclass(frozen=True)
 class RunSpec:
-    """A run that every round has."""
+    """What the runs of one strategy and one configuration have in common; each round has one of them."""
 
     strategy: str
     config: Config
-    flags: str
-    """What people typed for it beside the file."""
-    threads: int
-    """Of each rank."""
+    flags: str = ""
+    """The user's own flags, as typed."""
+    threads: int = 0
+    """Of each rank; 0: as many as this machine has for one."""
     ranks_here: int = 0
-    """Ranks on this machine and no other; 0: as many as there are, on all nodes."""
+    """Ranks on this machine; 0: as many as Make's variables say."""
+    one_node: bool = False
+    """On this machine only, also where the strategy could span nodes."""
+    num_seeds: int = 0
+    """The rounds take so many seeds in turn, from the configuration's on; 0: the configuration's own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Run:
     variables: dict[str, str]
     """Environment variables of its launcher: ranks, threads."""
     flags: str = ""
-    """What people typed for it beside the file."""
+    """The user's own flags, as typed."""
     position: int = 0
     """Its place in the order of its round, from 1."""
     cuts: tuple[int, ...] = ()
@@ -76,40 +80,26 @@ class Run:
         return settings_hash(self.requested), self.round
 
 
-def make_run(
-    variables: MakeVariables,
-    strategy: str,
-    number: int,
-    config: Config,
-    *,
-    ranks_here: int = 0,
-    threads: int = 0,
-    flags: str = "",
-    num_seeds: int = 0,
-    one_node: bool = False,
-) -> Run:
-    """A run of round `number`; ranks on this machine, and threads of each, are the machine's where they are 0.
-
-    num_seeds: rounds take as many seeds in turn, from the configuration's on, and are alike; 0: its own in each.
-    one_node: on this machine only, also where the strategy could span nodes.
-    """
-    seeds = [config.seed + n for n in range(num_seeds)]
+def make_run(variables: MakeVariables, spec: RunSpec, number: int = 1) -> Run:
+    """The run of round `number`."""
+    config = spec.config
+    seeds = [config.seed + n for n in range(spec.num_seeds)]
     if seeds:
-        config = dataclasses.replace(config, seed=seeds[(number - 1) % num_seeds])  # as settings.seed_of_round
-    ranks_here = ranks_here or variables.ranks_here
-    threads = threads or machine.threads_per_rank(ranks_here)
+        config = dataclasses.replace(config, seed=seeds[(number - 1) % len(seeds)])  # as settings.seed_of_round
+    ranks_here = spec.ranks_here or variables.ranks_here
+    threads = spec.threads or machine.threads_per_rank(ranks_here)
     if variables.limit_s is not None:
         config = dataclasses.replace(config, limit_s=variables.limit_s)
     if config.checkpoint_dir:
-        own = Path(config.checkpoint_dir) / f"{strategy}-{number}"
+        own = Path(config.checkpoint_dir) / f"{spec.strategy}-{number}"
         config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
-    place = (ranks_here, 1) if one_node else preflight.ranks_and_nodes(strategy, ranks_here)
-    requested = requested_settings(config, strategy, *place, threads, images_fingerprint(config))
+    place = (ranks_here, 1) if spec.one_node else preflight.ranks_and_nodes(spec.strategy, ranks_here)
+    requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
     requested |= {"seeds": seeds} if seeds else {}
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
     requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
-    env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if one_node else {})
-    return Run(strategy, number, config, requested, env, flags)
+    env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if spec.one_node else {})
+    return Run(spec.strategy, number, config, requested, env, spec.flags)
 
 
 def was_requeued() -> bool:
@@ -118,17 +108,17 @@ def was_requeued() -> bool:
 
 
 def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:
-    """Environment variables that tell a launcher of this machine."""
+    """The environment variables by which a launcher knows this machine."""
     counts = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
     counts |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": threads}
     return {name: str(count) for name, count in counts.items()}
 
 
 def skip_what_does_not_fit(runs: list[Run], results: Path | None = None) -> list[Run]:
-    """The runs, where each that does not fit in the GPUs' memory has the reason as SKIP in its variables.
+    """The runs; a run that does not fit in the GPUs' memory gets the variable SKIP, which holds the reason.
 
-    The launcher of such a run writes the reason into the row, and starts nothing. results: the set, whose recorded cuts
-    are forecast. Raises UserError as read_cuts does.
+    The launcher of such a run starts nothing, and records the reason. results: the set, whose recorded cuts are
+    forecast. Raises UserError as read_cuts does.
     """
     cases = [
         memory_check.MemoryCase(run.strategy, run.config, run.requested["ranks"], run.requested["nodes"], cuts)
@@ -160,10 +150,10 @@ def _fingerprint(data: str, pack: Literal["", "full", "256", "jpeg256"] = "") ->
 
 
 def plan_strategies(variables: MakeVariables) -> list[Run]:
-    """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these compute.
+    """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these strategies compute.
 
-    Without STRATEGIES: the core. On CPUs the core and `all` have a reference row besides: the baseline's one process
-    with all cores.
+    Without STRATEGIES: CORE_STRATEGIES. On CPUs these, and STRATEGIES=all, have one more run a round, for reference:
+    the baseline's one process on all cores.
     """
     config = load_config(variables.flags)
     strategies = preflight.parse_strategies(variables.strategies or " ".join(preflight.CORE_STRATEGIES))
@@ -182,7 +172,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
 
 
 def baselines_in_other_precisions(variables: MakeVariables, config: Config, strategies: Sequence[str]) -> list[RunSpec]:
-    """The baselines in other precisions, over which the speed-ups of mixed-precision strategies are."""
+    """The baselines of mixed-precision strategies: their speed-ups are ratios to these."""
     threads = machine.threads_per_rank(variables.ranks_here)
     is_one_rank = machine.ranks_and_nodes(variables.ranks_here) == (1, 1)
     return [
@@ -192,28 +182,16 @@ def baselines_in_other_precisions(variables: MakeVariables, config: Config, stra
             f"{variables.args} --precision {precision}".strip(),
             threads,
             0 if is_one_rank else ranks_here,
+            one_node=not is_one_rank and ranks_here > 0,
         )
         for name, precision, ranks_here in preflight.mixed_precision_baselines(config, strategies)
     ]
 
 
 def make_runs(variables: MakeVariables, specs: Sequence[RunSpec]) -> list[Run]:
-    """A run of each spec in each round."""
-
-    def make(number: int, spec: RunSpec) -> Run:
-        return make_run(
-            variables,
-            spec.strategy,
-            number,
-            spec.config,
-            ranks_here=spec.ranks_here,
-            threads=spec.threads,
-            flags=spec.flags,
-            num_seeds=variables.num_seeds,
-            one_node=spec.ranks_here > 0,
-        )
-
-    return order_rounds(variables, lambda number: [make(number, spec) for spec in specs])
+    """A run of each spec in each round, with as many seeds as the variables say."""
+    specs = [dataclasses.replace(spec, num_seeds=variables.num_seeds) for spec in specs]
+    return order_rounds(variables, lambda number: [make_run(variables, spec, number) for spec in specs])
 
 
 def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> list[Run]:
@@ -253,7 +231,7 @@ def remaining_runs(runs: list[Run], results: Path | None, retry: str = "") -> li
 
 
 def last_statuses(results: Path) -> dict[tuple[str, int], str]:
-    """Status of the last row of each run, by Run.key: the one answer to "is it done already?"."""
+    """Status of the last row of each run, by Run.key."""
     from scripts.sets.recorded_settings import identities_of_runs  # pandas, as read_table
 
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
@@ -266,8 +244,8 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     unknown: list[str] = rows[~rows.settings.isin(hashes)].run_id.tolist()
     if unknown:
         print(
-            f"warning: {results} does not say what {len(unknown)} of its {len(rows)} runs were asked, such as "
-            f"{unknown[0]}: an older suite wrote them; their rows stay, and count as none of this suite's runs",
+            f"warning: {results} has no requested settings of {len(unknown)} of its {len(rows)} runs, such as "
+            f"{unknown[0]}: an older version wrote them; their rows stay, and count as none of this suite's runs",
             file=sys.stderr,
         )
     known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
@@ -278,7 +256,8 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
 
 
 def interpreter_path() -> str:
-    """The interpreter that launchers get, by a path that holds in every folder; not resolved, or a venv is lost."""
+    """The interpreter for launchers, as a path that is valid in every folder. Links stay: resolved, a venv would be
+    lost."""
     name = os.environ.get("PYTHON") or sys.executable
     return os.path.abspath(name) if os.sep in name else name
 
@@ -286,7 +265,7 @@ def interpreter_path() -> str:
 def create_run_folder(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str, str]]:
     """Make the run's folder in the set; returns it and the variables that its launcher is started with.
 
-    They are the interface between commits: a launcher of any checkout can be started with them.
+    These variables are the interface between commits: they start a launcher of any checkout.
     """
     folder = RunFolder.create(results, run.strategy, run.round)
     folder.write_requested(run.config, run.requested, run.flags)
@@ -319,7 +298,7 @@ def main(strategy: str = "", /) -> None:
         name = preflight.parse_strategy(strategy)
         preflight.check_nodes_variables([name])
         config = load_config(variables.flags)
-        run = make_run(variables, name, variables.repeat, config, flags=variables.args)
+        run = make_run(variables, RunSpec(name, config, variables.args), variables.repeat)
         (run,) = skip_what_does_not_fit([run], variables.results)
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
     else:

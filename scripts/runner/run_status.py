@@ -1,4 +1,4 @@
-"""What became of a run: its status, and the first cause where it failed, from its ranks' notes and its log."""
+"""How a run ended: its status and, where it failed, the first cause, from its ranks' notes and its log."""
 
 import dataclasses
 import os
@@ -10,9 +10,9 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner.telemetry import Sampler
 
-# What a rank reports when it has lost another rank: true, but not the cause. A rank's note is an exception, as
-# `Name: text`, or a sentence of ours. Some exceptions always mean a lost rank. Of others, the library's words in the
-# text decide; paths and quoted names in the text do not.
+# The errors that a rank reports when it has lost another rank. They are not the cause. A rank's note is an exception,
+# as `Name: text`, or a sentence of this suite. Some exceptions always mean a lost rank. For others, the library's words
+# in the text decide; paths and quoted names in the text do not count.
 LOST_RANK_NAME = re.compile(
     r"(Dist(Backend|Network|Store)?|HorovodInternal|Connection\w+|BrokenPipe)Error|Process(Exited|Raised)Exception"
 )
@@ -33,7 +33,7 @@ KILLED = (
     re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>\d+)"),  # horovodrun: the first that ended
     re.compile(r"srun: error: \S+ tasks? (?P<rank>\d+).*: (?P<word>Killed|Aborted|Segmentation fault|Bus error)"),
 )
-TERMED_FIRST = re.compile(  # torchrun: by somebody else, since it ends the others only after the first that failed
+TERMED_FIRST = re.compile(  # torchrun itself sends SIGTERM only after a first failure: somebody else sent this one
     r"Root Cause \(first observed failure\):\s+\[\d+\]:(?:(?!\[\d+\]:).)*?"
     r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: -15\b",
     re.DOTALL,
@@ -54,7 +54,7 @@ SOURCE_LINE = re.compile(r"\[\S+\.(cc|cpp|h):\d+\] ")  # of a library's source, 
 
 @dataclasses.dataclass
 class RunEnd:
-    """How a run came to its end, before anybody asked why."""
+    """How a run's command ended."""
 
     exit_code: int
     wall_s: float
@@ -73,13 +73,13 @@ class RunEnd:
 
 
 def find_status(ended: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
-    """The status, its reason, and what the run measured: nothing on nodes but the first."""
+    """The columns `status` and `reason`, and those that the run measured, which the first node alone has."""
     measured = measured_columns(folder, sampler)
     if ended.signum:
         return {"status": "interrupted", "reason": why_interrupted(ended, folder)}
     if ended.timed_out_after_s:
         hung = f"; {' and '.join(ended.stopped)} was stopped by a signal" if ended.stopped else ""
-        slow = "; the stacks are in the log; raise TIMEOUT if it only is slow"
+        slow = "; the stacks are in the log; raise TIMEOUT if the run is only slow"
         return {"status": "timeout", "reason": f"not done after {ended.limit_s:g} s{hung}{slow}"}
     if ended.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
         return measured | {"status": "ok"}
@@ -91,14 +91,14 @@ def find_status(ended: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
 
 def why_interrupted(ended: RunEnd, folder: RunFolder) -> str:
     """Which signal ended the run and, in a run with checkpoints, whether one was written."""
-    asked = f"{signal.Signals(ended.signum).name} to the launcher"
+    received = f"{signal.Signals(ended.signum).name} to the launcher"
     saved = [cause["reason"] for cause in folder.causes() if cause["status"] == "interrupted"]
     if saved:
-        return f"{asked}; {saved[0].partition('; ')[2]}"
+        return f"{received}; {saved[0].partition('; ')[2]}"
     if not ended.grace_s:
-        return asked
+        return received
     how = "killed" if ended.ending_s >= ended.grace_s else "ended"
-    return f"{asked}; {how} after {ended.ending_s:.1f} s, before a checkpoint was written"
+    return f"{received}; {how} after {ended.ending_s:.1f} s, before a checkpoint was written"
 
 
 def measured_columns(folder: RunFolder, sampler: Sampler) -> dict:
@@ -121,7 +121,7 @@ def measured_columns(folder: RunFolder, sampler: Sampler) -> dict:
 def find_killed_rank(log: str) -> str | None:
     """'rank 1: signal 9, possibly out of memory', where the log says that a rank was killed.
 
-    SIGTERM is not counted, nor what torchrun kills itself: so end the ranks that outlive a failed one.
+    SIGTERM does not count, nor does a SIGKILL by torchrun: these end the ranks that outlive a failed one.
     """
     for match_groups in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
         code = int(match_groups.get("code") or 0)
@@ -142,7 +142,7 @@ def describe_kill(rank: object, signum: int) -> str:
 
 
 def find_slurm_end(log: str) -> tuple[str, str] | None:
-    """(status, reason) where scripts/runner/slurm_submit.sh tells that Slurm ended the job."""
+    """(status, reason) where the log has a line of scripts/runner/slurm_submit.sh that Slurm ended the job."""
     job = re.findall(r"^slurm job (\d+): (\w+)", log, re.MULTILINE)
     if not job or job[-1][1] not in SLURM_ENDED:
         return None
@@ -155,7 +155,7 @@ def first_cause(
 ) -> tuple[str, str]:
     """(status, reason) of a run of `num_ranks` that ended with `exit_code` and did not finish.
 
-    stopped: the ranks that did not answer when the first note was left. is_rank: the exit code is a rank's own.
+    stopped: the ranks that were stopped when the first note was written. is_rank: the exit code is a rank's own.
     """
     if ended := find_slurm_end(log):
         return ended
@@ -199,9 +199,9 @@ def is_lost_connection(reason: str) -> bool:
     return bool(MAY_BE_LOST_RANK.fullmatch(name) and LOST_RANK_TEXT.search(words))
 
 
-def describe_silent_rank(heard: set[int], num_ranks: int) -> str:
-    """Names the rank that hangs, where every other one was heard."""
-    silent = set(range(num_ranks)) - heard
+def describe_silent_rank(reported: set[int], num_ranks: int) -> str:
+    """Names the rank that hangs, where every other rank has reported."""
+    silent = set(range(num_ranks)) - reported
     return f"; rank {min(silent)} gave no sign" if len(silent) == 1 else ""
 
 

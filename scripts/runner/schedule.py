@@ -1,6 +1,6 @@
-"""The one loop: starts the launchers of a plan, one after the other, and goes on after a failure.
+"""Starts the launchers of a plan, one after the other, and goes on after a failure.
 
-bench-all, bench-<strategy>, sweeps and scaling studies are `suite`; the proof hands its own runs to `run_each`.
+`run_suite` runs the suite of all strategies and the studies. The proof and `./bench reproduce` call `run_each`.
 """
 
 import contextlib
@@ -31,46 +31,48 @@ from benchmarks.common.system.files import locked, read_regular_file
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwarder, forward_signals
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import processes
-from scripts.runner.attempt_row import row_at_start, warm_up_status
 from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
+from scripts.runner.start_row import row_at_start, warm_up_status
 
 GRACE_S = 5.0
 HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
 
 
 def run_suite(
-    rounds: Iterable[list[Run]], results: Path, report: Sequence[str], total: int, open_ended: bool = False
+    rounds: Iterable[list[Run]], results: Path, chart_command: Sequence[str], total: int, open_ended: bool = False
 ) -> int:
     """Run the rounds in a set, which becomes results/latest, and draw its charts after every one, and first as soon as
     there is something to compare.
 
-    rounds: each is asked for when the one before is done. report: the module, and its words after --results, that
-    draws. total: runs that are sure; open_ended: there may be more. Returns the exit code: 0 where every run is ok or
-    skipped, 1 otherwise, 129, 130, 131 or 143 after a signal. Raises UserError where the set is in use.
+    rounds: an iterator, from which each round is taken when the round before is done. chart_command: the module that
+    draws, and its flags. total: the planned runs. open_ended: more runs may follow. Returns the exit code: 0 where
+    every run is ok or skipped, 1 otherwise, 129, 130, 131 or 143 after a signal. Raises UserError where the set is in
+    use.
     """
-    draw = [interpreter_path(), "-m", report[0], "--results", results, *report[1:]]
+    draw = [interpreter_path(), "-m", chart_command[0], "--results", results, *chart_command[1:]]
     all_ok = True
     with lock_result_set(results), forward_signals() as children:
         link_latest(results)
         first_charts = FirstCharts(results, draw, children)
+        launchers = Launchers(after_run=first_charts)
         began, num_done = time.monotonic(), 0
-        for of_round in rounds:
+        for runs in rounds:
             if num_done:
-                quiet = subprocess.DEVNULL  # it is said at the end
+                quiet = subprocess.DEVNULL  # the last call prints the table
                 drawn = children.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
                 left_s = (time.monotonic() - began) / num_done * (total - num_done)
-                print(progress_line(of_round[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
-            record_environment(results, of_round[0], children)
-            total = max(total, num_done + len(of_round))
-            first_charts.last_of_round = of_round[-1]
-            all_ok &= run_each(of_round, results, children, first_charts, first=num_done + 1, total=total)
-            num_done += len(of_round) if of_round[0].round else 0
-            began = began if of_round[0].round else time.monotonic()
+                print(progress_line(runs[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
+            record_environment(results, runs[0], children)
+            total = max(total, num_done + len(runs))
+            first_charts.last_of_round = runs[-1]
+            all_ok &= run_each(runs, results, children, num_done + 1, total, launchers)
+            num_done += len(runs) if runs[0].round else 0
+            began = began if runs[0].round else time.monotonic()
             if children.signum:
                 break
         print(flush=True)
-        if (results / "runs.csv").exists():  # not on the second of two machines, whose rows are the first one's
+        if (results / "runs.csv").exists():  # the second of two machines has no rows: the first one writes them
             failed = children.run(draw, after_signal=True, cwd=ROOT) != 0
             all_ok &= not (failed and (read_table(results, "runs").status == "ok").any())
     return 128 + children.signum if children.signum else int(not all_ok)
@@ -103,7 +105,7 @@ class FirstCharts:
 
 
 def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str:
-    """What is said between two rounds: when the suite will end (0: unknown), and where the first picture is."""
+    """The line between two rounds: when the suite will end, and where its charts are. left_s: 0 where it is unknown."""
     charts = f"; charts so far: {results}/charts" if drawn else ""
     if not left_s:
         return f"round {number} is done{charts}"
@@ -112,33 +114,38 @@ def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str
     return f"round {number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Launchers:
+    """The launchers that start runs."""
+
+    checkout: Path = ROOT
+    """The checkout of the launchers and of the code that they start."""
+    before_run: Callable[[Run, RunFolder], None] = lambda run, folder: None
+    """Called with each run and its folder, before its start."""
+    after_run: Callable[[Run, RunFolder], None] = lambda run, folder: None
+    """The same, when its row is in the set."""
+
+
 def run_each(
     runs: Sequence[Run],
     results: Path,
     children: SignalForwarder,
-    after_run: Callable[[Run, RunFolder], None] | None = None,
-    *,
-    before_run: Callable[[Run, RunFolder], None] | None = None,
-    first: int = 1,
-    total: int = 0,
-    checkout: Path = ROOT,
-    stdout: int | None = None,
+    first: int,
+    total: int,
+    launchers: Launchers,
 ) -> bool:
     """Start the launcher of every run, until a signal; returns whether all ended ok or skipped.
 
-    before_run, after_run: called with each run and its folder, before its start, and when its row is in the set.
-    first, total: for the labels. checkout: whose launchers. stdout: of these, as subprocess takes it.
+    first: the number of the first of these runs. total: the number of all runs of the suite. Both are for the labels.
     """
     all_ok = True
     for number, run in enumerate(runs, first):
         if children.signum:
             break
-        folder, env = create_run_folder(run, results, f"{number}/{total or len(runs)}" if run.round else WARM_UP)
-        if before_run:
-            before_run(run, folder)
-        all_ok &= start_launcher(run, folder, env, children, checkout, stdout) == 0
-        if after_run:
-            after_run(run, folder)
+        folder, env = create_run_folder(run, results, f"{number}/{total}" if run.round else WARM_UP)
+        launchers.before_run(run, folder)
+        all_ok &= start_launcher(run, folder, env, children, launchers.checkout) == 0
+        launchers.after_run(run, folder)
     return all_ok
 
 
@@ -150,7 +157,7 @@ def start_launcher(
     checkout: Path = ROOT,
     stdout: int | None = None,
 ) -> int:
-    """Start a run's launcher, of whatever checkout, and leave nothing of it but its row; returns the exit code."""
+    """Run the launcher of a run, and make sure that the run has a row and no processes; returns the exit code."""
     launcher = checkout / "launchers" / f"{run.strategy}.sh"
     folder.unrecorded.touch()
     code = children.run([launcher], cwd=checkout, env=os.environ | env, stdout=stdout)
@@ -160,18 +167,19 @@ def start_launcher(
     return code
 
 
-def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str, str], heard: int) -> None:
-    """End what is left of a run whose launcher or attempt failed, and write its row, unless that has done so itself."""
+def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str, str], signum: int) -> None:
+    """End the processes of a run whose launcher or supervisor failed, and write its row where the supervisor has
+    not."""
     processes.end_processes(folder.path, GRACE_S)
     remove_rendezvous(folder.run_id)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
     row = row_at_start(folder, run.strategy, run.round, run.requested, env)
     finished = read_unrecorded(folder)
-    ended = f"{signal.Signals(-code).name} ended the attempt" if code < 0 else f"the launcher ended with code {code}"
+    ended = f"{signal.Signals(-code).name} ended the supervisor" if code < 0 else f"the launcher ended with code {code}"
     row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
-    if heard and -code in ENDING_SIGNALS:
-        row |= {"status": "interrupted", "reason": f"{signal.Signals(heard).name} to the suite, before the run began"}
+    if signum and -code in ENDING_SIGNALS:
+        row |= {"status": "interrupted", "reason": f"{signal.Signals(signum).name} to the suite, before the run began"}
     row |= warm_up_status(row) if run.round == 0 else {}
     row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
     row = with_settings(folder, finished) if "status" in finished else row
@@ -186,8 +194,8 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
 def lock_result_set(results: Path) -> Iterator[None]:
     """Hold the set's lock, so that one suite at a time writes it, and write the rows of lost runs first.
 
-    Launchers inherit the lock. So if a suite is killed, its set stays in use until the attempt in progress has written
-    its row. A run is lost if its suite and its attempt were both killed.
+    Launchers inherit the lock. So if a suite is killed, its set stays in use until the supervisor of the run in
+    progress has written its row. A run is lost if its suite and its supervisor were both killed.
     Raises UserError, which names the process that has the set.
     """
     with contextlib.ExitStack() as stack:
@@ -214,13 +222,13 @@ def describe_holder(results: Path) -> str:
 
 
 def record_lost_runs(results: Path) -> None:
-    """End what is left of runs whose suite and attempt were killed, and write their rows."""
+    """End the processes of runs whose suite and supervisor were killed, and write the rows of these runs."""
     for path in sorted(results.glob("logs/*/unrecorded")):
         folder = RunFolder(path.parent.resolve())
         with (
             contextlib.suppress(TimeoutError),
             locked(path, limit_s=0),
-        ):  # a living attempt keeps the lock of its own run
+        ):  # a living supervisor holds this lock
             processes.end_processes(folder.path, GRACE_S)
             remove_rendezvous(folder.run_id)
             if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
@@ -229,7 +237,7 @@ def record_lost_runs(results: Path) -> None:
 
 
 def lost_row(folder: RunFolder) -> dict:
-    """The row of a run whose attempt could not write it: what was asked, and no more unless the run had ended."""
+    """The row of a run whose supervisor could not write it: the columns of the start; all, where the run had ended."""
     row = {"schema": SCHEMA, "run_id": folder.run_id}
     if named := re.fullmatch(r"(.+?)-(\d+)-.*", folder.run_id):
         row |= {"strategy": named[1], "repeat": int(named[2])}
@@ -237,13 +245,13 @@ def lost_row(folder: RunFolder) -> dict:
     if "status" in left:
         return with_settings(folder, row | left)
     row |= left
-    row |= {"status": "failed", "reason": "its attempt was killed or could not write this row, and nothing is known"}
+    row |= {"status": "failed", "reason": "its supervisor was killed or could not write this row, and nothing is known"}
     row |= warm_up_status(row) if row.get("repeat") == 0 else {}
     return with_settings(folder, row)
 
 
 def read_unrecorded(folder: RunFolder) -> dict:
-    """What the attempt knew of the row: all of it, with a status, where the run had ended; {} where none began."""
+    """What the supervisor knew of the row: with a status where the run had ended; {} where it had not begun."""
     with contextlib.suppress(OSError, ValueError):
         found = json.loads(read_regular_file(folder.unrecorded, LOST_ROW_BYTES))
         return found if isinstance(found, dict) else {}
@@ -251,7 +259,7 @@ def read_unrecorded(folder: RunFolder) -> dict:
 
 
 def with_settings(folder: RunFolder, row: dict) -> dict:
-    """The row with the hash of what its folder says of the run's settings, where it says it."""
+    """The row with the hash of the settings in the run's folder; the row as it is where the folder has none."""
     with contextlib.suppress(UserError):
         settings = folder.settings()
         return row | {"settings": add_settings(folder.results, settings["asked"], settings.get("met"))}
@@ -259,19 +267,22 @@ def with_settings(folder: RunFolder, row: dict) -> dict:
 
 
 def link_latest(results: Path) -> None:
-    """Make the set results/latest, where it lies in results/."""
+    """Point the link results/latest to the set, where the set lies in results/."""
     folder = ROOT / "results"
     if results.resolve().parent == folder.resolve() and os.environ.get("NODE_RANK", "0") == "0":
         latest, link = folder / "latest", folder / f".latest-{os.getpid()}"
         if latest.exists() and not latest.is_symlink():
-            print(f"warning: {latest} is no link, and stays as it is; move it away", file=sys.stderr)
+            print(f"warning: {latest} is not a link, and is left as it is; move it away", file=sys.stderr)
             return
         link.symlink_to(results.resolve().name)
         link.replace(latest)
 
 
 def record_environment(results: Path, run: Run, children: SignalForwarder, interpreter: str = "") -> None:
-    """Say in the set what its numbers depend on, once; by the interpreter that the runs have, where it is another."""
+    """Write environment.json of the set, unless it is there.
+
+    interpreter: that of the runs, where this process has another.
+    """
     if not (results / "environment.json").exists():
         env = os.environ | run.variables | {"CONFIG": run.config.config}
         children.run(

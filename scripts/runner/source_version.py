@@ -23,7 +23,7 @@ def commit() -> str | None:
 @functools.cache
 def local_changes() -> str:
     """A short hash of what differs from the commit, files that git does not know included; '' where nothing does."""
-    # a program of the user's for differences may be a window that waits, or print nothing
+    # the user's own diff program may open a window and wait, or print nothing
     changed = git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
     new = git("ls-files", "--others", "--exclude-standard", "-z")
     if not changed and not new:
@@ -40,7 +40,7 @@ def local_changes() -> str:
 def git(*words: str) -> bytes | None:
     """What git prints about this checkout; None where git fails or is missing, and where this is no checkout.
 
-    A release may be unpacked inside another repository: then git would tell of that one. git runs in a session of its
+    A release may be unpacked inside another repository, which git would then describe. git runs in a session of its
     own: Ctrl-C must not leave half a worktree.
     """
     top = _run("rev-parse", "--show-toplevel")

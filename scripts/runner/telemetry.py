@@ -1,6 +1,6 @@
 """Samples the machine beside a run, twice a second: GPUs through NVML, CPU, memory and network through psutil.
 
-Used by scripts/runner/attempt.py; its rows become telemetry.csv.
+Used by scripts/runner/supervisor.py; its rows become telemetry.csv.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import psutil
 from scripts.runner.co_tenants import CoTenants
 
 PERIOD_S = 0.5
-SAMPLES_PER_CLOCK = 4  # samples: asking for the clock interrupts every core
+SAMPLES_PER_CLOCK = 4  # samples: to read the clock interrupts every core
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 MAX_READING_AGE_S = (
     1.5  # how far from its moment a GPU's reading stands for its power, where the next reading is missing
@@ -98,7 +98,7 @@ class Sampler(threading.Thread):
         """Joules an image that the run's devices drew in its windows: (images, seconds, moment of the end).
 
         run: device, nodes and world_size of its row. None where readings of one of its devices stand for less than
-        MIN_READ of the windows' time, such as none at all, or where they are not of all nodes.
+        MIN_READ_FRACTION of the windows' time, such as none at all, or where they are not of all nodes.
         """
         if run["nodes"] > 1:
             return None
@@ -124,12 +124,12 @@ def mean_power_w(
     for since, until, watts in _readings(rows, device, by_counter):
         inside_s = sum(max(0.0, min(until, end) - max(since, start)) for start, end in times)
         joules, read_s = joules + watts * inside_s, read_s + inside_s
-    wanted_s = sum(end - start for start, end in times)
-    return joules / read_s if read_s and read_s >= MIN_READ_FRACTION * wanted_s else None
+    total_s = sum(end - start for start, end in times)
+    return joules / read_s if read_s and read_s >= MIN_READ_FRACTION * total_s else None
 
 
 def _readings(rows: list[dict], device: str, by_counter: bool) -> list[tuple[float, float, float]]:
-    """Since when, until when, and W of each reading of power: a counter tells the mean since the row before."""
+    """Since when, until when, and W of each reading of power: a counter gives the mean since the row before."""
     mine = [row for row in rows if row["device"] == device]
     if by_counter:
         spans = zip([0.0, *(row["t_s"] for row in mine)], mine, strict=False)

@@ -5,7 +5,7 @@
 n is the number of recorded seeds: repeats of one seed do not tell how far another seed would be off, whether they are
 bit-identical, as on CPUs, or not, as on GPUs. Of one seed the interval is Wilson's for the validation images. Of
 several, as SEEDS=3 gives them, it holds the spread over seeds as well: s^2 / n + p (1 - p) / N, with Student's t
-(proportions.over_seeds says whose). Needs no torch.
+(proportions.interval_over_seeds has the sources). Needs no torch.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Top1Accuracy:
     """Of each seed, the mean of its runs."""
     num_runs: int
     identical: bool
-    """Whether the runs of each seed agree in all of OUTCOME."""
+    """Whether the runs of each seed agree in all of OUTCOME_COLUMNS."""
 
     @property
     def num_seeds(self) -> int:

@@ -132,7 +132,7 @@ def compare_two(
     day: DaySpread | None,
     found: dict[str, Any] | None = None,
 ) -> int:
-    """Print B over A; returns the exit code. Raises UserError where they are not alike. limit, day: as of settle."""
+    """Print B over A; returns the exit code. Raises UserError where they are not alike. limit, day: as of read_gate."""
     for sentence in same_hash_other_settings([a, b]):
         print(f"warning: {sentence}", file=sys.stderr)
     if not all(_timed(results) for results in (a, b)):

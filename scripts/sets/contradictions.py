@@ -19,7 +19,7 @@ from scripts.sets.identity import Identity
 
 TOLERANCE = 0.01
 MAX_LINES = 5  # that a sentence names
-PHASES = ["data_ms", "forward_ms", "backward_ms"]  # of the steps of the breakdown, after the windows
+PHASE_COLUMNS = ["data_ms", "forward_ms", "backward_ms"]  # of the steps of the breakdown, after the windows
 GroupRows = list[tuple[Identity, pandas.DataFrame]]
 """Each group's identity, and its rows of runs.csv."""
 
@@ -43,14 +43,14 @@ def find_contradictions(
 
 def _timed(steps: pandas.DataFrame) -> pandas.DataFrame:
     """The steps of windows; the steps of the breakdown come after these."""
-    return steps[steps[PHASES].isna().all(axis=1) & steps.step_ms.notna()]
+    return steps[steps[PHASE_COLUMNS].isna().all(axis=1) & steps.step_ms.notna()]
 
 
 def _twice(runs: pandas.DataFrame, windows: pandas.DataFrame, steps: pandas.DataFrame) -> Iterator[str]:
     keys = {
         "runs.csv": (runs, ["run_id"], "a run_id more than once"),
         "windows.csv": (windows, ["run_id", "window", "images", "seconds"], "a window more than once"),
-        "steps.csv": (steps, ["run_id", "rank", "step", "step_ms", *PHASES], "a step more than once"),
+        "steps.csv": (steps, ["run_id", "rank", "step", "step_ms", *PHASE_COLUMNS], "a step more than once"),
     }
     for name, (rows, columns, what) in keys.items():
         again = rows[rows.duplicated(columns)]
@@ -92,7 +92,7 @@ def _of_run(
         )
     most = requested.get("windows")
     if type(most) is int and len(last) > most:
-        yield f"windows.csv, {lines(windows.line)}: {len(last)} windows, but the run was asked for {most}"
+        yield f"windows.csv, {lines(windows.line)}: {len(last)} windows, but {most} were requested"
     if steps is None or not row.global_batch > 0:
         return
     num_steps = (windows.images / row.global_batch).round()

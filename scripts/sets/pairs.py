@@ -50,7 +50,7 @@ def between_sets(
 ) -> list[Comparison]:
     """Each strategy that both sets timed, B over A. day: None where its spread is unknown, for ratios without verdict.
 
-    Raises UserError where no strategy is in both, or where they are not alike in all but TOLD.
+    Raises UserError where no strategy is in both, or where they differ in more than FIELDS_THAT_MAY_DIFFER.
     """
     in_a, in_b = timed_groups(a), timed_groups(b)
     if strategy:
@@ -126,7 +126,7 @@ def _samples(groups: dict[str, Group]) -> dict[str, Sample]:
 
 
 def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> None:
-    """Of two sets: raises UserError where they are not alike in all but TOLD, which is printed."""
+    """Of two sets: raises UserError where they are not alike in all but FIELDS_THAT_MAY_DIFFER; these are printed."""
     one, other = _identities(first, second)
     names = differing_fields([one, other])
     _refuse(title, one, other, [name for name in names if name not in FIELDS_THAT_MAY_DIFFER], anyway)

@@ -44,7 +44,7 @@ def smallest_difference(sd: float, num_strategies: int, rounds: int) -> float:
 
 
 def rounds_needed(difference: float, sd: float, num_strategies: int) -> int | None:
-    """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond MOST_ROUNDS."""
+    """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond ROUNDS_LIMIT."""
     largest_error = math.log1p(difference) / sd if sd else math.inf
     if needed_errors(num_strategies, ROUNDS_LIMIT) > largest_error:
         return None

@@ -19,7 +19,7 @@ from scripts.sets.result_set import Group
 
 LENGTH = "length"
 # What may differ between a proof and the runs that it speaks for, and what the cell calls it.
-MAY_DIFFER = {
+MAY_DIFFER_FROM_PROOF = {
     **dict.fromkeys(("epochs", "steps", "warmup_steps", "windows", "window_steps", "account_steps"), LENGTH),
     "threads_per_rank": "threads",
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
@@ -53,7 +53,7 @@ def _said(group: Group, runs: Identity, known: list) -> str:
     if not covering:
         return f"not proved: {', '.join(_others(gaps[-1][1]))}"
     row, names = covering[-1]
-    words = [MAY_DIFFER[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(row, group)
+    words = [MAY_DIFFER_FROM_PROOF[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(row, group)
     but = ", ".join(dict.fromkeys(words))
     return proof_verdict(row) + (f"{EXCEPTIONS}{but}" if but and row.verdict == "ok" else "")
 
@@ -84,7 +84,7 @@ def _differing(proof: Identity, group: Identity) -> list[str]:
 
 def _others(names: list[str]) -> list[str]:
     """The fields that may not differ; what only follows from others is named where no others are."""
-    names = [name for name in names if name.removesuffix(RESOLVED_SUFFIX) not in MAY_DIFFER]
+    names = [name for name in names if name.removesuffix(RESOLVED_SUFFIX) not in MAY_DIFFER_FROM_PROOF]
     return [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)] or names
 
 

@@ -14,7 +14,7 @@ from benchmarks.common.system.commands import shell_word
 from scripts.sets.device_use import device_use
 from scripts.sets.result_set import Group, ResultSet
 from scripts.sets.sessions import measured_in_other_sessions
-from scripts.stats.formatting import plural
+from scripts.stats.formatting import format_setting, plural
 
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
 OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
@@ -209,6 +209,15 @@ def unclean(results: ResultSet) -> Iterator[str]:
     commits = sorted(set(results.ok.commit) - {""})
     if len(commits) > 1:
         yield f"made by {len(commits)} commits ({_list(commits)}): differences may be the code's; use a set of its own."
+
+
+def uncommitted_changes(results: ResultSet) -> Iterator[str]:
+    """Whether files differed from the commit when the runs were made."""
+    changes = {
+        format_setting(group.identity.resolved.get("local_changes", "")) for group in results.groups if group.samples
+    }
+    if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
+        yield "made with local changes, which no commit has; commit them, and measure again"
 
 
 def bad_files(results: ResultSet) -> Iterator[str]:

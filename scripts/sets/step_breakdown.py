@@ -108,8 +108,8 @@ def pipeline_bubbles(group: Group, steps: pandas.DataFrame) -> list[PipelineBubb
 def mean_over_steps(runs: Sequence[numpy.ndarray]) -> StepMean | None:
     """The mean over all steps of all runs, with Student's interval; None without any.
 
-    Steps of a run may be more alike than those of two. Where an F test of the runs sees nothing of that at POOL, all
-    steps are one sample; else the runs are (to pool sometimes: Bancroft and Han, JASA 78, 1983).
+    Steps of a run may be more alike than those of two. Where an F test of the runs does not show that at POOLING_LEVEL,
+    all steps are one sample; else the runs are (to pool sometimes: Bancroft and Han, JASA 78, 1983).
     """
     runs = [values for values in runs if len(values)]
     if not runs:

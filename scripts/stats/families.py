@@ -13,7 +13,7 @@ Kramer's (1953, 1956). Both work on logarithms of the runs' throughputs.
 - The variance is pooled, unless Bartlett's test says at 5 % that strategies differ in it. Then each comparison has its
   own (Welch) and Sidak's correction: wide with 3 rounds, but right. With so few rounds the test sees little: a strategy
   that is 3 times as noisy as the others is pooled in 7 of 10 sets of 3 rounds, and in 1 of 10 of 10 rounds.
-- A strategy with one run has no verdict, and no say in the variance.
+- A strategy with one run has no verdict, and does not count in the variance.
 
 `tests/simulate.py` measures coverage and false alarms. Needs numpy and scipy only.
 """
@@ -160,7 +160,7 @@ def _same_rounds(samples: Sequence[Sample]) -> bool:
 
 
 def _differ(residuals: Sequence[numpy.ndarray]) -> bool:
-    """Whether strategies differ in their spread, by Bartlett's test at SUSPICION."""
+    """Whether strategies differ in their spread, by Bartlett's test at BARTLETT_LEVEL."""
     if len(residuals) < 2:
         return False
     sums = numpy.array([(each**2).sum() for each in residuals])

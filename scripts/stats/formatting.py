@@ -43,6 +43,11 @@ def format_interval(low: float | None, high: float | None, style: Callable[[floa
     return "" if low is None or high is None else f"[{style(low)}, {style(high)}]"
 
 
+def format_with_interval(value: float, low: float | None, high: float | None, style: Callable[[float], str]) -> str:
+    """1.04 [0.91, 1.23], or 1.04 without an interval."""
+    return f"{style(value)} {format_interval(low, high, style)}".rstrip()
+
+
 def text_table(lines: Sequence[Sequence[str]], left: Collection[int]) -> str:
     """Lines of cells as columns of text; those whose numbers are in `left` begin at their left edge."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -35,7 +35,8 @@ def interval_over_seeds(fractions: Sequence[float], num_images: int) -> tuple[fl
 
 
 def welch_p_value(first: Sequence[float], second: Sequence[float], num_images: int) -> float:
-    """p-value that the means of two groups of trainings are one, by Welch's t of their variances as in over_seeds."""
+    """p-value that the means of two groups of trainings are one, by Welch's t of their variances as in
+    interval_over_seeds."""
     (one, df), (other, other_df) = (_variance(fractions, num_images) for fractions in (first, second))
     if not one + other:
         return float(numpy.mean(first) == numpy.mean(second))

@@ -31,8 +31,8 @@ from benchmarks.common.train.checkpoint import load_checkpoint, make_writable, s
 from benchmarks.common.train.checkpoint_checks import about, compare_settings, problems, trained_with
 from benchmarks.common.train.engine import fit
 from scripts.runner import run_plan
-from scripts.runner.launch_ranks import torchrun_command
 from scripts.runner.processes import processes_of_run
+from scripts.studies.allreduce.launch_ranks import torchrun_command
 
 HOROVODRUN = ["-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"]
 STEPS = 20  # of an epoch, so that a kill lands in the middle of the first of two
@@ -374,25 +374,28 @@ def test_each_run_of_a_plan_has_a_folder_of_its_own(tmp_path, monkeypatch):
     touched. A job that was put back into the queue resumes, though nobody has typed it."""
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setenv("NPROC", "2")
-    given = run_plan.read_variables()
+    variables = run_plan.read_variables()
     config = Config(**SMALL, checkpoint_dir=str(tmp_path))
     others = [config, dataclasses.replace(config, lr=0.2)]
 
     def of_round(number):
-        return [run_plan.make_run(given, name, number, each) for name in ("single", "ddp") for each in others]
+        specs = [run_plan.RunSpec(name, each) for name in ("single", "ddp") for each in others]
+        return [run_plan.make_run(variables, spec, number) for spec in specs]
 
-    runs = run_plan.order_rounds(dataclasses.replace(given, repeats=2), of_round)
+    runs = run_plan.order_rounds(dataclasses.replace(variables, repeats=2), of_round)
     folders = {Path(run.config.checkpoint_dir).relative_to(tmp_path).as_posix() for run in runs}
     assert len(folders) == len(runs) == 8 and folders > {"single-1", "single-2", "ddp-1", "ddp-2"}
     assert all(run.requested["checkpoint_dir"] == run.config.checkpoint_dir and not run.config.resume for run in runs)
     plain = [
-        run_plan.make_run(given, run.strategy, run.round, dataclasses.replace(run.config, checkpoint_dir=""))
+        run_plan.make_run(
+            variables, run_plan.RunSpec(run.strategy, dataclasses.replace(run.config, checkpoint_dir="")), run.round
+        )
         for run in runs
     ]
     assert [run.key for run in runs] == [run.key for run in plain]
     monkeypatch.setenv("ALLOCATION", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert run_plan.make_run(given, "single", 1, config).config.resume
+    assert run_plan.make_run(variables, run_plan.RunSpec("single", config)).config.resume
 
 
 def test_checkpoints_from_before_runs_had_folders_are_found(checkpoints, tmp_path, monkeypatch):

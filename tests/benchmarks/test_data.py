@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, refusal, save, spoil
 
-from benchmarks.common.data.loaders import GlobalBatchSampler
+from benchmarks.common.data.loaders import GlobalBatchSampler, Shard
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 
@@ -24,7 +24,7 @@ def dealt(num_images, global_batch, num_steps, num_shards, epoch=0, shuffle=True
     """indices[shard][step]: what each shard reads."""
     shares = []
     for shard in range(num_shards):
-        batches = GlobalBatchSampler(num_images, global_batch, num_steps, shard, num_shards, shuffle, seed=3)
+        batches = GlobalBatchSampler(num_images, global_batch, num_steps, Shard(shard, num_shards), shuffle, seed=3)
         batches.epoch, batches.start_step = epoch, start_step
         shares.append([[index for _, _, index in batch] for batch in batches])
     return shares

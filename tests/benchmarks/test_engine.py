@@ -164,7 +164,7 @@ def two_ranks(rank: int, config: Config, run_dir) -> None:
     """A strategy whose state is in two halves: rank 0 holds the weights, rank 1 the optimizer's state."""
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{run_dir}/meeting", timedelta(seconds=120), rank=rank, world_size=2)
+    dist.init_process_group("gloo", f"file://{run_dir}/rendezvous", timedelta(seconds=120), rank=rank, world_size=2)
     worker = RankContext(CPU, rank, rank, 2, reports=rank == 0)
     loaders = build_loaders(config, worker)
     num_classes = len(loaders.train.classes)
@@ -213,7 +213,7 @@ def test_state_and_load_are_called_on_every_rank(config, run_dir, tmp_path):
     calls = [(run_dir / f"calls-{rank}").read_text() for rank in (0, 1)]
     assert calls[0] == calls[1] and calls[0].split().count("state") >= 3  # last.pt twice, best.pt at least once
     assert summary(run_dir)["row"]["parallel"] is True and summary(run_dir)["met"]["num_shards"] == 2
-    (run_dir / "meeting").unlink(missing_ok=True)
+    (run_dir / "rendezvous").unlink(missing_ok=True)
     mp.spawn(two_ranks, (dataclasses.replace(config, epochs=3, resume=True), run_dir), nprocs=2, daemon=True)
     calls = [(run_dir / f"calls-{rank}").read_text() for rank in (0, 1)]
     assert calls[0] == calls[1] and calls[0].startswith("load 41 state")

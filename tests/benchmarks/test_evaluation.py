@@ -92,8 +92,8 @@ def gloo_ranks(rank: int, folders: dict, results: Path) -> None:
     """All CASES in one process, one process group after the other: importing torch takes the longest here."""
     for number, (world_size, global_batch, images) in enumerate(CASES):
         if rank < world_size:
-            meeting, limit = f"file://{results}/rendezvous-{number}", timedelta(seconds=120)
-            dist.init_process_group("gloo", meeting, limit, rank=rank, world_size=world_size)
+            store, limit = f"file://{results}/rendezvous-{number}", timedelta(seconds=120)
+            dist.init_process_group("gloo", store, limit, rank=rank, world_size=world_size)
             evaluate(
                 folders[images], results / "logs" / f"case-{number}", global_batch, rank, world_size, all_reduce_sum
             )

@@ -30,7 +30,7 @@ from benchmarks.common.train import phase_recorder
 from benchmarks.common.train.clock import Clock
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.strategy import Strategy
-from scripts.runner.launch_ranks import horovodrun_command, torchrun_command
+from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
 from scripts.studies.loaders.verdict import WHATS, verdict
 from scripts.studies.loaders.verdict_measure import ROUNDS
 from scripts.studies.peers.overhead import interval

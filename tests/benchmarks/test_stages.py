@@ -39,7 +39,7 @@ from benchmarks.common.model.stages import (
 )
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.engine import fit
-from scripts.runner import launch_ranks
+from scripts.studies.allreduce import launch_ranks
 
 CPU = torch.device("cpu")
 SMALL = Config(

@@ -55,7 +55,7 @@ SYNTHETIC, FOLDER = "loader: synthetic\nworkers: 0\n", "loader: folder\nworkers:
 # Which processes there are, by what is in their command line, the first that fits.
 KINDS = (
     ("loop", "scripts.runner.bench"),
-    ("attempt", "scripts.runner.attempt"),
+    ("supervisor", "scripts.runner.supervisor"),
     ("torchrun", "torch.distributed.run"),
     ("rank", "benchmarks."),
     ("plot", "scripts.charts."),
@@ -69,8 +69,8 @@ KINDS = (
 VICTIMS = {
     "suite": (
         "loop",
-        "attempt",
-        "attempt",
+        "supervisor",
+        "supervisor",
         "torchrun",
         "rank",
         "rank",
@@ -80,8 +80,8 @@ VICTIMS = {
         "any",
         "group",
     ),
-    "sweep": ("loop", "attempt", "torchrun", "rank", "plot", "group"),
-    "slurm": ("loop", "attempt", "submitter", "srun", "job script", "rank", "group"),
+    "sweep": ("loop", "supervisor", "torchrun", "rank", "plot", "group"),
+    "slurm": ("loop", "supervisor", "submitter", "srun", "job script", "rank", "group"),
     "pack": ("pack",),
     "report": ("plot",),
 }
@@ -160,7 +160,7 @@ class Set:
         """Send a random signal to a process of that kind once there is one; None where none came."""
         assert self.process
         signum, patience_s = self.rng.choice(SIGNALS), self.rng.uniform(0, 4)
-        kind = self.rng.choice(("attempt", "rank", "torchrun", "plot", "loop")) if victim == "group" else victim
+        kind = self.rng.choice(("supervisor", "rank", "torchrun", "plot", "loop")) if victim == "group" else victim
         until(lambda: self.processes(kind) or not self.alive(), ALIVE_LIMIT_S)
         time.sleep(patience_s)
         there = self.processes(kind) or self.processes("any")
@@ -189,7 +189,7 @@ class Set:
         limit_s *= 3 if os.getloadavg()[0] > len(os.sched_getaffinity(0)) else 1
         if kill.victim in WHOLE:
             left = lambda: processes_of(self.base)  # noqa: E731
-        elif folder and (kill.signal == "SIGKILL" or kill.victim in ("attempt", "torchrun")):
+        elif folder and (kill.signal == "SIGKILL" or kill.victim in ("supervisor", "torchrun")):
             left = lambda: [each for each in before if lives(each) and run_folder_of(each, self.results) == folder]  # noqa: E731
         else:
             return  # a process may finish what it does before it heeds such a signal; the rows tell
@@ -225,7 +225,12 @@ class Set:
         for kill in self.kills:
             own = runs[runs.run_id == kill.run_id]
             kill.status = "/".join(own.status)
-            ended_it = kill.signal in ("SIGKILL", "SIGQUIT") and kill.victim in ("attempt", "torchrun", "rank", "group")
+            ended_it = kill.signal in ("SIGKILL", "SIGQUIT") and kill.victim in (
+                "supervisor",
+                "torchrun",
+                "rank",
+                "group",
+            )
             if (own.status == "ok").any() and ended_it and not kill.finished:
                 kill.faults.append("its row says ok")
         folders = [path.name for path in (self.results / "logs").iterdir()] if (self.results / "logs").exists() else []
@@ -282,7 +287,7 @@ def kind_of(process: psutil.Process) -> str:
 
 
 def run_folder_of(process: psutil.Process, results: Path) -> Path | None:
-    """By RUN_DIR or RUN_ID in its environment, or the attempt's own flag."""
+    """By RUN_DIR or RUN_ID in its environment, or the supervisor's own flag."""
     with contextlib.suppress(psutil.Error):
         told, words = process.environ(), process.cmdline()
         if "--run-id" in words:

@@ -197,19 +197,21 @@ def test_a_killed_single_process_says_the_same(matrix, results):
 
 @pytest.mark.slow
 def test_ranks_end_when_even_the_supervisor_is_killed(matrix, results):
-    """SIGKILL to scripts/runner/attempt.py: its run must not go on beside the next one; the loop writes its row."""
+    """SIGKILL to scripts/runner/supervisor.py: its run must not go on beside the next one; the loop writes its row."""
     suite = [ROOT / "launchers" / "all.sh"]
     process = start(suite, results, "slow", STRATEGIES="single", REPEATS=1, ARGS="--steps 1000")
     run_dir = until_planted(results)
     began = time.monotonic()
-    (attempt,) = psutil.Process(process.pid).children()
-    attempt.kill()
+    (supervisor,) = psutil.Process(process.pid).children()
+    supervisor.kill()
     ended = finish(process, results)
     assert processes_of(run_dir) == []
     assert (ended.code, ended.row["status"], ended.row["run_id"]) == (1, "failed", run_dir.name)
-    assert ended.row["reason"].startswith("SIGKILL ended the attempt")
+    assert ended.row["reason"].startswith("SIGKILL ended the supervisor")
     seconds = ended.ended_at - began
-    matrix.add(5, "scripts/runner/attempt.py is SIGKILLed", "failed; the loop writes its row; no process left", seconds)
+    matrix.add(
+        5, "scripts/runner/supervisor.py is SIGKILLed", "failed; the loop writes its row; no process left", seconds
+    )
 
 
 @pytest.mark.slow

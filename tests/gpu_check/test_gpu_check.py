@@ -24,7 +24,7 @@ from scripts.gpu_check import run, verdicts
 from scripts.gpu_check.check import DRY, GPU, Check
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_process import launcher_of, planned
-from scripts.gpu_check.check_queue import work
+from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.runner import processes
@@ -44,15 +44,14 @@ def own_cache(tmp_path, monkeypatch):
 
 def shell(name: str, text: str, tmp_path, find_verdict=DONE, estimate_s=0.0, **other) -> Check:
     """A check that is a line of sh."""
-    told = {"RESULTS": str(tmp_path), "MARKS": str(tmp_path / "marks")}
+    variables = {"RESULTS": str(tmp_path), "MARKS": str(tmp_path / "marks")}
     other |= {"estimate_s": estimate_s}
-    return Check(name, f"that {name} works", ("sh", "-c", text), find_verdict, told, **other)
+    return Check(name, f"that {name} works", ("sh", "-c", text), find_verdict, variables, **other)
 
 
-def do(listed, tmp_path, **other) -> tuple[State, dict[str, str]]:
+def do(listed, tmp_path, deadline=None, **capabilities) -> tuple[State, dict[str, str]]:
     state = State(tmp_path / "checks")
-    left = work(listed, state, other.pop("deadline", Deadline()), other.pop("lacking", lambda check: ""), **other)
-    return state, left
+    return state, work(listed, state, deadline or Deadline(), Capabilities(**capabilities))
 
 
 def statuses(state: State) -> dict[str, str]:
@@ -237,7 +236,7 @@ def test_a_second_call_goes_on(tmp_path):
     assert (tmp_path / "marks").read_text().split() == ["x", "x"] and not left
     assert statuses(state) == {"good": "passed", "bad": "failed"} and "exit code 3" in state.ended["bad"]["words"]
     state.forget("failed")
-    work(listed, state, Deadline(), lambda check: "")
+    work(listed, state, Deadline(), Capabilities())
     assert (tmp_path / "marks").read_text().split() == ["x", "x", "x"]
 
 
@@ -247,13 +246,13 @@ from pathlib import Path
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.verdicts import printed
 from scripts.gpu_check.check_state import Deadline, State
-from scripts.gpu_check.check_queue import work
-folder, heard = Path(sys.argv[1]), []
-signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-told = {"RESULTS": str(folder), "MARKS": str(folder / "marks")}
+from scripts.gpu_check.check_queue import Capabilities, work
+folder, signals = Path(sys.argv[1]), []
+signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+variables = {"RESULTS": str(folder), "MARKS": str(folder / "marks")}
 mark = 'echo {0} >> "$MARKS"; test "$WAITS" != {0} || exec sleep 3600; echo done'
-listed = [Check(name, "", ("sh", "-c", mark.format(name)), printed("done"), told, estimate_s=0) for name in "abc"]
-work(listed, State(folder / "checks"), Deadline(), lambda check: "", signals=heard)
+listed = [Check(name, "", ("sh", "-c", mark.format(name)), printed("done"), variables, estimate_s=0) for name in "abc"]
+work(listed, State(folder / "checks"), Deadline(), Capabilities(), signals)
 """
 
 
@@ -387,8 +386,8 @@ def ended(tmp_path, row: dict, **other) -> verdicts.Ended:
     [
         ({}, "passed", "1 rank on cuda"),
         ({"device": "cpu"}, "failed", "ran on the CPU in place of the GPU"),
-        ({"precision": "fp32"}, "failed", "asked for bf16, and ran in fp32"),
-        ({"status": "skipped", "reason": "no room"}, "skipped", "no room"),
+        ({"precision": "fp32"}, "failed", "bf16 was requested, and it ran in fp32"),
+        ({"status": "skipped", "reason": "does not fit"}, "skipped", "does not fit"),
         ({"status": "timeout", "reason": "rank 1 gave no sign"}, "failed", "rank 1 gave no sign"),
     ],
 )
@@ -453,7 +452,7 @@ def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
     "strategy, parallel, status, words",
     [
         ("ddp", "yes", "passed", "bit-identical after 4 steps on 2 ranks"),
-        ("ddp", "no", "left", "on one device: no exchange was tested"),
+        ("ddp", "no", "left", "on one device: no communication was tested"),
         ("single", "no", "passed", "bit-identical"),
     ],
 )

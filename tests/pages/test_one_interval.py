@@ -57,7 +57,7 @@ def test_the_report_shows_it(published, over):
 
 def test_the_printed_table_shows_it(published, over):
     (line,) = [text for text in summary_table(published).splitlines() if text.startswith(f"{STRATEGY} ")]
-    assert re.search(rf" {over.value:.2f} +{re.escape(bounds(over, 2))} ", line)
+    assert re.search(rf" {over.value:.2f} {re.escape(bounds(over, 2))} ", line)
 
 
 def test_the_speedup_chart_shows_it(published, over):

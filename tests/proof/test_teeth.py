@@ -13,10 +13,10 @@ import torch
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.layout import Layout
-from scripts.proof.comparison import continue_reference, is_blurred, step_by_step, verdict
+from scripts.proof.comparison import is_blurred, step_by_step, verdict
 from scripts.proof.differences import GROSS_DIFFERENCE, MEDIAN_FACTOR, Finding, Interval, compare
-from scripts.proof.reference import MOMENTUM, average_in_order
-from scripts.proof.trained_states import SavedState, Training, initial_state
+from scripts.proof.reference import MOMENTUM, SavedState, Training, average_in_order, train_reference
+from scripts.proof.trained_states import initial_state
 
 LAYER = "layer2.0.conv1.weight"
 
@@ -27,7 +27,7 @@ def before(request, tiny_data) -> tuple[Training, SavedState]:
     config = Config(data=str(tiny_data), arch="resnet18", image_size=48, global_batch=24, steps=3, epochs=2)
     config = dataclasses.replace(config, decoder="pillow")
     training = Training(config, Layout(3, compression=request.param), "fp32", "cpu")
-    return training, SavedState(1, continue_reference(training, initial_state(training), 1, backwards))
+    return training, SavedState(1, train_reference(training, initial_state(training), 1, backwards))
 
 
 def backwards(gradients: list[torch.Tensor]) -> torch.Tensor:
@@ -44,7 +44,7 @@ def smallest_zero(gradient: torch.Tensor) -> torch.Tensor:
 
 def step(training: Training, kept: SavedState, average=backwards, **config) -> dict:
     changed = dataclasses.replace(training, config=dataclasses.replace(training.config, **config))
-    return continue_reference(changed, kept, kept.step + 1, average)
+    return train_reference(changed, kept, kept.step + 1, average)
 
 
 def without_layer(training: Training, kept: SavedState) -> dict:

@@ -32,11 +32,18 @@ from benchmarks.common.store.results import add_settings, append_rows, read_tabl
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.proof import cases
-from scripts.proof.comparison import continue_reference, step_by_step, tolerate_flips, verdict, wrong_evaluation
+from scripts.proof.comparison import step_by_step, tolerate_flips, verdict, wrong_evaluation
 from scripts.proof.differences import Finding, Interval, compare_with_nearest, largest_difference
-from scripts.proof.reference import MOMENTUM, average_in_float64, average_in_order, train_reference
+from scripts.proof.reference import (
+    MOMENTUM,
+    SavedState,
+    Training,
+    average_in_float64,
+    average_in_order,
+    train_reference,
+)
 from scripts.proof.reference_images import global_batches
-from scripts.proof.trained_states import NOT_READ, SavedState, Training, initial_state, perturb
+from scripts.proof.trained_states import NOT_READ, initial_state, perturb
 from scripts.proof.verify import Options, main, prove
 from scripts.runner import run_plan
 from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
@@ -44,7 +51,6 @@ from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import load_set
 from scripts.setup import pack
 
-CPU = torch.device("cpu")
 # The run's length and what of it is timed; threads.
 MAY_DIFFER = set("epochs steps warmup_steps windows window_steps account_steps threads_per_rank".split())
 
@@ -199,8 +205,8 @@ def test_every_decoder_is_proved_over_images_of_every_kind(source, checkout, tin
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
         pack.main(pack.Options(str(data)))
         flags = "--loader packed"
-    given = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": flags, "XDG_CACHE_HOME": cache}
-    code, _, rows = verify(checkout, data, tmp_path / "a set", "--steps", "6", **given)
+    user_variables = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": flags, "XDG_CACHE_HOME": cache}
+    code, _, rows = verify(checkout, data, tmp_path / "a set", "--steps", "6", **user_variables)
     assert code == 0 and (rows["ddp"]["verdict"], rows["ddp"]["bit_identical"]) == ("ok", "yes")
     assert json.loads(rows["ddp"]["met"])["decoder"] == ("" if source == "packed" else source)
 
@@ -427,13 +433,13 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
         ({"NNODES": 2}, "with the same NNODES, NODES or HOSTS"),
     ):
         set_variables(monkeypatch, **{"DATA": own_data, "NUM_GPUS": 0, "NNODES": 1} | variables)
-        given = run_plan.read_variables()
+        read = run_plan.read_variables()
         if message is None:
-            (run,) = cases.cases_of_set(given, results, 20)
+            (run,) = cases.cases_of_set(read, results, 20)
             assert (run.strategy, run.requested["ranks"], run.config.image_size) == ("ddp", 2, 32)
         else:
             with pytest.raises(UserError, match=message):
-                cases.cases_of_set(given, results, 20)
+                cases.cases_of_set(read, results, 20)
     set_variables(monkeypatch, DATA=own_data, NUM_GPUS=0, NNODES=1)
     run_plan._fingerprint.cache_clear()
     next(own_data.glob("train/*/*.JPEG")).unlink()
@@ -482,7 +488,7 @@ def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, mo
     assert (plain.cudnn_benchmark, plain.cudnn_deterministic) == (config.cudnn_benchmark, config.cudnn_deterministic)
     monkeypatch.setenv("NUM_GPUS", "1")
     seen = []
-    for use in (set_kernels, lambda proof: train_reference(proof, Layout(), "bf16", CPU, steps=range(0))):
+    for use in (set_kernels, lambda proof: train_reference(Training(proof, Layout(), "bf16", "cpu"), last=0)):
         cudnn.benchmark, cudnn.deterministic = True, False
         use(cases.proof_config(config, 4, exact=False))
         seen.append((cudnn.benchmark, cudnn.deterministic))
@@ -531,7 +537,7 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     )
 
     def train(*shape, **options):
-        return train_reference(config, Layout(*shape, **options), "fp32", CPU)
+        return train_reference(Training(config, Layout(*shape, **options), "fp32", "cpu"))
 
     one, two, parts = train(), train(2), train(1, 2, 2)
     assert largest_difference(one, two)[0] > 0.01 and largest_difference(one, parts)[0] > 0.01
@@ -542,7 +548,7 @@ def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
     assert largest_difference(train(split_size=4), parts)[0] < 1e-4
     assert train(split_size=3)["bn1.num_batches_tracked"] == 6
     assert largest_difference(train(2, compression="fp16"), two)[0] > 0
-    frozen = train_reference(dataclasses.replace(config, lr=0.0), Layout(), "fp32", CPU)
+    frozen = train_reference(Training(dataclasses.replace(config, lr=0.0), Layout(), "fp32", "cpu"))
     assert largest_difference({"w": frozen["fc.weight"]}, {"w": one["fc.weight"]})[0] > 0
 
 
@@ -566,7 +572,7 @@ def test_other_kernels_rounding_is_measured_where_it_may_differ(tiny_data):
     here = Training(config, Layout(), "fp32", "cpu")
     start = initial_state(here)
     rounded = SavedState(0, perturb(start.state, 2.0**-21))
-    moved = continue_reference(here, rounded, 1, average_in_order)
+    moved = train_reference(here, rounded, 1, average_in_order)
     run = {
         name: tensor if name.startswith(MOMENTUM) else start.state[name] + (tensor - rounded.state[name])
         for name, tensor in moved.items()
@@ -657,8 +663,9 @@ def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
         workers=0,
         decoder="pillow",
     )
-    whole, first = (train_reference(config, Layout(3), "fp32", CPU, steps=range(last)) for last in (3, 2))
-    third = train_reference(config, Layout(3), "fp32", CPU, start=first, steps=range(2, 3))
+    training = Training(config, Layout(3), "fp32", "cpu")
+    whole, first = (train_reference(training, last=last) for last in (3, 2))
+    third = train_reference(training, SavedState(2, first), 3)
     assert largest_difference(third, whole)[0] == 0
-    again = train_reference(config, Layout(3), "fp32", CPU, start=first, steps=range(2, 3), average=average_in_float64)
+    again = train_reference(training, SavedState(2, first), 3, average_in_float64)
     assert 0 < largest_difference(again, whole)[0] < 1e-4

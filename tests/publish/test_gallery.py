@@ -15,9 +15,8 @@ import pytest
 from result_sets import change, write_set
 
 from scripts.pages.report_content import table_rows
-from scripts.publish import gallery
-from scripts.sets import manifest
-from scripts.sets.publishable import RULE
+from scripts.publish import gallery, manifest
+from scripts.publish.publishable import RULE
 from scripts.sets.result_set import load_set
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"

@@ -14,10 +14,9 @@ from support import ROOT, environment
 from test_gallery import NAMES, cells, make, publish
 
 from benchmarks.common.system.errors import UserError
-from scripts.publish import gallery
+from scripts.publish import gallery, manifest
 from scripts.publish.passive_page import find_active
 from scripts.publish.readme import PUBLISHED
-from scripts.sets import manifest
 from scripts.sets.result_set import load_set
 
 
@@ -54,12 +53,12 @@ def unlist(folder):
     lose(manifest.NAME)(folder)
 
 
-def say(**told):
+def say(**changes):
     """Other things in the manifest, whose checksums are right."""
 
     def harm(folder):
         found = json.loads((folder / manifest.NAME).read_text())
-        (folder / manifest.NAME).write_text(json.dumps(found | told))
+        (folder / manifest.NAME).write_text(json.dumps(found | changes))
 
     return harm
 

@@ -14,9 +14,9 @@ import pytest
 from pasting import EVIL, paste
 
 from scripts.pages import page
-from scripts.pages.mlperf_log import Options, log_text, settings_of
 from scripts.pages.provenance import launch_lines, reproduction_commands
 from scripts.publish import gallery
+from scripts.publish.mlperf_log import Options, identity_of_run, log_text
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
 
@@ -103,7 +103,7 @@ def test_texts_of_a_hostile_set_are_text_in_every_format(hostile, tmp_path):
     log = log_text(
         Options(),
         row,
-        settings_of(results, row.run_id),
+        identity_of_run(results, row.run_id),
         *(table[table.run_id == row.run_id] for table in (epochs, wall)),
     )
     assert all(json.loads(line.removeprefix(":::MLLOG ")) for line in log.splitlines())

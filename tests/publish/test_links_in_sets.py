@@ -135,20 +135,20 @@ def test_no_reader_waits_for_a_pipe(tmp_path, name, read):
 def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):
     """Protects last.pt of another training, and the network, from a config.yaml in a set. DATA is the user's.
     Mutant: the file as it stands."""
-    told = {"checkpoint_dir": "/elsewhere", "checkpoint_steps": 5, "checkpoint_keep": True, "resume": True}
+    fields = {"checkpoint_dir": "/elsewhere", "checkpoint_steps": 5, "checkpoint_keep": True, "resume": True}
     row = recorded(tmp_path, {"run_id": "single-1", "strategy": "single", "repeat": 1, "status": "ok"})
     append_rows(tmp_path, "runs", [row])
     config = RunFolder(tmp_path / "logs/single-1").config
     config.parent.mkdir(parents=True, exist_ok=True)
-    config.write_text(yaml.safe_dump(told | {"rendezvous": "address", "image_size": 48}))
-    variables = measure_missing.settings_of(tmp_path)
+    config.write_text(yaml.safe_dump(fields | {"rendezvous": "address", "image_size": 48}))
+    variables = measure_missing.usual_settings(tmp_path)
     made = load_config(["--config", variables["CONFIG"], *variables["ARGS"].split()])
     assert (made.checkpoint_dir, made.checkpoint_steps, made.checkpoint_keep, made.resume) == ("", 0, False, False)
     assert made.rendezvous == "file" and made.image_size == 48
     config.write_text("image_size: 48\n")
-    assert measure_missing.settings_of(tmp_path)["ARGS"] == "", "an ordinary set is measured as it was"
+    assert measure_missing.usual_settings(tmp_path)["ARGS"] == "", "an ordinary set is measured as it was"
     config.write_text("checkpoint_dir: [/elsewhere\n")
-    assert "--checkpoint-dir=" in measure_missing.settings_of(tmp_path)["ARGS"].split()
+    assert "--checkpoint-dir=" in measure_missing.usual_settings(tmp_path)["ARGS"].split()
 
 
 def test_no_configuration_file_makes_a_rank_listen(tmp_path, monkeypatch):

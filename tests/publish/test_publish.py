@@ -15,12 +15,11 @@ from matplotlib import pyplot
 from result_sets import SECRET, change, write_set
 from support import ROOT, environment
 
-from scripts.publish import allowlist
+from scripts.publish import allowlist, manifest
 from scripts.publish import publish as publish_module
 from scripts.publish.publish import Options, _private, _target_folder, replace_set, without_paths
+from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.publish.readme import PUBLISHED, shown_sets
-from scripts.sets import manifest
-from scripts.sets.publishable import RULE, find_problems, missing_files
 from scripts.sets.result_set import load_set
 
 
@@ -138,9 +137,9 @@ COLLECTED = "torch 2.15\ntorch @ file:///home/ann/torch.whl\nhttps://ann:pw@inde
 def test_of_the_environment_what_is_listed_goes_along(own, tmp_path):
     """Protects keys and hosts of a cluster. Mutants: every variable kept; the image's address kept; all lines of
     collect_env kept."""
-    told = json.loads((own / "environment.json").read_text())
-    told |= {"variables": TOLD, "collect_env": COLLECTED, "login": "ann"}
-    (own / "environment.json").write_text(json.dumps(told))
+    saved = json.loads((own / "environment.json").read_text())
+    saved |= {"variables": TOLD, "collect_env": COLLECTED, "login": "ann"}
+    (own / "environment.json").write_text(json.dumps(saved))
     change(own, "settings", lambda frame: frame.assign(asked=_with(frame.asked, container=TOLD["CONTAINER"])))
     change(own, "runs", setting("reason", "horovodrun -H node17:4,node18:4 -m benchmarks.horovod_ddp"))
     results = load_set(own)
@@ -242,13 +241,13 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     assert shown_sets(new.parent) == {"cpu": "cpu2_new"}
     names = {path.name for path in new.iterdir()}
     assert names >= {"runs.csv", "report.md", "report.html", "report.tex", "charts", "published.json", manifest.NAME}
-    told = manifest.read_manifest(new)
-    assert told["commit"] == "abc" and [(run["strategy"], run["rounds"]) for run in told["runs"]] == [
+    saved = manifest.read_manifest(new)
+    assert saved["commit"] == "abc" and [(run["strategy"], run["rounds"]) for run in saved["runs"]] == [
         ("single", 3),
         ("ddp", 3),
     ]
-    assert {"runs.csv", "report.tex", "charts/throughput.pdf"} <= told["files"].keys()
-    assert manifest.find_faults(new, told) == []
+    assert {"runs.csv", "report.tex", "charts/throughput.pdf"} <= saved["files"].keys()
+    assert manifest.find_faults(new, saved) == []
     assert not (new / "logs").exists() and [*new.parent.glob(".publishing*")] == []
     for path in new.rglob("*"):
         if path.is_file() and path.suffix not in (".png", ".pdf"):
@@ -261,11 +260,11 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     assert again.returncode == 2 and "--replace" in again.stderr and len(again.stderr.splitlines()) == 1
     (new / "stale").write_text("")
     assert publish("--replace").returncode == 0 and not (new / "stale").exists()
-    told = shutil.copytree(good, tmp_path / "told")
-    change(told, "runs", setting("reason", "see https://ann:pw@index.example/simple"))
+    saved = shutil.copytree(good, tmp_path / "saved")
+    change(saved, "runs", setting("reason", "see https://ann:pw@index.example/simple"))
     kept = checkout / "results/published/cpu2_new/runs.csv"
     before = kept.read_text()
-    secret = publish("--replace", "--results", told)
+    secret = publish("--replace", "--results", saved)
     assert secret.returncode == 1 and kept.read_text() == before
     assert re.search(r"(?m)^  runs.csv, line \d+: an address with a user or a password", secret.stderr)
     readme.write_text("<!--sweep.ddp.bucket_cap_mb-->x<!--/-->")  # what the set has no figure for
@@ -280,11 +279,11 @@ SETS = [path for path in sorted(PUBLISHED.iterdir()) if path.is_dir() and path.n
 
 @pytest.mark.parametrize("path", SETS, ids=lambda path: path.name)
 def test_a_published_set_passes_its_checks_or_says_by_which_older_rule_it_came(path):
-    told = json.loads((path / "published.json").read_text())
-    if told["rule"] == RULE:
+    saved = json.loads((path / "published.json").read_text())
+    if saved["rule"] == RULE:
         assert find_problems(load_set(path)) == []
     else:
-        assert told["rule"] < RULE and len(told["reason"]) > 20
+        assert saved["rule"] < RULE and len(saved["reason"]) > 20
 
 
 def test_what_the_readmes_show_is_published():

@@ -104,8 +104,8 @@ def test_figures_follow_their_files(tmp_path):
     header, *proofs = (SET / "equivalence.csv").read_text().splitlines()
     names = header.split(",")
     spoiled = next(line for line in reversed(proofs) if line.split(",")[names.index("strategy")] == "ddp").split(",")
-    told = {"max_relative_difference": "0.25", "bit_identical": "no", "verdict": "failed", "run_id": "ddp-spoiled"}
-    for name, cell in told.items():
+    cells = {"max_relative_difference": "0.25", "bit_identical": "no", "verdict": "failed", "run_id": "ddp-spoiled"}
+    for name, cell in cells.items():
         spoiled[names.index(name)] = cell
     (tmp_path / "equivalence.csv").write_text("\n".join([header, *proofs, ",".join(spoiled)]) + "\n")
     made = named_figures(tmp_path, tmp_path)

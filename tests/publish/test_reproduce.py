@@ -20,10 +20,11 @@ from benchmarks.common.store.recorded_cuts import read_cuts
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.publish import reproduce
-from scripts.runner import run_plan, source_version, worktrees
+from scripts.publish.manifest import NAME, checksums, find_faults, write_manifest
+from scripts.runner import run_plan, source_version
 from scripts.runner.make_variables import read_variables
-from scripts.sets.manifest import NAME, checksums, find_faults, write_manifest
 from scripts.sets.result_set import load_set
+from scripts.studies.ab import worktrees
 
 OTHER = "a folder of other images"
 ARGS = "--seed 3"  # of the published set, as its environment.json has them
@@ -80,7 +81,7 @@ def untrained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
     (folder / "stub folder").mkdir()
     recorder = Recorder(folder / "stub folder")
-    told = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.attempt", "REPEATS": 1}
+    told = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.supervisor", "REPEATS": 1}
     made = Published(folder, **recorder.variables | told)
     made.recorder = recorder
     return made
@@ -189,9 +190,9 @@ def test_a_commit_is_known_by_its_hash_only(kept, monkeypatch, rev):
     """Protects "at its commit": a branch goes on. Mutant: whatever git resolves."""
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)
     monkeypatch.setattr(source_version, "ROOT", kept.folder)
-    assert reproduce.find_commit({"runs": [], "commit": kept.made_at[:12]}, kept.set) == kept.made_at
+    assert reproduce.commit_of_set({"runs": [], "commit": kept.made_at[:12]}, kept.set) == kept.made_at
     with pytest.raises(UserError, match=f"commit {re.escape(rev)} of .* is not in this repository"):
-        reproduce.find_commit({"runs": [], "commit": rev}, kept.set)
+        reproduce.commit_of_set({"runs": [], "commit": rev}, kept.set)
 
 
 def test_the_second_of_two_machines_has_nothing_to_compare(kept):

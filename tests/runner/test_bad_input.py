@@ -43,12 +43,12 @@ def with_loose_images(data):
 
 
 @pytest.fixture
-def refuse(given, tiny_config):
+def refuse(make_variables, tiny_config):
     """refuse(**variables): the message with which a `make bench-all` of these variables is refused before any run."""
 
     def refusal(**variables) -> str:
         with pytest.raises(UserError) as caught:
-            given(**{"CONFIG": tiny_config, "STRATEGIES": "single ddp", "REPEATS": 1} | variables)
+            make_variables(**{"CONFIG": tiny_config, "STRATEGIES": "single ddp", "REPEATS": 1} | variables)
             bench.main("all")
         assert "\n" not in str(caught.value)
         return str(caught.value)
@@ -157,7 +157,7 @@ def test_more_ranks_than_cores_is_a_warning_and_a_mark_in_the_row(recorder, chec
         results = tmp_path / f"set {nproc} {num_gpus}"
         results.mkdir()
         (results / "environment.json").write_text("{}")
-        passed_on = {"PASSED_ON": "scripts.runner.bench scripts.runner.attempt"}
+        passed_on = {"PASSED_ON": "scripts.runner.bench scripts.runner.supervisor"}
         env = environment(
             **recorder.variables | passed_on,
             RESULTS=results,

@@ -9,7 +9,7 @@ import sys
 import pytest
 from support import ROOT, environment, put
 
-from scripts.runner import worktrees
+from scripts.studies.ab import worktrees
 
 pytestmark = pytest.mark.real_interpreter  # where modules are imported from
 
@@ -22,7 +22,7 @@ def folder_of_others(folder):
     """A folder that looks like the checkout, and notes where its code is run."""
     ran = folder / "ran"
     code = f"open({str(ran)!r}, 'w')\nraise SystemExit(1)\n"
-    programs = [f"scripts/runner/{name}.py" for name in ("bench", "run_plan", "attempt")]
+    programs = [f"scripts/runner/{name}.py" for name in ("bench", "run_plan", "supervisor")]
     for name in (*programs, "sitecustomize.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(code)
@@ -45,10 +45,12 @@ def test_only_the_checkouts_code_is_run(tmp_path, tiny_data, tiny_config, comman
     """Protects whose shell has CDPATH, PYTHONSAFEPATH or an empty element in PYTHONPATH from a folder like this one,
     and lets each of them be set."""
     folder, ran = folder_of_others(tmp_path / "foreign")
-    told = {"CDPATH": folder, "PYTHONSAFEPATH": "1", "PYTHONPATH": ":", "PLAN": "yes", "STRATEGIES": "single"}
-    told |= {"CONFIG": tiny_config, "DATA": tiny_data, "RESULTS": tmp_path / "a set"}
+    user_variables = {"CDPATH": folder, "PYTHONSAFEPATH": "1", "PYTHONPATH": ":", "PLAN": "yes", "STRATEGIES": "single"}
+    user_variables |= {"CONFIG": tiny_config, "DATA": tiny_data, "RESULTS": tmp_path / "a set"}
     words = ["bash", "-c", command]
-    done = subprocess.run(words, cwd=ROOT, env=environment(**told), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment(**user_variables), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0 and "single" in done.stdout + done.stderr, done.stdout + done.stderr
     assert not ran.exists()
 
@@ -57,9 +59,11 @@ def test_a_launcher_is_started_from_anywhere(tmp_path):
     """Protects from the current folder: an empty element of PYTHONPATH is that folder, and a launcher leaves it."""
     folder, ran = folder_of_others(tmp_path / "foreign")
     (folder / "sitecustomize.py").unlink()
-    told = {"PLAN": "yes", "STRATEGIES": "single", "CDPATH": folder, "PYTHONPATH": ":", "DATA": "none"}
+    user_variables = {"PLAN": "yes", "STRATEGIES": "single", "CDPATH": folder, "PYTHONPATH": ":", "DATA": "none"}
     words = [ROOT / "launchers/all.sh"]
-    done = subprocess.run(words, cwd=folder, env=environment(**told), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        words, cwd=folder, env=environment(**user_variables), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 2 and "'none'" in done.stderr and not ran.exists()
 
 
@@ -107,9 +111,15 @@ def test_no_text_of_a_variable_is_run_by_a_recipe(tmp_path, as_variable):
     ran, python = tmp_path / "ran", tmp_path / "an interpreter"
     python.write_text("#!/bin/bash\n")
     python.chmod(0o755)
-    given = dict.fromkeys(VARIABLES, f"x`touch {ran}`;touch {ran};")
-    words = ["make", "-k", "SETUP=no", *TARGETS, *(f"{name}={text}" for name, text in given.items() if as_variable)]
-    env = environment(**({} if as_variable else given)) | {"PYTHON": str(python)}
+    user_variables = dict.fromkeys(VARIABLES, f"x`touch {ran}`;touch {ran};")
+    words = [
+        "make",
+        "-k",
+        "SETUP=no",
+        *TARGETS,
+        *(f"{name}={text}" for name, text in user_variables.items() if as_variable),
+    ]
+    env = environment(**({} if as_variable else user_variables)) | {"PYTHON": str(python)}
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
     assert "No rule to make" not in done.stderr and not ran.exists()
 

@@ -25,13 +25,12 @@ from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, forward_signals
-from scripts.runner import attempt as attempts
-from scripts.runner import schedule
+from scripts.runner import schedule, supervisor
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
 
 WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
-OURS = "scripts.runner.attempt scripts.runner.run_plan scripts.runner.bench"
+OURS = "scripts.runner.supervisor scripts.runner.run_plan scripts.runner.bench"
 SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})
 FINISHES = ["bash", "-c", 'echo "$0" >"$RUN_DIR/summary.json"', SUMMARY]
 WAITS = [
@@ -48,10 +47,10 @@ def folder_of(results: Path) -> RunFolder:
     return folder
 
 
-def attempt(folder: RunFolder, command: list[str]) -> list:
-    """The command line of an attempt that is started by hand."""
+def supervisor_command(folder: RunFolder, command: list[str]) -> list:
+    """The command line of an supervisor that is started by hand."""
     own = ["--strategy", "single", "--results", folder.results, "--run-id", folder.run_id]
-    return [sys.executable, "-m", "scripts.runner.attempt", *own, "--", *command]
+    return [sys.executable, "-m", "scripts.runner.supervisor", *own, "--", *command]
 
 
 def row_of(results: Path) -> dict:
@@ -68,7 +67,7 @@ def test_a_finished_run_has_its_row_whoever_reads_its_line(tmp_path):
     started = {}
     for name, end in ends.items():
         folder = folder_of(tmp_path / name)
-        command = ["bash", "-c", f'"$@" {end}; exit "${{PIPESTATUS[0]}}"', "-", *attempt(folder, FINISHES)]
+        command = ["bash", "-c", f'"$@" {end}; exit "${{PIPESTATUS[0]}}"', "-", *supervisor_command(folder, FINISHES)]
         started[name] = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
     for name, process in started.items():
         _, err = process.communicate(timeout=60)
@@ -84,7 +83,7 @@ def test_a_terminal_that_closes_ends_a_run_with_its_row_and_under_nohup_does_not
         termios.tcsetwinsize(slave, (24, 80))  # no columns, no bar
         words = ["setsid", "--ctty", "bash", "-c", 'trap "" HUP; exec "$@"' if name == "nohup" else 'exec "$@"', "-"]
         streams = {"stdin": slave, "stdout": slave, "stderr": slave}
-        command = [*words, *attempt(folder, WAITS)]
+        command = [*words, *supervisor_command(folder, WAITS)]
         process = subprocess.Popen(command, cwd=ROOT, env=environment(), preexec_fn=hear_sigint, **streams)
         os.close(slave)
         started[name] = (process, folder, master)
@@ -105,7 +104,9 @@ def test_a_full_disk_under_the_rows_still_says_what_became_of_the_run(tmp_path):
     """Protects the number that a run was for: the rows come first, and where they cannot be written the line is all."""
     folder = folder_of(tmp_path)
     (tmp_path / "runs.csv").mkdir()  # stands for the full disk: this cannot be read, or replaced
-    done = subprocess.run(attempt(folder, FINISHES), cwd=ROOT, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        supervisor_command(folder, FINISHES), cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
     assert done.returncode and "single             #1  ok" in done.stdout and "1.0 images/s" in done.stdout
     assert "Traceback" not in done.stderr
 
@@ -116,7 +117,9 @@ def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_sui
     folder = folder_of(tmp_path)
     (tmp_path / "runs.csv").write_text("run_id;strategy\n")  # as a spreadsheet saves it
     finishes = [*FINISHES[:3], SUMMARY.replace('"met": {}', '"met": {"torch": "2"}')]
-    done = subprocess.run(attempt(folder, finishes), cwd=ROOT, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        supervisor_command(folder, finishes), cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
     assert done.returncode and "move it away" in done.stderr
     (tmp_path / "runs.csv").unlink()
     schedule.record_lost_runs(tmp_path)
@@ -142,13 +145,13 @@ def test_the_next_suite_removes_the_rendezvous_folder_of_a_lost_run(tmp_path, mo
 def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
     """Protects the source of a run during which somebody commits. Mutant: asked for again at the end."""
     folder, commits = folder_of(tmp_path), iter(["before"])
-    monkeypatch.setattr(attempts.source_version, "commit", lambda: next(commits, "after"))
-    monkeypatch.setattr(attempts.source_version, "local_changes", lambda: "")
+    monkeypatch.setattr(supervisor.source_version, "commit", lambda: next(commits, "after"))
+    monkeypatch.setattr(supervisor.source_version, "local_changes", lambda: "")
     (folder.path / "summary.json").write_text(SUMMARY.replace('"met": {}', '"met": {"torch": "2"}'))
     descriptor = os.open(folder.unrecorded, os.O_RDWR | os.O_CREAT)
-    monkeypatch.setattr(attempts, "run_command", lambda *words: words[3].start() or attempts.RunEnd(0, 1.0, 0.0))
-    options = attempts.Options("single", tmp_path, folder.run_id)
-    assert attempts.run(options, ["true"], folder, descriptor) == 0
+    monkeypatch.setattr(supervisor, "run_command", lambda *words: words[3].start() or supervisor.RunEnd(0, 1.0, 0.0))
+    options = supervisor.Options("single", tmp_path, folder.run_id)
+    assert supervisor.run(options, ["true"], folder, descriptor) == 0
     os.close(descriptor)
     (settings,) = read_table(tmp_path, "settings").to_dict("records")
     assert row_of(tmp_path)["commit"] == json.loads(settings["met"])["commit"] == "before"
@@ -157,7 +160,7 @@ def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
 def test_quit_leaves_a_row(tmp_path):
     """Protects the row from ^\\, which terminals send as SIGQUIT."""
     folder = folder_of(tmp_path)
-    process = subprocess.Popen(attempt(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
+    process = subprocess.Popen(supervisor_command(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
     until((folder.path / "began").exists, "the run begins", 60)
     process.send_signal(signal.SIGQUIT)
     process.communicate(timeout=60)
@@ -190,7 +193,7 @@ def test_a_signal_between_two_processes_starts_no_more(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "charts"]
 
 
-# --- the loop and its attempts --------------------------------------------------------------------------------------
+# --- the loop and its supervisors -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -275,21 +278,21 @@ def test_a_killed_suite_ends_its_run_and_keeps_its_set_until_then(suite):
     short) ends with a true row; before it has, no other suite gets the set."""
     first = suite()
     folder = until_runs(suite)
-    (attempt,) = psutil.Process(first.pid).children()
-    attempt.suspend()  # it cannot end
+    (supervisor,) = psutil.Process(first.pid).children()
+    supervisor.suspend()  # it cannot end
     first.kill()
     first.wait(60)
     second = suite()
     out, err = second.communicate(timeout=60)
     assert second.returncode == 2 and f"in use by the last run of process {first.pid}, which was killed" in err, out
-    attempt.resume()
-    psutil.wait_procs([attempt], timeout=30)
+    supervisor.resume()
+    psutil.wait_procs([supervisor], timeout=30)
     row = read_table(suite.results, "runs").iloc[-1]
     assert (row.run_id, row.status) == (folder.name, "interrupted")
     assert processes_of(folder) == [] and not (folder / "unrecorded").exists()
 
 
-def test_a_run_whose_suite_and_attempt_were_killed_has_its_row_from_the_next_suite(suite):
+def test_a_run_whose_suite_and_supervisor_were_killed_has_its_row_from_the_next_suite(suite):
     """Protects "every attempt ends in one row" from the kernel, which may kill both; no process is left."""
     first = suite(start_new_session=True)
     folder = until_runs(suite)
@@ -303,7 +306,7 @@ def test_a_run_whose_suite_and_attempt_were_killed_has_its_row_from_the_next_sui
     assert second.returncode == 0, out + err
     lost, again = read_table(suite.results, "runs").query("`repeat` > 0").to_dict("records")
     assert (lost["run_id"], lost["status"], again["status"]) == (folder.name, "failed", "ok")
-    assert "its attempt was killed" in lost["reason"] and lost["settings"]
+    assert "its supervisor was killed" in lost["reason"] and lost["settings"]
     assert lost["started_at"] <= again["started_at"] and lost["commit"] == again["commit"]
     assert not [*suite.results.glob("logs/*/unrecorded")]
 
@@ -311,7 +314,9 @@ def test_a_run_whose_suite_and_attempt_were_killed_has_its_row_from_the_next_sui
 def test_a_run_that_is_alive_is_not_taken_for_a_lost_one(suite):
     """Protects a launcher that a person has started by hand, into a set in which a suite begins."""
     folder = folder_of(suite.results)
-    by_hand = subprocess.Popen(attempt(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
+    by_hand = subprocess.Popen(
+        supervisor_command(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL
+    )
     until((folder.path / "began").exists, "the run begins", 60)
     schedule.record_lost_runs(suite.results)
     assert read_table(suite.results, "runs").empty

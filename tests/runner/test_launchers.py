@@ -26,12 +26,12 @@ BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
 IN_ONE_PROCESS = ["single", "dataparallel", "model_parallel"]
 
 
-OURS = "scripts.runner.bench scripts.runner.run_plan scripts.runner.attempt"  # what a recorder passes on
+OURS = "scripts.runner.bench scripts.runner.run_plan scripts.runner.supervisor"  # what a recorder passes on
 
 
 @pytest.fixture
 def command(recorder, tmp_path, tiny_config, tiny_data):
-    """command(strategy, **environment): (words that would be run, their environment, the attempt's own words).
+    """command(strategy, **environment): (words that would be run, their environment, the supervisor's own words).
 
     Of a launcher that is started by hand: the planner is asked first.
     """
@@ -47,10 +47,10 @@ def command(recorder, tmp_path, tiny_config, tiny_data):
         done = subprocess.run([ROOT / "launchers" / f"{name}.sh"], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         call = recorder.calls()[-1]
-        assert call["words"][:2] == ["-m", "scripts.runner.attempt"]
-        attempt, words = split(call["words"], "--")
-        assert attempt[attempt.index("--strategy") + 1] == name
-        return words, call["env"], attempt
+        assert call["words"][:2] == ["-m", "scripts.runner.supervisor"]
+        supervisor, words = split(call["words"], "--")
+        assert supervisor[supervisor.index("--strategy") + 1] == name
+        return words, call["env"], supervisor
 
     return build
 
@@ -71,12 +71,12 @@ def num_cores() -> int:
 def test_every_launcher_passes_what_was_asked_and_nothing_else(command, recorder, tiny_config, tiny_data, name):
     """Protects paths with spaces, and the user's own flags, which come last and so win: all are in one file."""
     gpus = 2 if name == "apex_ddp" else 0  # it is skipped where there are none
-    words, env, attempt = command(name, ARGS="--lr 0.2  --no-augment", LABEL="3/15", NUM_GPUS=gpus, TIMEOUT=90)
+    words, env, supervisor = command(name, ARGS="--lr 0.2  --no-augment", LABEL="3/15", NUM_GPUS=gpus, TIMEOUT=90)
     _, flags = split(words, f"benchmarks.{name}")
     assert flags == ["--config", env["CONFIG"]] and words[0] == str(recorder.python)
-    assert attempt[attempt.index("--results") + 1].endswith("/a set")
-    assert attempt[attempt.index("--run-id") + 1] == Path(env["CONFIG"]).parent.name
-    assert attempt[attempt.index("--label") + 1] == "3/15" and attempt[attempt.index("--repeat") + 1] == "1"
+    assert supervisor[supervisor.index("--results") + 1].endswith("/a set")
+    assert supervisor[supervisor.index("--run-id") + 1] == Path(env["CONFIG"]).parent.name
+    assert supervisor[supervisor.index("--label") + 1] == "3/15" and supervisor[supervisor.index("--repeat") + 1] == "1"
     config = load_config(flags)
     assert (config.lr, config.augment, config.arch, config.limit_s) == (0.2, False, "resnet18", 90)
     assert config.data == str(tiny_data)
@@ -137,7 +137,7 @@ def test_with_gpus_the_default_is_no_longer_the_smoke_test(monkeypatch):
 
 
 def test_torchrun_over_several_machines(command, recorder, tmp_path):
-    """Protects clusters without Slurm: one id and one meeting point for all nodes, over a real network interface."""
+    """Protects clusters without Slurm: one id and one rendezvous for all nodes, over a real network interface."""
     words, env, _ = command("ddp", NNODES=2, NODE_RANK=1, RDZV_ENDPOINT="node1:29400", NPROC=4)
     assert words[1:19] == [
         *TORCHRUN,
@@ -193,7 +193,7 @@ def test_without_an_interpreter_the_message_says_make_setup(tmp_path):
 
 
 class Suite:
-    """launchers/all.sh of a copy of the suite, on the recorder: attempts are real, what they run is not."""
+    """launchers/all.sh of a copy of the suite, on the recorder: supervisors are real, what they run is not."""
 
     def __init__(self, recorder, checkout: Path, results: Path, data: Path):
         self.recorder, self.results, self.checkout = recorder, results, checkout
@@ -334,7 +334,7 @@ def test_the_first_charts_are_drawn_when_two_strategies_have_a_run(suite):
 
 
 @pytest.mark.real_interpreter  # who is whose child
-def test_a_killed_attempt_has_its_row_and_the_suite_goes_on(suite, tmp_path):
+def test_a_killed_supervisor_has_its_row_and_the_suite_goes_on(suite, tmp_path):
     """Protects the row of a run whose supervisor was killed, such as by the kernel where memory is short."""
     hold = tmp_path / "hold"
     hold.touch()
@@ -342,14 +342,14 @@ def test_a_killed_attempt_has_its_row_and_the_suite_goes_on(suite, tmp_path):
     while not (calls := [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    (attempt,) = psutil.Process(process.pid).children()
-    attempt.kill()
+    (supervisor,) = psutil.Process(process.pid).children()
+    supervisor.kill()
     hold.unlink()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, out + err
     assert suite.rows() == [(1, "single", "failed"), (2, "single", "ok")]
     row = read_table(suite.results, "runs").iloc[1]
-    assert row.reason.startswith("SIGKILL ended the attempt") and row.reason in out
+    assert row.reason.startswith("SIGKILL ended the supervisor") and row.reason in out
     assert row.run_id == Path(calls[0]["env"]["RUN_DIR"]).name and row.settings and row.arch == "resnet18"
 
 

@@ -20,7 +20,7 @@ import pytest
 from fault_runs import finish, start, until_planted
 from support import ONE_PROCESS, ROOT, RUNNABLE, environment, hear_sigint
 
-from scripts.runner.launch_ranks import torchrun_command
+from scripts.studies.allreduce.launch_ranks import torchrun_command
 
 pytestmark = pytest.mark.real_interpreter  # which process listens, by its command line
 
@@ -110,7 +110,7 @@ STARTED_BY = {
     "gpu_check.kill_rank": ["gpu_check"],
     "gpu_check.run": ["gpu_check"],
     "proof.verify": ["verify"],
-    "runner.attempt": ["bench"],
+    "runner.supervisor": ["bench"],
     "runner.bench": ["bench", "sweep", "scaling", "ablate"],
     "runner.schedule": ["bench"],
     "studies.ab.ab": ["ab"],
@@ -135,7 +135,7 @@ STARTERS = {
     "torch.multiprocessing",
     "benchmarks.common.system.forward_signals",
     "scripts.studies.allreduce.worker_pool",
-    "scripts.runner.launch_ranks",
+    "scripts.studies.allreduce.launch_ranks",
     "scripts.runner.schedule",
 }
 
@@ -164,8 +164,8 @@ def test_every_module_that_starts_processes_is_looked_at():
 def test_the_words_that_start_ranks_are_in_one_place_each():
     """Protects the file stores: whoever starts torchrun otherwise has a store on every address of the machine."""
     places = {
-        "torch.distributed.run": {"launchers/lib.sh", "scripts/runner/launch_ranks.py"},
-        "horovod.runner.launch": {"launchers/horovod_ddp.sh", "scripts/runner/launch_ranks.py"},
+        "torch.distributed.run": {"launchers/lib.sh", "scripts/studies/allreduce/launch_ranks.py"},
+        "horovod.runner.launch": {"launchers/horovod_ddp.sh", "scripts/studies/allreduce/launch_ranks.py"},
         "accelerate launch": set(),
         "multiprocessing.spawn": {"benchmarks/ddp_spawn.py"},
     }
@@ -202,13 +202,13 @@ def test_a_command_that_starts_ranks_listens_on_loopback(tmp_path, checkout, tin
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     known = {"CONFIG": tiny_config, "DATA": tiny_data, "RESULTS": tmp_path / "a set"}
-    told = {"LOOKED_AT": tmp_path, "NPROC": 2, "TMPDIR": temporary} | known | variables
+    user_variables = {"LOOKED_AT": tmp_path, "NPROC": 2, "TMPDIR": temporary} | known | variables
     command = [str(known.get(word, word)) for word in words]
     folder = ROOT if name == "predict_check" else checkout  # it reads results/published, and writes no results/latest
     found, output = set(), tmp_path / "output"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            command, cwd=folder, env=environment(**told), stdout=file, stderr=file, preexec_fn=hear_sigint
+            command, cwd=folder, env=environment(**user_variables), stdout=file, stderr=file, preexec_fn=hear_sigint
         )
         while process.poll() is None:
             found |= listeners("LOOKED_AT", tmp_path)

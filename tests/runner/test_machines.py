@@ -60,14 +60,14 @@ def num_ranks(name: str, num_gpus: int) -> int:
 
 
 def launched(recorder, run: run_plan.Run, results) -> dict:
-    """What the launcher of a run hands to the attempt: words and env."""
-    _, told = run_plan.create_run_folder(run, results)
+    """What the launcher of a run hands to the supervisor: words and env."""
+    _, launcher_variables = run_plan.create_run_folder(run, results)
     (results.parent / "bin").mkdir(exist_ok=True)
     (results.parent / "bin" / "sinfo").write_text("#!/bin/sh\necho 1\n")  # a cluster of one node that answers
     (results.parent / "bin" / "sinfo").chmod(0o755)
     path = {"PATH": f"{results.parent}/bin:{os.environ['PATH']}", "SLURM_CONF": "/dev/null"}
     nothing = {"CUDA_VISIBLE_DEVICES": None, "NUM_GPUS": None, "THREADS_PER_RANK": None}
-    env = environment(**nothing | told | recorder.variables | path)
+    env = environment(**nothing | launcher_variables | recorder.variables | path)
     done = subprocess.run([ROOT / "launchers" / f"{run.strategy}.sh"], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return recorder.calls()[-1]
@@ -82,9 +82,9 @@ def test_a_launcher_starts_a_rank_a_gpu(see, recorder, monkeypatch, tmp_path, nu
     """Protects `make bench-all` with no variable set: ranks, GPUs, and the configuration for GPUs."""
     see(num_gpus)
     monkeypatch.setenv("STRATEGIES", "all")
-    given = run_plan.read_variables()
-    assert given.flags[:2] == ["--config", "configs/imagenet-bench.yaml"] and given.ranks_here == num_gpus
-    runs = [run for run in run_plan.plan_strategies(given) if run.round == 1]
+    variables = run_plan.read_variables()
+    assert variables.flags[:2] == ["--config", "configs/imagenet-bench.yaml"] and variables.ranks_here == num_gpus
+    runs = [run for run in run_plan.plan_strategies(variables) if run.round == 1]
     assert {run.strategy for run in runs} == set(STRATEGIES)
     for run in runs:
         call = launched(recorder, run, tmp_path / "a set")
@@ -109,13 +109,13 @@ def test_nproc_is_the_gpus_of_one_process(see, recorder, monkeypatch, tmp_path, 
     """Protects a row of NPROC=1 on two GPUs, and its forecast, which is of one: the run takes no second."""
     see(2)
     monkeypatch.setenv("NPROC", "1")
-    given = run_plan.read_variables()
+    variables = run_plan.read_variables()
     config = dataclasses.replace(SMALL, data="")
-    call = launched(recorder, run_plan.make_run(given, name, 1, config), tmp_path / "a set")
+    call = launched(recorder, run_plan.make_run(variables, run_plan.RunSpec(name, config)), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "0"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     recorder.variables["CUDA_VISIBLE_DEVICES"] = "1,0"
-    call = launched(recorder, run_plan.make_run(given, name, 1, config), tmp_path / "a set")
+    call = launched(recorder, run_plan.make_run(variables, run_plan.RunSpec(name, config)), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "1"
     layout = importlib.import_module(f"benchmarks.{name}").layout(config, 1)
     assert layout.num_devices == 1

@@ -219,7 +219,7 @@ def started(recorder, checkout, data, results, **variables) -> tuple[str, dict[s
     results.mkdir()
     (results / "environment.json").write_text("{}")
     env = environment(
-        **recorder.variables | {"PASSED_ON": "scripts.runner.bench scripts.runner.run_plan scripts.runner.attempt"},
+        **recorder.variables | {"PASSED_ON": "scripts.runner.bench scripts.runner.run_plan scripts.runner.supervisor"},
         **{"RESULTS": results, "DATA": data, "NUM_GPUS": 4, "REPEATS": 1} | variables,
     )
     done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=100)
@@ -233,8 +233,10 @@ def started(recorder, checkout, data, results, **variables) -> tuple[str, dict[s
 
 def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, tiny_data, tmp_path):
     """Protects an hour of a V100, and its chart: out of memory is said beforehand, in a row with the remedy."""
-    given = {"CONFIG": "configs/v100x4.yaml", "STRATEGIES": "single ddp ddp_amp", "GPU_MEMORY_GB": 16.9}
-    said, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **given, ARGS="--workers 0")
+    user_variables = {"CONFIG": "configs/v100x4.yaml", "STRATEGIES": "single ddp ddp_amp", "GPU_MEMORY_GB": 16.9}
+    said, rows, scripts = started(
+        recorder, checkout, tiny_data, tmp_path / "a set", **user_variables, ARGS="--workers 0"
+    )
     assert {name: row["status"] for name, row in rows.items()} == {
         "single": "skipped",
         "ddp": "skipped",
@@ -247,12 +249,17 @@ def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, t
 @pytest.mark.slow
 def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout, tiny_data, tmp_path):
     """Protects `make bench-single` on a small card, and a launcher that is started by hand: the same sentence."""
-    given = {"CONFIG": "configs/imagenet-bench.yaml", "GPU_MEMORY_GB": 2, "NUM_GPUS": 1, "STRATEGIES": "single"}
+    user_variables = {
+        "CONFIG": "configs/imagenet-bench.yaml",
+        "GPU_MEMORY_GB": 2,
+        "NUM_GPUS": 1,
+        "STRATEGIES": "single",
+    }
     flags = "--workers 0 --arch resnet18"
-    said, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **given, ARGS=flags)
+    said, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **user_variables, ARGS=flags)
     assert "of 2.0 less 1.5 for CUDA itself; the largest batch that fits is --global-batch" in said and scripts == []
-    passed_on = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.attempt"}
-    by_hand = given | {"RESULTS": tmp_path / "another", "DATA": tiny_data, "ARGS": flags}
+    passed_on = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.supervisor"}
+    by_hand = user_variables | {"RESULTS": tmp_path / "another", "DATA": tiny_data, "ARGS": flags}
     env = environment(**recorder.variables | passed_on, **by_hand)
     done = subprocess.run([checkout / "launchers/single.sh"], env=env, capture_output=True, text=True, timeout=100)
     assert rows["single"]["reason"] in done.stdout and "skipped" in done.stdout, done.stderr

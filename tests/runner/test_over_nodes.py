@@ -23,7 +23,7 @@ OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchr
 @pytest.fixture
 def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
     """launched(strategy, **environment): what a launcher runs in a job on two nodes with two tasks each; `words`,
-    their environment `env`, the attempt's own words, and the half that was `asked`."""
+    their environment `env`, the supervisor's own words, and the half that was `asked`."""
 
     def launch(name: str, **variables) -> dict:
         job = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]", "ALLOCATION": 7, "NODES": 2, "NPROC": 2}
@@ -36,7 +36,7 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
         call = recorder.calls()[-1]
         at = call["words"].index("--") if "--" in call["words"] else len(call["words"])
         folder = RunFolder(tmp_path / "a set" / "logs" / call["env"]["RUN_ID"])
-        found = {"words": call["words"][at + 1 :], "attempt": call["words"][:at], "env": call["env"]}
+        found = {"words": call["words"][at + 1 :], "supervisor": call["words"][:at], "env": call["env"]}
         return found | {"asked": folder.settings()["asked"]}
 
     return launch
@@ -97,7 +97,7 @@ def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched):
     assert after(run["words"], "-H") == "node1:4,node2:4" and after(run["words"], "-np") == "8"
     assert run["env"]["NUM_CORES"] == str(2 * machine.num_cores())
     skipped = launched("horovod_ddp", SSH="no")
-    assert skipped["words"] == [] and "`ssh node2` fails or asks a question" in after(skipped["attempt"], "--skip")
+    assert skipped["words"] == [] and "`ssh node2` fails or asks a question" in after(skipped["supervisor"], "--skip")
     assert (skipped["asked"]["ranks"], skipped["asked"]["nodes"]) == (4, 2)
 
 
@@ -115,8 +115,8 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
     monkeypatch.setenv("CONFIG", str(tmp_path / "a.yaml"))
     monkeypatch.setattr("benchmarks.common.system.machine.min_compute_capability", lambda: (7, 0))
     monkeypatch.setattr("benchmarks.common.system.machine.usable_gpus", lambda: 4)
-    given = run_plan.read_variables()
-    runs = [run for run in run_plan.plan_strategies(given) if run.round == 1 and run.strategy == "ddp_amp"]
+    variables = run_plan.read_variables()
+    runs = [run for run in run_plan.plan_strategies(variables) if run.round == 1 and run.strategy == "ddp_amp"]
     assert sorted((run.requested["ranks"], run.requested["nodes"], run.variables.get("NODES")) for run in runs) == [
         (1, 1, "1"),
         (8, 2, None),
@@ -141,7 +141,7 @@ def test_apptainer_runs_the_scripts_of_every_node(launched, bin_path, tmp_path, 
     inner = run["words"][run["words"].index("node") + 1 :]
     assert inner[0] == str(bin_path / program) and after(inner, "python3") == "-m"
     if program == "apptainer":
-        assert "ssh, outside of the container" in after(launched("horovod_ddp", **image)["attempt"], "--skip")
+        assert "ssh, outside of the container" in after(launched("horovod_ddp", **image)["supervisor"], "--skip")
 
 
 def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, tiny_data):
@@ -166,9 +166,9 @@ def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, 
     """Protects the image's programs from a folder's name, which the configuration of somebody else's set may choose:
     --bind images:/usr would run what lies in images. Mutants: no check; a check of DATA only, of colons only."""
     put(bin_path, apptainer="", srun="echo --container-image=IMAGE")
-    given = {"CONTAINER": image, "PATH": f"{bin_path}:{os.environ['PATH']}", variable: tmp_path / name}
+    user_variables = {"CONTAINER": image, "PATH": f"{bin_path}:{os.environ['PATH']}", variable: tmp_path / name}
     command = ["bash", "-c", "set -eu; source launchers/cluster.sh; set_container_command"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(**given), capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment(**user_variables), capture_output=True, text=True)
     if name == "plain images":
         assert done.returncode == 0, done.stderr
     else:

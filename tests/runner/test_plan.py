@@ -19,18 +19,19 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from scripts.proof import cases
-from scripts.runner import bench, preflight, run_plan, source_version, worktrees
+from scripts.runner import bench, preflight, run_plan, source_version
 from scripts.runner.preflight import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.setup import pack
+from scripts.studies.ab import worktrees
 from scripts.studies.scaling import plan as scaling_plan
 from scripts.studies.sweep import plan as sweep_plan
 
 # --- done already -------------------------------------------------------------------------------------------------
 
 
-def test_a_suite_is_done_where_every_run_has_its_row(given, tmp_path):
+def test_a_suite_is_done_where_every_run_has_its_row(make_variables, tmp_path):
     """Protects hours of measured runs: given again, only what is missing, interrupted, or named by RETRY is run."""
-    runs, results = run_plan.plan_strategies(given()), tmp_path / "a set"
+    runs, results = run_plan.plan_strategies(make_variables()), tmp_path / "a set"
     named = [(run.round, run.strategy) for run in runs]
     assert sorted(named) == [(1, "ddp"), (1, "single"), (2, "ddp"), (2, "single")] and named[0][1] != named[2][1]
     assert run_plan.remaining_runs(runs, results) == runs == run_plan.remaining_runs(runs, None)
@@ -56,16 +57,16 @@ def test_a_suite_is_done_where_every_run_has_its_row(given, tmp_path):
         ("--checkpoint-dir /tmp/x", False),
     ],
 )
-def test_a_suite_runs_again_exactly_what_differs(given, tmp_path, flags, differs):
+def test_a_suite_runs_again_exactly_what_differs(make_variables, tmp_path, flags, differs):
     """Protects a set from holding one row for two models: every field that counts makes another run."""
     results = tmp_path / "a set"
-    finish(run_plan.plan_strategies(given()), results)
-    other = run_plan.plan_strategies(given(ARGS=flags, STRATEGIES="single ddp ddp_spawn"))
+    finish(run_plan.plan_strategies(make_variables()), results)
+    other = run_plan.plan_strategies(make_variables(ARGS=flags, STRATEGIES="single ddp ddp_spawn"))
     new = [run for run in other if run.strategy == "ddp_spawn"]
     assert run_plan.remaining_runs(other, results) == (other if differs else new)
 
 
-def test_other_ranks_threads_and_images_are_other_runs(given, tmp_path):
+def test_other_ranks_threads_and_images_are_other_runs(make_variables, tmp_path):
     """Protects the same for what is no field of the configuration; a copy of the images elsewhere is the same."""
     results = tmp_path / "a set"
     for part, seed in (("train", 0), ("val", 1)):
@@ -74,34 +75,37 @@ def test_other_ranks_threads_and_images_are_other_runs(given, tmp_path):
     shutil.copytree(tmp_path / "images", tmp_path / "changed")
     next((tmp_path / "changed" / "train").rglob("*.JPEG")).rename(tmp_path / "changed" / "train" / "waves" / "x.JPEG")
     folder = {"ARGS": "--loader folder", "DATA": tmp_path / "images"}
-    finish(run_plan.plan_strategies(given(**folder)), results)
+    finish(run_plan.plan_strategies(make_variables(**folder)), results)
 
     def left(**variables) -> int:
-        return len(run_plan.remaining_runs(run_plan.plan_strategies(given(**folder | variables)), results))
+        return len(run_plan.remaining_runs(run_plan.plan_strategies(make_variables(**folder | variables)), results))
 
     assert left() == left(DATA=tmp_path / "a copy") == 0
     assert left(DATA=tmp_path / "changed") == left(NPROC=4) == left(THREADS_PER_RANK=7) == 4
     assert left(NNODES=2) == 2  # of ddp: single has one node anyway
 
 
-def test_a_sweep_does_not_count_a_run_of_another_config(given, tmp_path):
+def test_a_sweep_does_not_count_a_run_of_another_config(make_variables, tmp_path):
     """Protects a sweep's curve from points of another model: flags alike, but another file."""
     sweep = {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"}
     results = tmp_path / "a set"
-    finish(sweep_plan.plan_runs(given(**sweep)), results)
+    finish(sweep_plan.plan_runs(make_variables(**sweep)), results)
     (tmp_path / "group.yaml").write_text(SYNTHETIC_YAML + "norm: group\n")
-    other = sweep_plan.plan_runs(given(**sweep, CONFIG=tmp_path / "group.yaml"))
+    other = sweep_plan.plan_runs(make_variables(**sweep, CONFIG=tmp_path / "group.yaml"))
     assert run_plan.remaining_runs(other, results) == other
     (tmp_path / "a copy.yaml").write_text(SYNTHETIC_YAML)
-    assert run_plan.remaining_runs(sweep_plan.plan_runs(given(**sweep, CONFIG=tmp_path / "a copy.yaml")), results) == []
+    assert (
+        run_plan.remaining_runs(sweep_plan.plan_runs(make_variables(**sweep, CONFIG=tmp_path / "a copy.yaml")), results)
+        == []
+    )
 
 
-def test_a_bench_and_a_sweep_of_the_same_settings_share_their_runs(given, tmp_path):
+def test_a_bench_and_a_sweep_of_the_same_settings_share_their_runs(make_variables, tmp_path):
     """Protects one answer to "is it done already?", whoever asks."""
     results = tmp_path / "a set"
-    finish(run_plan.plan_strategies(given(ARGS="--bucket-cap-mb 25", STRATEGIES="ddp")), results)
+    finish(run_plan.plan_strategies(make_variables(ARGS="--bucket-cap-mb 25", STRATEGIES="ddp")), results)
     left = run_plan.remaining_runs(
-        sweep_plan.plan_runs(given(STRATEGY="ddp", KEY="bucket_cap_mb", VALUES="1 25")), results
+        sweep_plan.plan_runs(make_variables(STRATEGY="ddp", KEY="bucket_cap_mb", VALUES="1 25")), results
     )
     assert [(run.round, run.config.bucket_cap_mb) for run in left if run.strategy == "ddp"] == [(1, 1), (2, 1)]
 
@@ -123,23 +127,24 @@ def names_of(runs) -> list[tuple]:
         ({"STRATEGY": "single", "KEY": "lr", "VALUES": "1 2"}, 2 * [("single", "fp32")]),
     ],
 )
-def test_a_sweep_times_its_baseline_in_each_round(given, variables, wanted):
+def test_a_sweep_times_its_baseline_in_each_round(make_variables, variables, wanted):
     """Protects x single of a sweep from another day: once for an option that single lacks, else with each value."""
-    runs = sweep_plan.plan_runs(given(REPEATS=1, **variables))
+    runs = sweep_plan.plan_runs(make_variables(REPEATS=1, **variables))
     assert [each[:2] for each in names_of(runs)] == sorted(wanted)
 
 
 @pytest.mark.parametrize(("key", "values"), [("bucket_cap_mb", "5 1 5.0 05"), ("augment", "yes no true 1")])
-def test_a_value_that_is_written_in_two_ways_is_one_run(given, key, values):
+def test_a_value_that_is_written_in_two_ways_is_one_run(make_variables, key, values):
     """Protects a sweep from a second run of the same settings in a round, which contradicts the first."""
-    runs = sweep_plan.plan_runs(given(STRATEGY="ddp", KEY=key, VALUES=values, REPEATS=1))
+    runs = sweep_plan.plan_runs(make_variables(STRATEGY="ddp", KEY=key, VALUES=values, REPEATS=1))
     keys = [run.key for run in runs if run.strategy == "ddp"]
     assert len(keys) == len({*keys}) == 2
 
 
-def test_a_set_without_its_settings_is_not_measured_again(given, tmp_path):
-    """Protects finished rounds: the files in their folders tell what the runs were asked, as they tell analyses."""
-    runs, results = run_plan.plan_strategies(given()), tmp_path / "a set"
+def test_a_set_without_its_settings_is_not_measured_again(make_variables, tmp_path):
+    """Protects finished rounds: the files in their folders hold the requested settings, for the plan as for
+    analyses."""
+    runs, results = run_plan.plan_strategies(make_variables()), tmp_path / "a set"
     finish(runs, results)
     for run in runs:
         folder = RunFolder(results / "logs" / f"{run.strategy}-{run.round}")
@@ -162,46 +167,51 @@ def test_a_set_without_its_settings_is_not_measured_again(given, tmp_path):
         ("single ddp", {"NNODES": 2}, ""),
     ],
 )
-def test_machines_that_a_launcher_would_not_use_are_refused(given, monkeypatch, strategies, variables, refused):
+def test_machines_that_a_launcher_would_not_use_are_refused(
+    make_variables, monkeypatch, strategies, variables, refused
+):
     """Protects settings from naming ranks and nodes that a run never had: torchrun here does not read Slurm's words."""
     monkeypatch.delenv("ALLOCATION", raising=False)
-    given(**variables)
+    make_variables(**variables)
     with pytest.raises(UserError, match=refused) if refused else contextlib.nullcontext():
         preflight.check_nodes_variables(strategies.split())
 
 
 @pytest.mark.parametrize("variables", [{}, {"NPROC": 1}, {"NUM_GPUS": 2, "NPROC": 2}, {"STRATEGIES": "single ddp"}])
-def test_one_process_on_all_cores_is_a_reference_on_cpus(given, monkeypatch, variables):
+def test_one_process_on_all_cores_is_a_reference_on_cpus(make_variables, monkeypatch, variables):
     """Protects CPU results from looking faster than plain threads: a run more, where it differs from single's."""
     monkeypatch.setattr(machine, "num_cores", lambda: 4)
     monkeypatch.setattr(run_plan, "_fingerprint", lambda *_: "")
-    runs = [each for each in names_of(run_plan.plan_strategies(given(**{"STRATEGIES": "", "REPEATS": 1} | variables)))]
+    runs = [
+        each
+        for each in names_of(run_plan.plan_strategies(make_variables(**{"STRATEGIES": "", "REPEATS": 1} | variables)))
+    ]
     plain = [each[2] for each in runs if each[:2] == ("single", "fp32")]
     assert plain == ([2, 4] if not variables else [4] if "NPROC" in variables and len(variables) == 1 else [2])
 
 
-def test_packed_files_alone_are_enough_for_a_plan(given, own_data, monkeypatch, tmp_path):
+def test_packed_files_alone_are_enough_for_a_plan(make_variables, own_data, monkeypatch, tmp_path):
     """Protects nodes that have a copy of the packed files and nothing else: the same run, of the same images."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     variables = {"STRATEGIES": "single", "REPEATS": 1, "ARGS": "--loader packed", "DATA": own_data}
     pack.main(pack.Options(str(own_data)))
-    (beside,) = run_plan.plan_strategies(given(**variables))
+    (beside,) = run_plan.plan_strategies(make_variables(**variables))
     for part in ("train", "val"):
         shutil.rmtree(own_data / part)
     run_plan._fingerprint.cache_clear()
-    (alone,) = run_plan.plan_strategies(given(**variables))
+    (alone,) = run_plan.plan_strategies(make_variables(**variables))
     assert alone.requested == beside.requested and alone.requested["fingerprint"].startswith("4-40-23-")
     run_plan._fingerprint.cache_clear()
     with pytest.raises(UserError, match=r"\./bench data pack --pack 256 --data "):
-        run_plan.plan_strategies(given(**variables | {"ARGS": "--loader packed --pack 256"}))
+        run_plan.plan_strategies(make_variables(**variables | {"ARGS": "--loader packed --pack 256"}))
     with pytest.raises(UserError, match="train/ is not there"):
-        cases.cases_of_variables(given(**variables), 20)  # the proof's reference reads the files
+        cases.cases_of_variables(make_variables(**variables), 20)  # the proof's reference reads the files
 
 
 @pytest.mark.parametrize("lost", ["settings.csv", "the hash"])
-def test_a_set_that_does_not_say_what_its_runs_were_asked(given, tmp_path, capsys, lost):
+def test_a_set_that_does_not_say_what_its_runs_were_asked(make_variables, tmp_path, capsys, lost):
     """Protects the rows of older suites: they stay, a sentence says that they do not count, and none is lost."""
-    runs, results = run_plan.plan_strategies(given()), tmp_path / "a set"
+    runs, results = run_plan.plan_strategies(make_variables()), tmp_path / "a set"
     finish(runs, results)
     if lost == "settings.csv":
         (results / "settings.csv").unlink()
@@ -212,19 +222,19 @@ def test_a_set_that_does_not_say_what_its_runs_were_asked(given, tmp_path, capsy
     num_rows = len(read_table(results, "runs"))
     assert run_plan.remaining_runs(runs, results) == runs
     said = capsys.readouterr().err
-    assert f"does not say what {num_rows} of its {num_rows} runs were asked, such as single-1" in said
+    assert f"has no requested settings of {num_rows} of its {num_rows} runs, such as single-1" in said
     assert len(read_table(results, "runs")) == num_rows
 
 
 # --- which strategies, and over what ------------------------------------------------------------------------------
 
 
-def test_bench_all_runs_the_core_and_all_of_them_where_that_is_said(given):
+def test_bench_all_runs_the_core_and_all_of_them_where_that_is_said(make_variables):
     """Protects the time of a first run: what came later than the first eleven strategies is asked for."""
     assert parse_strategies("ddp single ddp") == ["ddp", "single"]  # named twice, it runs once
-    by_default = {run.strategy for run in run_plan.plan_strategies(given(STRATEGIES="", REPEATS=1))}
+    by_default = {run.strategy for run in run_plan.plan_strategies(make_variables(STRATEGIES="", REPEATS=1))}
     assert by_default == set(CORE_STRATEGIES) < set(all_strategies())
-    named = [run.strategy for run in run_plan.plan_strategies(given(STRATEGIES="all", REPEATS=1))]
+    named = [run.strategy for run in run_plan.plan_strategies(make_variables(STRATEGIES="all", REPEATS=1))]
     assert set(named) == set(all_strategies())
 
 
@@ -240,14 +250,14 @@ def test_bench_all_runs_the_core_and_all_of_them_where_that_is_said(given):
         ("--precision fp16", (8, 0), [("ddp_amp", "fp16", 1)]),
     ],
 )
-def test_the_baseline_is_timed_in_every_precision_that_is_used(given, monkeypatch, args, capability, more):
+def test_the_baseline_is_timed_in_every_precision_that_is_used(make_variables, monkeypatch, args, capability, more):
     """Protects x single: without a baseline in its own precision, a mixed one has none."""
     monkeypatch.setattr(machine, "min_compute_capability", lambda: capability)
-    chosen = given(STRATEGIES="single ddp ddp_amp", REPEATS=1, ARGS=args)
+    chosen = make_variables(STRATEGIES="single ddp ddp_amp", REPEATS=1, ARGS=args)
     found = [(run.strategy, run.config.precision, run.requested["ranks"]) for run in run_plan.plan_strategies(chosen)]
     asked = args.removeprefix("--precision ") or "fp32"
     assert sorted(found) == sorted([*((name, asked, 2) for name in ("single", "ddp", "ddp_amp")), *more])
-    assert len(run_plan.plan_strategies(given(STRATEGIES="ddp ddp_amp", REPEATS=1, ARGS=args))) == 2
+    assert len(run_plan.plan_strategies(make_variables(STRATEGIES="ddp ddp_amp", REPEATS=1, ARGS=args))) == 2
 
 
 # --- the plan in words --------------------------------------------------------------------------------------------
@@ -313,25 +323,25 @@ BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663
         ({"RESULTS": "a\nPYTHON=b"}, r"RESULTS is 'a\\nPYTHON=b', which has a line end"),
     ],
 )
-def test_what_cannot_be_meant_is_said_at_once(given, variables, words):
+def test_what_cannot_be_meant_is_said_at_once(make_variables, variables, words):
     """Protects the reader from tracebacks, from a plan of a thousand million runs, and from a line taken for another
     variable."""
     with pytest.raises(UserError, match=words):
-        given(**variables)
+        make_variables(**variables)
 
 
-def test_more_runs_than_anybody_waits_for_are_refused_before_they_are_made(given, monkeypatch, capsys):
+def test_more_runs_than_anybody_waits_for_are_refused_before_they_are_made(make_variables, monkeypatch, capsys):
     """Protects a terminal from minutes without an answer, also where each number is fit by itself."""
     monkeypatch.setenv("PLAN", "yes")
-    given(REPEATS=10_000, STRATEGIES="single ddp fsdp")
+    make_variables(REPEATS=10_000, STRATEGIES="single ddp fsdp")
     with pytest.raises(UserError, match=r"10000 rounds of .* runs are more than 20000 runs; lower REPEATS"):
         bench.main("all")
     values = " ".join(map(str, range(100_000)))
     with pytest.raises(UserError, match="VALUES holds 100000 values, but must be at most 200"):
-        sweep_plan.plan_runs(given(STRATEGY="single", KEY="lr", VALUES=values))
+        sweep_plan.plan_runs(make_variables(STRATEGY="single", KEY="lr", VALUES=values))
     for ranks in (values, f"1 {'9' * 5000}"):
         with pytest.raises(UserError, match=r"RANKS is .*, but must be some numbers of ranks"):
-            scaling_plan.plan_runs(given(STRATEGY="ddp", RANKS=ranks))
+            scaling_plan.plan_runs(make_variables(STRATEGY="ddp", RANKS=ranks))
 
 
 @pytest.mark.parametrize(
@@ -368,15 +378,15 @@ def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, s
 # --- the interface between commits --------------------------------------------------------------------------------
 
 
-def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(given, checkout, tmp_path):
+def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_variables, checkout, tmp_path):
     """Protects comparisons of commits: the variables that a launcher is started with are all that it needs."""
     args = "--epochs 1 --steps 4 --windows 1 --window-steps 2 --warmup-steps 1 --workers 0"
-    (run,) = run_plan.plan_strategies(given(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
+    (run,) = run_plan.plan_strategies(make_variables(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
     results = tmp_path / "a set"
-    folder, told = run_plan.create_run_folder(run, results, "1/1")
+    folder, launcher_variables = run_plan.create_run_folder(run, results, "1/1")
     for name in ("PYTHON", "RESULTS", "CONFIG", "DATA"):
-        assert os.path.isabs(told[name]), name
-    env = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""} | told
+        assert os.path.isabs(launcher_variables[name]), name
+    env = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""} | launcher_variables
     command = [checkout / "launchers" / "ddp.sh"]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -396,16 +406,16 @@ def test_a_run_folder_without_settings_costs_no_row(tmp_path, text, word):
     run_dir.mkdir(parents=True)
     if text:
         (run_dir / "settings.json").write_text(text)
-    attempt = [
+    supervisor = [
         run_plan.interpreter_path(),
         "-m",
-        "scripts.runner.attempt",
+        "scripts.runner.supervisor",
         "--strategy",
         "single",
         "--results",
         tmp_path,
     ]
-    command = [*attempt, "--run-id", run_dir.name, "--", "false"]
+    command = [*supervisor, "--run-id", run_dir.name, "--", "false"]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("warning: ") and word in done.stderr.splitlines()[0]
@@ -413,12 +423,12 @@ def test_a_run_folder_without_settings_costs_no_row(tmp_path, text, word):
     assert (row["run_id"], row["status"], row["settings"]) == (run_dir.name, "failed", "")
 
 
-IMPATIENT_ATTEMPT = """
+IMPATIENT_SUPERVISOR = """
 import runpy, sys
 from benchmarks.common.store import results
 results.LOCK_LIMIT_S = 0.5
-sys.argv = ["attempt", *sys.argv[1:]]
-runpy.run_module("scripts.runner.attempt", run_name="__main__")
+sys.argv = ["supervisor", *sys.argv[1:]]
+runpy.run_module("scripts.runner.supervisor", run_name="__main__")
 """
 WRITES_A_ROW = """
 import os
@@ -429,12 +439,13 @@ append_rows(Path(os.environ["RUN_DIR"]).parent.parent, "windows", [{"run_id": "a
 
 
 def test_a_run_ends_at_its_limit_though_another_process_keeps_the_tables_locked(tmp_path):
-    """Protects TIMEOUT: neither the run nor its attempt waits for ever, and the printed line says what became of it."""
+    """Protects TIMEOUT: neither the run nor its supervisor waits for ever, and the printed line says what became of
+    it."""
     run_dir = tmp_path / "logs" / "single-1-120000"
     run_dir.mkdir(parents=True)
     (run_dir / "settings.json").write_text('{"schema": 1, "asked": {"limit_s": 0.5, "timeout_s": 60}}')
-    attempt = [sys.executable, "-c", IMPATIENT_ATTEMPT, "--strategy", "single", "--results", tmp_path]
-    command = [*attempt, "--run-id", run_dir.name, "--", sys.executable, "-c", WRITES_A_ROW]
+    supervisor = [sys.executable, "-c", IMPATIENT_SUPERVISOR, "--strategy", "single", "--results", tmp_path]
+    command = [*supervisor, "--run-id", run_dir.name, "--", sys.executable, "-c", WRITES_A_ROW]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with locked(tmp_path / ".writing"), subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) as process:
         try:

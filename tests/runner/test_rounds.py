@@ -42,13 +42,13 @@ def test_three_rounds_are_enough_to_spread_a_run_over_the_places():
     assert max(mean_place) - min(mean_place) < 2
 
 
-def test_the_order_is_the_rounds_own_and_is_recorded(given, tmp_path):
+def test_the_order_is_the_rounds_own_and_is_recorded(make_variables, tmp_path):
     """Protects a set that is resumed: the same order, whatever is left; the place reaches the launcher."""
     names = {"STRATEGIES": "single dataparallel ddp ddp_spawn", "REPEATS": 4}
-    runs = run_plan.plan_strategies(given(**names))
+    runs = run_plan.plan_strategies(make_variables(**names))
     orders = [[run.strategy for run in runs if run.round == number] for number in (1, 2, 3, 4)]
     assert len({*map(tuple, orders)}) == 4 and [run.position for run in runs] == [1, 2, 3, 4] * 4
-    assert run_plan.plan_strategies(given(**names | {"REPEATS": 2})) == runs[:8]
+    assert run_plan.plan_strategies(make_variables(**names | {"REPEATS": 2})) == runs[:8]
     assert run_plan.create_run_folder(runs[5], tmp_path)[1]["POSITION"] == "2"
 
 
@@ -81,9 +81,9 @@ def test_the_timed_part_holds_all_windows_and_little_else(fields, num_train, exp
     assert (short.epochs, short.steps, short.account_steps, short.checkpoint_dir) == (*expected, 0, "")
 
 
-def test_a_warm_up_counts_nowhere(given, tmp_path):
+def test_a_warm_up_counts_nowhere(make_variables, tmp_path):
     """Protects every table and chart, and "done already". Mutant: load_set that keeps round 0 has a group more."""
-    runs, results = run_plan.plan_strategies(given()), tmp_path / "a set"
+    runs, results = run_plan.plan_strategies(make_variables()), tmp_path / "a set"
     finish(runs, results)
     before = [(group.label, len(group.rows)) for group in load_set(results).groups]
     for status in (WARM_UP, "ok"):  # a launcher of an older commit says ok
@@ -93,14 +93,16 @@ def test_a_warm_up_counts_nowhere(given, tmp_path):
     assert run_plan.remaining_runs(runs, results) == [] and len(read_table(results, "runs")) == 6
 
 
-def test_one_run_alone_has_no_warm_up_and_one_beside_others_has(given, tmp_path):
+def test_one_run_alone_has_no_warm_up_and_one_beside_others_has(make_variables, tmp_path):
     """Protects a minute of every `make bench-ddp REPEATS=1`, and a retried run from being the only cold one."""
-    told, results = given(STRATEGIES="single", REPEATS=1), tmp_path / "a set"
-    alone = run_plan.plan_strategies(told)
-    assert rounds.is_only_run(alone, told) and not rounds.is_only_run(run_plan.plan_strategies(given(REPEATS=1)), told)
-    assert not rounds.is_only_run(alone, given(STRATEGIES="single", REPEATS=1, BUDGET="9h"))
-    finish(run_plan.plan_strategies(given(STRATEGIES="ddp", REPEATS=1)), results)
-    assert not rounds.is_only_run(alone, given(STRATEGIES="single", REPEATS=1, RESULTS=results))
+    chosen, results = make_variables(STRATEGIES="single", REPEATS=1), tmp_path / "a set"
+    alone = run_plan.plan_strategies(chosen)
+    assert rounds.is_only_run(alone, chosen) and not rounds.is_only_run(
+        run_plan.plan_strategies(make_variables(REPEATS=1)), chosen
+    )
+    assert not rounds.is_only_run(alone, make_variables(STRATEGIES="single", REPEATS=1, BUDGET="9h"))
+    finish(run_plan.plan_strategies(make_variables(STRATEGIES="ddp", REPEATS=1)), results)
+    assert not rounds.is_only_run(alone, make_variables(STRATEGIES="single", REPEATS=1, RESULTS=results))
 
 
 def test_a_real_warm_up_leaves_its_row_and_the_order_is_recorded(checkout, tmp_path, tiny_config, tiny_data):
@@ -138,9 +140,9 @@ def test_a_real_warm_up_leaves_its_row_and_the_order_is_recorded(checkout, tmp_p
         ("SEEDS", "one", "must be at least 1"),
     ],
 )
-def test_a_value_that_is_none_is_named(given, name, value, words):
+def test_a_value_that_is_none_is_named(make_variables, name, value, words):
     with pytest.raises(UserError, match=f"{name} is .*{words}"):
-        given(**{name: value})
+        make_variables(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -151,25 +153,25 @@ def test_a_value_that_is_none_is_named(given, name, value, words):
         ({"SEEDS": 3}, "SEEDS=3 needs a round for each seed; give REPEATS=3 or more, not 2"),
     ],
 )
-def test_what_no_rounds_can_do_is_refused(given, variables, words):
-    told = given(**variables)
+def test_what_no_rounds_can_do_is_refused(make_variables, variables, words):
+    chosen = make_variables(**variables)
     with pytest.raises(UserError, match=words):
-        rounds.check_rounds(run_plan.plan_strategies(told), told)
+        rounds.check_rounds(run_plan.plan_strategies(chosen), chosen)
 
 
-def play(told: run_plan.MakeVariables, results, sd: float, most: int = 60, status: str = "ok") -> list[int]:
+def play(chosen: run_plan.MakeVariables, results, sd: float, most: int = 60, status: str = "ok") -> list[int]:
     """The rounds that are run where throughput has such an sd, in no time."""
 
     def of_round(number: int) -> list[run_plan.Run]:
         return [
-            run for run in run_plan.plan_strategies(dataclasses.replace(told, repeats=number)) if run.round == number
+            run for run in run_plan.plan_strategies(dataclasses.replace(chosen, repeats=number)) if run.round == number
         ]
 
-    told = dataclasses.replace(told, results=results)
-    least = run_plan.plan_strategies(dataclasses.replace(told, repeats=rounds.num_planned_rounds(told, of_round)))
+    chosen = dataclasses.replace(chosen, results=results)
+    least = run_plan.plan_strategies(dataclasses.replace(chosen, repeats=rounds.num_planned_rounds(chosen, of_round)))
     left, ran = run_plan.remaining_runs(least, results), []
     results.mkdir(exist_ok=True)
-    for runs in rounds.generate_rounds(left, of_round, told, results):
+    for runs in rounds.generate_rounds(left, of_round, chosen, results):
         for run in runs:
             rate = 100 * float(numpy.exp(sd * numpy.random.default_rng([run.round, *run.strategy.encode()]).normal()))
             finish([run], results, WARM_UP if run.round == 0 else status, images_per_s=rate, wall_s=10.0)
@@ -178,38 +180,38 @@ def play(told: run_plan.MakeVariables, results, sd: float, most: int = 60, statu
     return ran
 
 
-def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(given, tmp_path, capsys):
+def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(make_variables, tmp_path, capsys):
     """Protects the meaning of UNTIL: no earlier than the rule allows, no later, and the same when resumed."""
-    told = given(STRATEGIES="single dataparallel ddp", REPEATS=2, UNTIL="5%")
-    ran = play(told, tmp_path / "a set", 0.04)
+    chosen = make_variables(STRATEGIES="single dataparallel ddp", REPEATS=2, UNTIL="5%")
+    ran = play(chosen, tmp_path / "a set", 0.04)
     said = capsys.readouterr().out.splitlines()
     assert ran == [*range(len(ran))] and 6 < len(ran) < 25
     assert said[0].startswith("UNTIL=5% is not reached: ") and "and would be after about" in said[0]
     reached = re.fullmatch(r"UNTIL=5% is reached: the family-wise half-width is ([\d.]+)% after (\d+) rounds", said[-1])
     assert 2 < float(reached[1]) <= 5 and int(reached[2]) == len(ran) - 1
     rows = (tmp_path / "a set" / "runs.csv").read_text().splitlines(keepends=True)
-    assert play(told, tmp_path / "a set", 0.04) == []  # all is done, and nothing is warmed
+    assert play(chosen, tmp_path / "a set", 0.04) == []  # all is done, and nothing is warmed
     (tmp_path / "a set" / "runs.csv").write_text("".join(rows[: 1 + 1 + 3 * 5 + 1]))  # in the middle of round 6
-    assert play(told, tmp_path / "a set", 0.04) == [0, *range(6, len(ran))]
+    assert play(chosen, tmp_path / "a set", 0.04) == [0, *range(6, len(ran))]
 
 
-def test_an_until_that_nothing_reaches_ends_with_what_was_reached(given, tmp_path, capsys):
-    told = given(STRATEGIES="single ddp", UNTIL="0.1%")
-    assert play(told, tmp_path / "a set", 0.1) == [*range(41)]
+def test_an_until_that_nothing_reaches_ends_with_what_was_reached(make_variables, tmp_path, capsys):
+    chosen = make_variables(STRATEGIES="single ddp", UNTIL="0.1%")
+    assert play(chosen, tmp_path / "a set", 0.1) == [*range(41)]
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("UNTIL=0.1% is not reached: the family-wise half-width is ")
     assert "% after 40 rounds" in last and "40 rounds are the most without BUDGET" in last
-    told = given(STRATEGIES="single ddp", UNTIL="0.1%", BUDGET="1s")  # rounds of 20 s, by the set's rows
+    chosen = make_variables(STRATEGIES="single ddp", UNTIL="0.1%", BUDGET="1s")  # rounds of 20 s, by the set's rows
     (tmp_path / "other").mkdir()
-    finish(run_plan.plan_strategies(told), tmp_path / "other", images_per_s=1.0, wall_s=10.0)
-    assert play(told, tmp_path / "other", 0.1) == []
+    finish(run_plan.plan_strategies(chosen), tmp_path / "other", images_per_s=1.0, wall_s=10.0)
+    assert play(chosen, tmp_path / "other", 0.1) == []
     last = capsys.readouterr().out.splitlines()[-1]
     assert "no half-width is known after 2 rounds; BUDGET=1s: another round, of about 20 s, does not fit" in last
 
 
-def test_a_budget_alone_fills_itself_with_whole_rounds(given, tmp_path, monkeypatch, capsys):
+def test_a_budget_alone_fills_itself_with_whole_rounds(make_variables, tmp_path, monkeypatch, capsys):
     """Protects BUDGET: REPEATS is the least, and no round is begun that would not end in time."""
-    told, clock = given(STRATEGIES="ddp", REPEATS=1, BUDGET="35s"), [0.0]
+    chosen, clock = make_variables(STRATEGIES="ddp", REPEATS=1, BUDGET="35s"), [0.0]
     monkeypatch.setattr(rounds.time, "monotonic", lambda: clock[0])
     real = finish
 
@@ -218,18 +220,18 @@ def test_a_budget_alone_fills_itself_with_whole_rounds(given, tmp_path, monkeypa
         real(runs, *args, **kwargs)
 
     monkeypatch.setitem(globals(), "finish", slow)
-    assert play(told, tmp_path / "a set", 0.1) == [0, 1, 2]  # 10 s each, the warm-up too: a third would end at 40 s
+    assert play(chosen, tmp_path / "a set", 0.1) == [0, 1, 2]  # 10 s each, the warm-up too: a third would end at 40 s
     assert capsys.readouterr().out == "BUDGET=35s: another round, of about 10 s, does not fit; 2 rounds\n"
 
 
 @pytest.mark.parametrize("variables", [{"BUDGET": "9h"}, {"UNTIL": "5%"}, {"UNTIL": "5%", "BUDGET": "9h"}])
-def test_what_cannot_run_is_not_run_for_ever(given, tmp_path, capsys, variables):
-    told = given(STRATEGIES="single ddp", **variables)
-    assert play(told, tmp_path / "a set", 0.1, status="skipped") == [0, 1, 2]
+def test_what_cannot_run_is_not_run_for_ever(make_variables, tmp_path, capsys, variables):
+    chosen = make_variables(STRATEGIES="single ddp", **variables)
+    assert play(chosen, tmp_path / "a set", 0.1, status="skipped") == [0, 1, 2]
     assert "no run of round 2 was timed" in capsys.readouterr().out
 
 
-def test_plan_says_all_of_it(given, tmp_path, tiny_data, checkout):
+def test_plan_says_all_of_it(make_variables, tmp_path, tiny_data, checkout):
     ours = {"STRATEGIES": "single ddp", "DATA": tiny_data, "PLAN": "yes", "UNTIL": "5%", "BUDGET": "2m", "REPEATS": 1}
     done = subprocess.run([checkout / "launchers/all.sh"], env=environment(**ours), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -242,10 +244,10 @@ def test_plan_says_all_of_it(given, tmp_path, tiny_data, checkout):
 # --- seeds --------------------------------------------------------------------------------------------------------
 
 
-def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(given, tmp_path):
+def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(make_variables, tmp_path):
     """Protects accuracy: n = 3 of one group; single seeds are groups of their own. Mutant: a seed that counts."""
     results = tmp_path / "a set"
-    runs = run_plan.plan_strategies(given(STRATEGIES="ddp", REPEATS=4, SEEDS=3, ARGS="--seed 5"))
+    runs = run_plan.plan_strategies(make_variables(STRATEGIES="ddp", REPEATS=4, SEEDS=3, ARGS="--seed 5"))
     assert [run.config.seed for run in runs] == [5, 6, 7, 5] == [run.requested["seed"] for run in runs]
     assert len({run.key[0] for run in runs}) == 1
     for run in runs:
@@ -255,7 +257,7 @@ def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(given, tmp_path):
     (group,) = load_set(results).groups
     assert (len(group.samples), top1_accuracy(group).num_seeds) == (4, 3)
     for seed in (5, 6):
-        one = run_plan.plan_strategies(given(STRATEGIES="ddp", REPEATS=1, ARGS=f"--seed {seed}"))
+        one = run_plan.plan_strategies(make_variables(STRATEGIES="ddp", REPEATS=1, ARGS=f"--seed {seed}"))
         assert run_plan.remaining_runs(one, results) == one
         finish(one, results, images_per_s=1.0)
     assert len(load_set(results).groups) == 3

@@ -32,7 +32,7 @@ SLURM_LOCAL = ROOT / "scripts/setup/slurm_local.sh"
 
 @pytest.fixture
 def submitted(bin_path, tmp_path, tiny_data):
-    """submitted(**environment): launchers/slurm_all.sh as it ended, and what sbatch was told: words, env."""
+    """submitted(**environment): launchers/slurm_all.sh as it ended, and the call of sbatch: words, env."""
     put(bin_path, sbatch=f'printf "%s\\0" "$@" >"{tmp_path}/words"; env -0 >"{tmp_path}/env"; echo 7')
 
     def submit(**variables) -> tuple[subprocess.CompletedProcess, list[str], dict]:
@@ -42,8 +42,8 @@ def submitted(bin_path, tmp_path, tiny_data):
         done = subprocess.run([ROOT / "launchers/slurm_all.sh"], env=env, capture_output=True, text=True, timeout=60)
         if not (tmp_path / "words").exists():
             return done, [], {}
-        told = [(tmp_path / name).read_text().split("\0")[:-1] for name in ("words", "env")]
-        return done, told[0], dict(each.split("=", 1) for each in told[1])
+        recorded = [(tmp_path / name).read_text().split("\0")[:-1] for name in ("words", "env")]
+        return done, recorded[0], dict(each.split("=", 1) for each in recorded[1])
 
     return submit
 
@@ -55,8 +55,8 @@ def test_one_job_is_submitted_for_all(submitted, tmp_path):
     shape = {"--nodes": "2", "--ntasks-per-node": "4", "--cpus-per-task": "2", "--partition": "short", "--time": "30"}
     assert {flag: after(words, flag) for flag in shape} == shape
     assert "--requeue" in words and words[-1] == "scripts/runner/slurm_suite.sh"
-    told = {"NODES": "2", "TASKS_PER_NODE": "4", "NPROC": "4", "CPUS_PER_TASK": "2", "THREADS_PER_RANK": "2"}
-    assert {name: env[name] for name in told} == told
+    expected = {"NODES": "2", "TASKS_PER_NODE": "4", "NPROC": "4", "CPUS_PER_TASK": "2", "THREADS_PER_RANK": "2"}
+    assert {name: env[name] for name in expected} == expected
     assert env["RESULTS"] == str(tmp_path / "a set") and Path(env["RESULTS"]).is_dir() and "NUM_CORES" not in env
 
 
@@ -101,7 +101,7 @@ def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere
             echo "b,single,{came_to}," >>"$RESULTS/runs.csv"; touch "$RESULTS/began"; while :; do sleep 0.1; done""",
         },
     )
-    own = {"scontrol": f'echo "$@" >>"{tmp_path}/told"'}
+    own = {"scontrol": f'echo "$@" >>"{tmp_path}/scontrol-calls"'}
     put(tmp_path / "bin", **own, sleep='case $1 in 60) ;; *) exec /bin/sleep "$@" ;; esac')
     if life == "second":
         (tmp_path / "runs.csv").write_text("run_id,strategy,status,reason\na,single,ok,\n")
@@ -115,9 +115,9 @@ def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere
     assert job.returncode == 143 and (tmp_path / "runs.csv").read_text().endswith("c,ddp,interrupted,SIGTERM\n")
     assert "job 7 runs on node[1-2]" in out
     if came_to == "ok":
-        assert (tmp_path / "told").read_text() == "requeue 7\n" and err == ""
+        assert (tmp_path / "scontrol-calls").read_text() == "requeue 7\n" and err == ""
     else:
-        assert not (tmp_path / "told").exists() and "raise TIME=" in err
+        assert not (tmp_path / "scontrol-calls").exists() and "raise TIME=" in err
 
 
 def test_steps_that_a_killed_srun_left_are_ended(monkeypatch, tmp_path):
@@ -136,12 +136,12 @@ def test_steps_that_a_killed_srun_left_are_ended(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("delay", ["0", "0.4"])
 def test_a_run_that_ends_with_its_job_is_interrupted_and_did_not_fail(tmp_path, delay):
-    """Protects resuming: Slurm signals all processes of a job at once, the ranks may end before their attempt hears of
-    it, and a run that failed is not run again."""
+    """Protects resuming: Slurm signals all processes of a job at once, the ranks may end before their supervisor hears
+    of it, and a run that failed is not run again."""
     folder = RunFolder.create(tmp_path, "ddp", 1)
     own = ["--strategy", "ddp", "--results", tmp_path, "--run-id", folder.run_id]
     ends = ["bash", "-c", f"(sleep {delay}; kill -TERM $PPID) & [ {delay} != 0 ] || wait; exit 143"]
-    command = [sys.executable, "-m", "scripts.runner.attempt", *own, "--", *ends]
+    command = [sys.executable, "-m", "scripts.runner.supervisor", *own, "--", *ends]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(SLURM_JOB_ID=7), capture_output=True, text=True, timeout=60
     )

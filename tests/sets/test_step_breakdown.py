@@ -78,7 +78,8 @@ def test_a_pipeline_shows_how_long_each_rank_waited(tmp_path):
 
 
 def test_a_wait_without_stages_is_no_pipelines_bubble(tmp_path):
-    """Protects strategies whose exchange cannot be left out, and which have no stages: one bar, no ideal of 0 %."""
+    """Protects strategies whose communication cannot be left out, and which have no stages: one bar, no ideal of 0
+    %."""
     accounted(tmp_path, PIPELINE | {"num_stages": 1}, [{"forward": 30, "wait": 20}, {"forward": 20, "wait": 60}])
     results = load_set(tmp_path)
     (bar,) = step_bars([results])

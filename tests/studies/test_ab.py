@@ -24,8 +24,8 @@ from benchmarks.common.config.config import FIELDS, read_yaml
 from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from scripts.runner import source_version, worktrees
-from scripts.studies.ab import ab, variants
+from scripts.runner import source_version
+from scripts.studies.ab import ab, variants, worktrees
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def clone(tmp_path):
 @pytest.fixture
 def untrained(clone, recorder):
     """The clone with attempts that are real, and runs that train nothing and wait while `hold` exists."""
-    met = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.attempt"}
+    met = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.supervisor"}
     clone.variables |= recorder.variables | met | {"WAIT_WHILE": clone.folder.parent / "hold"}
     return clone
 
@@ -51,14 +51,14 @@ def kept_clone(tmp_path_factory):
 
 
 @pytest.fixture
-def read(kept_clone, monkeypatch, given):
+def read(kept_clone, monkeypatch, make_variables):
     """read(text, **variables): the variant that text says, in the clone."""
 
     def variant(text: str, **variables) -> variants.Variant:
         monkeypatch.setattr(worktrees, "ROOT", kept_clone.folder)
         monkeypatch.setattr(source_version, "ROOT", kept_clone.folder)
         source_version.local_changes.cache_clear()
-        return variants.parse_variant("B", text, given(**variables), "single")
+        return variants.parse_variant("B", text, make_variables(**variables), "single")
 
     yield variant
     source_version.local_changes.cache_clear()
@@ -132,7 +132,7 @@ def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):
 
 
 def test_a_commit_whose_cut_was_a_number_gets_none_of_the_words(kept_clone, read, tmp_path):
-    """Protects `make ab A=03b5e43 B=tree: STRATEGY=pipeline_parallel`: that commit refuses `cut: auto`, and its own
+    """Protects `./bench ab 03b5e43 tree: --strategy pipeline_parallel`: that commit refuses `cut: auto`, and its own
     default, 0, is the estimate. Mutant: every field that it knows, whatever its type was."""
     path = kept_clone.folder / "benchmarks/common/config/config.py"
     text = path.read_text()

@@ -31,12 +31,12 @@ from scripts.studies.ablation.analysis import (
 
 
 @pytest.fixture
-def planned(given, tmp_path, monkeypatch):
+def planned(make_variables, tmp_path, monkeypatch):
     """planned(**variables): the runs of the first rounds, on four cores."""
     monkeypatch.setattr("benchmarks.common.system.machine.num_cores", lambda: 4)
 
     def make(**variables) -> list[run_plan.Run]:
-        return ablation_plan.plan_runs(given(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))
+        return ablation_plan.plan_runs(make_variables(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))
 
     return make
 
@@ -90,9 +90,9 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
     assert ("--loader folder" in skipped["fast decoder"]) == (loader == "synthetic")
 
 
-def test_without_a_strategy_there_is_a_sentence(given):
+def test_without_a_strategy_there_is_a_sentence(make_variables):
     with pytest.raises(UserError, match=r"STRATEGY is not set; for example: \./bench study ablation"):
-        ablation_plan.plan_runs(given())
+        ablation_plan.plan_runs(make_variables())
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from support import SYNTHETIC_YAML
 from torch import nn
 
 from benchmarks.common.config.config import load_config
+from benchmarks.common.system.errors import UserError
 from scripts.studies.roofline import profile_step
 from scripts.studies.roofline.step_costs import trace_step
 
@@ -87,3 +88,10 @@ def test_a_real_profile(tmp_path, capsys, monkeypatch):
         rows = list(csv.DictReader(file))
     assert rows[0]["kind"] == "convolution" and sum(float(row["share_pct"]) for row in rows) == pytest.approx(100)
     torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+def test_a_strategy_of_several_ranks_without_torchrun(strategy):
+    """Protects the message for what torchrun has to start; ddp_spawn.build, which takes a rank, had a TypeError."""
+    with pytest.raises(UserError, match="torchrun did not start this process"):
+        profile_step.measure(profile_step.Options(strategy), load_config(["--loader", "synthetic"]))

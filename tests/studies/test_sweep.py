@@ -17,7 +17,7 @@ from support import environment, recorded
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
-from scripts.runner import options, run_plan
+from scripts.runner import run_plan
 from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import strategy_throughput
@@ -25,6 +25,7 @@ from scripts.studies.scaling import chart as plot_scaling
 from scripts.studies.scaling import plan as scaling_plan
 from scripts.studies.scaling.analysis import scaling_points
 from scripts.studies.sweep import chart as plot_sweep
+from scripts.studies.sweep import field_flags
 from scripts.studies.sweep import plan as sweep_plan
 from scripts.studies.sweep.analysis import sweep_points
 
@@ -42,7 +43,7 @@ COMMON = {
     "parallel": True,
     "oversubscribed": False,
 }
-OURS = "scripts.runner.bench scripts.runner.attempt scripts.studies.sweep.chart scripts.studies.scaling.chart"
+OURS = "scripts.runner.bench scripts.runner.supervisor scripts.studies.sweep.chart scripts.studies.scaling.chart"
 
 
 def add_runs(folder, strategy, images_per_s, num_repeats=3, noise=0.02, asked=None, **row):
@@ -109,11 +110,11 @@ def test_the_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data
 )
 def test_a_mistake_is_named_with_what_to_do(monkeypatch, tmp_path, variables, words):
     # Every value is checked, not only the first; a wrong name comes with the nearest one. A comma is a space here.
-    given = dict(word.split("=") for word in variables.split())
-    for name, text in {"NPROC": "2", "NUM_GPUS": "2", "ARGS": "--loader synthetic", **given}.items():
+    user_variables = dict(word.split("=") for word in variables.split())
+    for name, text in {"NPROC": "2", "NUM_GPUS": "2", "ARGS": "--loader synthetic", **user_variables}.items():
         monkeypatch.setenv(name, text.replace(",", " "))
     with pytest.raises(UserError) as caught:
-        (scaling_plan if "RANKS" in given else sweep_plan).plan_runs(run_plan.read_variables())
+        (scaling_plan if "RANKS" in user_variables else sweep_plan).plan_runs(run_plan.read_variables())
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -134,9 +135,9 @@ def test_a_sweep_is_interleaved_and_does_only_what_is_missing(checkout, recorder
     done = launch(checkout, "sweep", **variables | recorder.variables | {"PASSED_ON": OURS})
     assert done.returncode == 0, done.stderr
     rows = read_table(tmp_path / "a set", "runs").query("repeat > 0")
-    given = ["--seed 3", "--seed 3 --bucket-cap-mb 1", "--seed 3 --bucket-cap-mb 25"]
-    assert list(rows.repeat) == [1, 1, 1, 2, 2, 2] and sorted(rows.options[:3]) == sorted(rows.options[3:]) == given
-    assert list(rows.options[:3]) != list(rows.options[3:]) and set(rows[rows.options == given[0]].strategy) == {
+    options = ["--seed 3", "--seed 3 --bucket-cap-mb 1", "--seed 3 --bucket-cap-mb 25"]
+    assert list(rows.repeat) == [1, 1, 1, 2, 2, 2] and sorted(rows.options[:3]) == sorted(rows.options[3:]) == options
+    assert list(rows.options[:3]) != list(rows.options[3:]) and set(rows[rows.options == options[0]].strategy) == {
         "single"
     }
     started = [load_config(call["words"][-2:]) for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
@@ -409,10 +410,10 @@ def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):
 
 def test_boolean_values_become_flags():
     # A boolean field takes no value on a command line.
-    assert options.value_flags("augment", "yes") == ["--augment"]
-    assert options.value_flags("copy_stream", "no") == ["--no-copy-stream"]
+    assert field_flags.value_flags("augment", "yes") == ["--augment"]
+    assert field_flags.value_flags("copy_stream", "no") == ["--no-copy-stream"]
     with pytest.raises(UserError, match="yes or no"):
-        options.value_flags("augment", "2")
+        field_flags.value_flags("augment", "2")
 
 
 def test_a_baseline_that_has_the_option_too_stands_at_each_value(tmp_path):

@@ -113,7 +113,7 @@ def index_path(folder: Path) -> Path:
 
 
 def check_index(metadata: dict[str, str], arrays: Arrays) -> None:
-    """Raises Damaged, ValueError or KeyError where an index's tables do not fit each other.
+    """Raises DamagedFile, ValueError or KeyError where an index's tables do not fit each other.
 
     A right checksum does not show that they do: whoever wrote the file also wrote the checksum.
     """

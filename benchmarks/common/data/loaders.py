@@ -49,6 +49,9 @@ class Shard:
     num_shards: int = 1
 
 
+WHOLE_BATCH = Shard()
+
+
 @dataclasses.dataclass(frozen=True)
 class Sharding:
     """Which images one rank reads, in training and in validation.
@@ -76,13 +79,12 @@ class GlobalBatchSampler:
         num_images: int,
         global_batch: int,
         num_steps: int,
-        shard: int = 0,
-        num_shards: int = 1,
+        shard: Shard = WHOLE_BATCH,
         shuffle: bool = True,
         seed: int = 0,
     ):
         self.num_images, self.global_batch, self.num_steps = num_images, global_batch, num_steps
-        self.shard, self.num_shards, self.shuffle, self.seed = shard, num_shards, shuffle, seed
+        self.shard, self.num_shards, self.shuffle, self.seed = shard, shard.num_shards, shuffle, seed
         self.epoch = self.start_step = 0
 
     def __len__(self) -> int:
@@ -103,11 +105,12 @@ class GlobalBatchSampler:
         for step in range(self.start_step, self.num_steps):
             positions = range(step * self.global_batch, min((step + 1) * self.global_batch, len(order)))
             per_shard, extra = divmod(len(positions), self.num_shards)
-            first = self.shard * per_shard + min(self.shard, extra)
-            of_shard = positions[first : first + per_shard + (self.shard < extra)]
+            index = self.shard.index
+            first = index * per_shard + min(index, extra)
+            of_shard = positions[first : first + per_shard + (index < extra)]
             if of_shard:
                 indices = order[of_shard.start : of_shard.stop].tolist()
-                yield [(self.epoch, position, index) for position, index in zip(of_shard, indices, strict=True)]
+                yield [(self.epoch, position, image) for position, image in zip(of_shard, indices, strict=True)]
 
 
 class Loader:
@@ -238,7 +241,7 @@ class SyntheticBatches:
     def __init__(self, config: Config, batches: GlobalBatchSampler, device: torch.device):
         self.batches = batches
         size = (config.global_batch // batches.num_shards, 3, config.image_size, config.image_size)
-        random = torch.Generator().manual_seed(config.seed + batches.shard)
+        random = torch.Generator().manual_seed(config.seed + batches.shard.index)
         images = torch.randn(size, generator=random).contiguous(memory_format=MEMORY_FORMATS[config.memory_format])
         target = torch.randint(IMAGENET_CLASSES, size[:1], generator=random)
         self.batch = Batch(images.to(device), target.to(device))
@@ -285,13 +288,10 @@ def _samplers(
 ) -> tuple[GlobalBatchSampler, GlobalBatchSampler]:
     """The batches of training and of validation, for data sets of these numbers of images."""
     global_batch, seed = config.global_batch, config.seed
-    of_train, of_val = sharding.train, sharding.val
     train_steps = config.steps or max(1, num_train // global_batch)
     val_steps = -(-num_val // global_batch)
-    train = GlobalBatchSampler(num_train, global_batch, train_steps, of_train.index, of_train.num_shards, seed=seed)
-    val = GlobalBatchSampler(
-        num_val, global_batch, val_steps, of_val.index, of_val.num_shards, shuffle=False, seed=seed
-    )
+    train = GlobalBatchSampler(num_train, global_batch, train_steps, sharding.train, seed=seed)
+    val = GlobalBatchSampler(num_val, global_batch, val_steps, sharding.val, shuffle=False, seed=seed)
     return train, val
 
 

@@ -83,7 +83,7 @@ def write_arrays(path: Path, metadata: dict[str, str], arrays: Arrays) -> None:
 
 
 def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
-    """The metadata and the mapped arrays of a file. Raises OSError, or Damaged where it is not whole.
+    """The metadata and the mapped arrays of a file. Raises OSError, or DamagedFile where it is not whole.
 
     Whatever the header says, nothing outside of the file is read, and memory is taken for the header only. The caller
     checks what the arrays hold. If the file is cut short later, SIGBUS ends the process that reads beyond its end.

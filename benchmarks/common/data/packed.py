@@ -38,10 +38,11 @@ TABLES |= {"checksums": ("<u4", ())}
 
 
 class PackedSource:
-    """The Source that is a packed file. An image is its JPEG's bytes, or its pixels, uint8 (height, width, 3).
+    """The ImageSource that is a packed file. An image is its JPEG's bytes, or its pixels, uint8 (height, width, 3).
 
-    Raises OSError, or Damaged where the file, its header or its tables are not whole, or do not fit each other. A right
-    checksum does not show that they fit: whoever wrote the file also wrote the checksum. `check` looks at the pixels.
+    Raises OSError, or DamagedFile where the file, its header or its tables are not whole, or do not fit each other. A
+    right checksum does not show that they fit: whoever wrote the file also wrote the checksum. `check` looks at the
+    pixels.
     """
 
     def __init__(self, path: Path):
@@ -86,7 +87,7 @@ class PackedSource:
         return int(self._targets[index])
 
     def check(self, description: str) -> None:
-        """Compare every image with its checksum. Raises Damaged with the first that differs."""
+        """Compare every image with its checksum. Raises DamagedFile with the first that differs."""
 
         def damaged(start: int) -> list[int]:
             some = range(start, min(start + IMAGES_PER_CHECK, len(self)))
@@ -103,7 +104,7 @@ class PackedSource:
 
 
 def check_metadata(metadata: dict[str, str]) -> list[str]:
-    """The names of the classes. Raises Damaged where these or other metadata that a run uses are not valid."""
+    """The names of the classes. Raises DamagedFile where these or other metadata that a run uses are not valid."""
     try:
         classes = json.loads(metadata["classes"])
     except (KeyError, ValueError, RecursionError):
@@ -134,7 +135,8 @@ def check_counts(metadata: dict[str, str], num_images: int, num_classes: int) ->
 
 
 def check_tables(tables: Arrays, num_bytes: int, num_classes: int, pixels: bool) -> None:
-    """Raises Damaged where a table points outside of the images or the classes, or a shape does not fit its size."""
+    """Raises DamagedFile where a table points outside of the images or the classes, or a shape does not fit its
+    size."""
     ends, shapes, targets = tables["ends"], tables["shapes"].astype(numpy.int64), tables["targets"]
     if not len(ends) == len(shapes) == len(targets) == len(tables["checksums"]):
         raise DamagedFile("its tables do not have the same number of images")

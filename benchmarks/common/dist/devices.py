@@ -117,7 +117,7 @@ def ddp_options(config: Config) -> dict[str, Any]:
 
 
 def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum of `tensor` over the default process group, in info. Raises UserError before initialisation."""
+    """Sum of `tensor` over the default process group, in place. Raises UserError before initialisation."""
     if not dist.is_initialized():
         raise UserError("a collective was called before dist.init_process_group; start the group first")
     dist.all_reduce(tensor)

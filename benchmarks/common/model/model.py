@@ -63,7 +63,7 @@ def in_precision(config: Config, module: ModuleT, logits: bool = True) -> Module
 
 
 def draw_model(config: Config, num_classes: int) -> nn.Module:
-    """The ResNet on the default device, with GroupNorm where it is asked for and BatchNorm else."""
+    """The ResNet on the default device, with GroupNorm where that is requested, else BatchNorm."""
     options = {"norm_layer": functools.partial(nn.GroupNorm, 32)} if config.norm == "group" else {}
     return getattr(torchvision.models, config.arch)(num_classes=num_classes, **options)
 

@@ -5,7 +5,7 @@
     config.yaml        the resolved configuration, as differences from the defaults: what the script reads
     run.log            everything that the run's processes print
     progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a stop
-    unrecorded         exists until the run's row is in runs.csv; the attempt keeps it locked. As JSON, it holds the
+    unrecorded         exists until the run's row is in runs.csv; the supervisor keeps it locked. As JSON, it holds the
                        columns of the row that were known before the start
     queued             exists while a batch job waits (slurm_submit.sh makes and removes it)
     summary.json       the row, the resolved half and the wall clock of the reporting rank

@@ -183,7 +183,7 @@ def usable_gpus() -> int:
 
 def has_kernels(built_for: list[str], capability: tuple[int, ...]) -> bool:
     """Whether a GPU runs code built for `built_for` (torch.cuda.get_arch_list()): machine code of its own major
-    version up to its minor one, or PTX, which is compiled reinstall for any later GPU."""
+    version up to its minor one, or PTX, which the driver compiles for any later GPU."""
     for name in built_for:
         kind, _, digits = name.rstrip("af").partition("_")
         major, minor = int(digits[:-1]), int(digits[-1])

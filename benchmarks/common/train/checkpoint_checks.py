@@ -115,17 +115,17 @@ def _wrong_numbers(saved: dict[str, Any], num_steps: int) -> Iterator[str]:
         yield "its extra must be a dictionary"
 
 
-def _wrong_weights(weights: object, wanted: Mapping[str, torch.Tensor], config: Config) -> Iterator[str]:
+def _wrong_weights(weights: object, expected: Mapping[str, torch.Tensor], config: Config) -> Iterator[str]:
     if not isinstance(weights, dict):
         yield f"its model is a {type(weights).__name__}, and must be a dictionary of tensors"
         return
-    for name in [*wanted, *weights]:
+    for name in [*expected, *weights]:
         if name not in weights:
             yield f"the weights of {name} are missing"
-        elif name not in wanted:
+        elif name not in expected:
             yield f"the weights {name!r:.60} are none of {config.arch}'s"
     half = {torch.float16} if config.opt_level in ("O2", "O3") else set()  # Apex keeps the weights themselves in it
-    for name, like in wanted.items():
+    for name, like in expected.items():
         found = weights.get(name)
         if not isinstance(found, torch.Tensor) or found.shape != like.shape or found.dtype not in {like.dtype} | half:
             what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__

@@ -133,7 +133,7 @@ class _Run:
         self.step_ms += step_ms
 
     def _pulse(self, epoch: int, next_step: int, due: bool = False) -> None:
-        """Between windows: are the losses still numbers, is a stop wanted, is a checkpoint due? due: look now."""
+        """Between windows: are the losses still numbers, was a stop requested, is a checkpoint due? due: look now."""
         save = 0 < self.config.checkpoint_steps <= self.steps_unsaved
         ended = next_step == self.train.num_steps
         if not (save or ended or due or len(self.losses) >= self.config.window_steps):

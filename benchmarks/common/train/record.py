@@ -1,4 +1,4 @@
-"""What the reporting rank tells the world: rows, the summary of the run, progress, and where its time went."""
+"""What the reporting rank writes: rows, the summary of the run, progress, and where its time went."""
 
 import os
 import platform

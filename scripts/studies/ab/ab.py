@@ -5,7 +5,7 @@
 
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. After each round
-scripts/stats/sequential.py says whether another is needed: the error rate holds however often it looks. REPEATS is
+scripts/studies/ab/sequential.py says whether another is needed: the error rate holds however often it looks. REPEATS is
 the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and RESULTS/B, what was compared
 and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
@@ -38,8 +38,8 @@ from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
 from scripts.stats.formatting import format_interval, format_number, format_setting, parse_percent, plural
-from scripts.stats.sequential import MAX_ROUNDS, SequentialResult, look_at_rounds
 from scripts.studies.ab import variants
+from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, look_at_rounds
 from scripts.studies.ab.variants import Variant
 
 VariantPair = tuple[Variant, Variant]
@@ -115,7 +115,7 @@ def main(found: dict[str, Any] | None = None) -> int:
 
 def timed_run(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
     """The timed part of the variant's run, as a run of round 1."""
-    whole = run_plan.make_run(variables, strategy, 1, variant.config, flags=variant.flags)
+    whole = run_plan.make_run(variables, run_plan.RunSpec(strategy, variant.config, variant.flags))
     short = timed_part(whole.config, whole.requested["fingerprint"], whole.requested["ranks"])
     (run,) = run_plan.skip_what_does_not_fit(
         [dataclasses.replace(whole, config=short, requested=whole.requested | dataclasses.asdict(short))]

@@ -20,9 +20,10 @@ from benchmarks.common.config.config import FIELDS, Config, load_config
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
-from scripts.runner import source_version, worktrees
+from scripts.runner import source_version
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import interpreter_path
+from scripts.studies.ab import worktrees
 
 KINDS = ("commit", "tree", "flags", "config", "python")
 NUMBERS_ONLY = ("int", "float", "Annotated[int,", "Annotated[float,")  # beginnings of types, as fields_of gives them

@@ -19,7 +19,7 @@ from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
-from scripts.runner.run_plan import Run, make_run, order_rounds
+from scripts.runner.run_plan import Run, RunSpec, make_run, order_rounds
 from scripts.studies.ablation.analysis import ALL_TOGETHER, CORES_OVER_RANKS, OPTIONS, Option, requested_fields
 
 
@@ -46,9 +46,8 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
         if threads == CORES_OVER_RANKS:
             threads = machine.threads_per_rank(variables.ranks_here)
         own = dataclasses.replace(config, **fields)
-        run = make_run(
-            variables, strategy, round_number, own, threads=threads, flags=variables.args, num_seeds=variables.num_seeds
-        )
+        spec = RunSpec(strategy, own, variables.args, threads, num_seeds=variables.num_seeds)
+        run = make_run(variables, spec, round_number)
         short = timed_part(run.config, run.requested["fingerprint"], run.requested["ranks"])
         env = run.variables | {"SKIP": why_not.get(name, "")}
         return dataclasses.replace(

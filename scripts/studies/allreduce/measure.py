@@ -1,4 +1,4 @@
-"""Bandwidth of gradient exchange: all-reduces from 1 KB to 256 MB over the path that each strategy uses.
+"""Bandwidth of gradient communication: all-reduces from 1 KB to 256 MB over the path that each strategy uses.
 
     ./bench study allreduce --out results/allreduce
 
@@ -29,7 +29,6 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions as Options
-from scripts.runner.launch_ranks import horovodrun_command, rank_environment
 from scripts.runner.measured_figures import add_rows
 from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
@@ -44,6 +43,7 @@ from scripts.studies.allreduce.analysis import (
     table,
 )
 from scripts.studies.allreduce.chart import allreduce_chart
+from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment
 from scripts.studies.allreduce.links import LinkFit, links_row
 from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
 

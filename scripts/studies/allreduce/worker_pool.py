@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
-from scripts.runner.launch_ranks import rank_environment
+from scripts.studies.allreduce.launch_ranks import rank_environment
 
 
 def main_command(module: str) -> list[str]:

@@ -53,7 +53,7 @@ def loaders_chart(rates: pandas.DataFrame, costs: pandas.DataFrame) -> Figure:
     notes = [
         "Blue: this suite. White: bare loops, with crops drawn beforehand and no batches. Hatched: "
         "other projects. Bars: images over seconds of all windows; lines: 95 % intervals over windows; n: windows.",
-        f"CPU time: medians of {costs.n.min()} turns; 95 % intervals of each cause are in costs.csv.",
+        f"CPU time: medians of {costs.n.min()} rounds; 95 % intervals of each cause are in costs.csv.",
     ]
     footnote(figure, notes)
     return figure

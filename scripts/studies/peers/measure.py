@@ -36,10 +36,10 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import PeersOptions as Options
-from scripts.runner.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.preflight import check_data, check_ranks, open_result_set
 from scripts.stats.formatting import format_interval, text_table
+from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_text, estimate_ratio, is_precise, ratio_rows
 from scripts.studies.peers.chart import peers_chart
 from scripts.studies.peers.repeated_images import repeated_images

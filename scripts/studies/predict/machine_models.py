@@ -281,7 +281,7 @@ def baseline_of(results: ResultSet) -> Group | None:
 
 def mean_s(parts: pandas.DataFrame, column: str) -> UncertainValue:
     """The mean of a phase in seconds. parts: as step_parts, in milliseconds. The interval is Student's, over steps or
-    over runs (see mean_of)."""
+    over runs (see step_breakdown.mean_over_steps)."""
     mean = mean_over_steps([values.to_numpy(float) for _, values in parts.groupby("run_id")[column]])
     assert mean is not None
     if mean.low is None or mean.high is None:

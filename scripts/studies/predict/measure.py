@@ -1,4 +1,4 @@
-"""Is the prediction right? This machine's step on two ranks, predicted from measurements without gradient exchange.
+"""Is the prediction right? This machine's step on two ranks, predicted from measurements without communication.
 
     ./bench study predict-check --out results/predict-check
     ./bench study predict-check --gbit 1        # two network namespaces, joined by a link of 1 Gb/s
@@ -158,7 +158,7 @@ def measure_case(workers: Workers, case: Case, options: Options, rng: random.Ran
     def begin(pool: WorkerPool, images: int, profile: bool = False) -> None:
         own_flags = [*flags, "--global-batch", str(images)]
         rendezvous = pool.new_rendezvous_file()
-        message = {"module": case.strategy, "flags": own_flags, "meeting": rendezvous, "profile": profile}
+        message = {"module": case.strategy, "flags": own_flags, "rendezvous_file": rendezvous, "profile": profile}
         pool.send(json.dumps(message))
 
     first, second = workers.alone

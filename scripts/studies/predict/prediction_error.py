@@ -1,4 +1,4 @@
-"""The error of the prediction: each case's step, predicted from inputs without gradient exchange, beside the measured.
+"""The error of the prediction: each case's step, predicted from inputs without communication, beside the measured.
 
     from scripts.studies.predict.prediction_error import compare_with_measured, predict_cases
 

@@ -1,10 +1,10 @@
-"""A process that trains by the suite's own loop, a window at each request: `./bench study predict-check` times it.
+"""A process that trains by the suite's own loop, a window for each line on stdin: the study predict-check times it.
 
     from scripts.studies.predict.step_worker import main        # scripts.studies.predict.measure starts it
 
-Each line on stdin is a case: {"module": of benchmarks, "flags": [...], "meeting": file, "profile": yes or no}. The
-answer is the columns that its script adds to a row, such as its cut, and its gradients, if they were asked for; then,
-before each window, `ready`: a line begins it, `stop` ends the case.
+Each line on stdin is a case: {"module": of benchmarks, "flags": [...], "rendezvous_file": path, "profile": yes or no}.
+The answer is the columns that its script adds to a row, such as its cut, and its gradients, where "profile" is true;
+then, before each window, `ready`: a line begins it, `stop` ends the case.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from scripts.studies.predict.gradient_times import profile
 
 
 class Enough(Exception):
-    """No more windows of this case are wanted."""
+    """The line `stop` was read: the case has no more windows."""
 
 
 class OnCallClock(Clock):
@@ -46,7 +46,7 @@ def main() -> None:
     say("here")
     while line := sys.stdin.readline():
         case = json.loads(line)
-        os.environ["RENDEZVOUS_FILE"] = case["meeting"]
+        os.environ["RENDEZVOUS_FILE"] = case["rendezvous_file"]
         script = importlib.import_module(f"benchmarks.{case['module']}")
         strategy = script.build(load_config(case["flags"]))
         device = strategy.context.device

@@ -6,7 +6,7 @@
 Every other flag is a configuration field; synthetic images, unless --loader says otherwise. torch.profiler is around
 `steps` steps of the strategy after as many that warm up. The roof of a kind of layer is what its operations at least
 take, each the longer of computing and moving (step_costs.py, unfused), where the GPU's peaks are known; on
-others only the time is told. Profiled steps are slower than timed ones, by a few percent and more on a CPU.
+others only the time is printed. Profiled steps are slower than timed ones, by a few percent and more on a CPU.
 """
 
 import collections
@@ -88,8 +88,10 @@ def measure(options: Options, config: Config) -> MeasuredProfile | None:
 
 
 def split_events(events: Iterable, on_gpu: bool) -> tuple[list, list]:
-    """(operations, kernels); on a CPU they are the same. On a GPU without annotations, such as Optimizer.step, whose
-    time is that of the kernels in them."""
+    """(operations, kernels) of a profile; on a CPU both are all events.
+
+    On a GPU annotations, such as Optimizer.step, are left out: their time is that of the kernels in them.
+    """
     if not on_gpu:
         return [*events], [*events]
     events = [event for event in events if not event.is_user_annotation]

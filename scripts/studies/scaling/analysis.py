@@ -50,7 +50,7 @@ class ScalingPoint:
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Shape:
+class RunSize:
     """The size of a run."""
 
     num_ranks: int
@@ -63,13 +63,13 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingP
     The points are runs that are alike in all settings but ranks and batch. Raises UserError where the set has several
     such families of runs.
     """
-    families: dict[str, dict[Shape, Group]] = {}
+    families: dict[str, dict[RunSize, Group]] = {}
     for group in results.timed(strategy):
         num_ranks, global_batch = group.ok.world_size.iloc[0], group.ok.global_batch.iloc[0]
         if num_ranks > 0 and global_batch > 0:
             family = families.setdefault(key_without_derived(group.identity, "ranks", "nodes", "global_batch"), {})
-            add_point(results, family, Shape(int(num_ranks), int(global_batch)), group)
-    scaled = [family for family in families.values() if len({shape.num_ranks for shape in family}) > 1]
+            add_point(results, family, RunSize(int(num_ranks), int(global_batch)), group)
+    scaled = [family for family in families.values() if len({size.num_ranks for size in family}) > 1]
     if not scaled:
         return {}
     if len(scaled) > 1:
@@ -77,13 +77,13 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingP
     (timed,) = scaled
     # The study's plan has no larger batch than the configured one, nor fewer images per rank than the most ranks get
     # of it.
-    largest_batch = max(shape.global_batch for shape in timed)
-    images_per_rank = min(shape.global_batch / shape.num_ranks for shape in timed)
-    strong = {shape: timed[shape] for shape in sorted(timed) if shape.global_batch == largest_batch}
-    weak = {shape: timed[shape] for shape in sorted(timed) if shape.global_batch / shape.num_ranks == images_per_rank}
+    largest_batch = max(size.global_batch for size in timed)
+    images_per_rank = min(size.global_batch / size.num_ranks for size in timed)
+    strong = {size: timed[size] for size in sorted(timed) if size.global_batch == largest_batch}
+    weak = {size: timed[size] for size in sorted(timed) if size.global_batch / size.num_ranks == images_per_rank}
     modes = {}
     for mode, groups, baseline_batch in (("strong", strong, largest_batch), ("weak", weak, images_per_rank)):
-        if len({shape.num_ranks for shape in groups}) > 1:
+        if len({size.num_ranks for size in groups}) > 1:
             modes[mode] = _add_ratio_to_baseline(results, _points(groups), baseline_batch)
     return modes
 
@@ -104,19 +104,19 @@ def _add_ratio_to_baseline(results: ResultSet, points: list[ScalingPoint], basel
     return [dataclasses.replace(point, over_single=over_baseline[point.group.label]) for point in points]
 
 
-def _points(groups: dict[Shape, Group]) -> list[ScalingPoint]:
+def _points(groups: dict[RunSize, Group]) -> list[ScalingPoint]:
     """The points of a mode, by number of ranks. The intervals of their efficiencies are simultaneous (Dunnett)."""
-    first_shape, first = next(iter(groups.items()))
+    first_size, first = next(iter(groups.items()))
     over_first = ratios_to_baseline(first.label, {group.label: group.sample for group in groups.values()})
-    return [_point(shape, group, first_shape, over_first.get(group.label)) for shape, group in groups.items()]
+    return [_point(size, group, first_size, over_first.get(group.label)) for size, group in groups.items()]
 
 
-def _point(shape: Shape, group: Group, first_shape: Shape, over_first: RatioEstimate | None) -> ScalingPoint:
+def _point(size: RunSize, group: Group, first_size: RunSize, over_first: RatioEstimate | None) -> ScalingPoint:
     if over_first is None:
-        return ScalingPoint(shape.num_ranks, shape.global_batch, group, 1.0, None, None)
-    scale = first_shape.num_ranks / shape.num_ranks
+        return ScalingPoint(size.num_ranks, size.global_batch, group, 1.0, None, None)
+    scale = first_size.num_ranks / size.num_ranks
     low, high = (None if end is None else end * scale for end in (over_first.low, over_first.high))
-    return ScalingPoint(shape.num_ranks, shape.global_batch, group, over_first.value * scale, low, high)
+    return ScalingPoint(size.num_ranks, size.global_batch, group, over_first.value * scale, low, high)
 
 
 def scaling_rows(strategy: str, modes: dict[str, list[ScalingPoint]]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import MAX_VALUES, Run, make_run, order_rounds
+from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, make_runs
 
 
 def plan_runs(variables: MakeVariables) -> list[Run]:
@@ -37,19 +37,11 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     alone = [] if strategy == BASELINE else [(BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
     points = [*alone, *((strategy, *shape) for shape in shapes)]
 
-    def make(name: str, round_number: int, num_ranks: int, global_batch: int) -> Run:
-        return make_run(
-            variables,
-            name,
-            round_number,
-            dataclasses.replace(config, global_batch=global_batch, batch_per_device=0),
-            ranks_here=num_ranks,
-            threads=threads,
-            num_seeds=variables.num_seeds,
-            flags=f"{variables.args} --global-batch {global_batch}".strip(),
-        )
+    def make_spec(name: str, num_ranks: int, global_batch: int) -> RunSpec:
+        own = dataclasses.replace(config, global_batch=global_batch, batch_per_device=0)
+        return RunSpec(name, own, f"{variables.args} --global-batch {global_batch}".strip(), threads, num_ranks)
 
-    return order_rounds(variables, lambda round_number: [make(name, round_number, *shape) for name, *shape in points])
+    return make_runs(variables, [make_spec(*point) for point in points])
 
 
 def parse_ranks(text: str) -> list[int]:

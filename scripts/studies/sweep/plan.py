@@ -11,9 +11,9 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
-from scripts.runner.options import value_flags
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
 from scripts.sets.identity import STRATEGY_OPTIONS
+from scripts.studies.sweep.field_flags import value_flags
 
 EXAMPLE = "./bench study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100"
 

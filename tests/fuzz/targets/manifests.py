@@ -9,7 +9,7 @@ from fuzz.targets.small_set import small_manifest, write_small_set
 from hypothesis import strategies as st
 
 from benchmarks.common.system.errors import UserError
-from scripts.sets.manifest import NAME, checksums, find_faults, read_manifest
+from scripts.publish.manifest import NAME, checksums, find_faults, read_manifest
 
 ODD = [
     -1,

@@ -1,4 +1,4 @@
-"""Checkouts of commits, each a git worktree that is removed at the end, and what this checkout can start there.
+"""Checkouts of commits, each a git worktree that is removed at the end; and whether this checkout can start them.
 
     with checked_out([commit]) as folders: ...
 
@@ -68,7 +68,8 @@ def fields_of(commit: str) -> dict[str, str]:
 
 
 def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collection[str]) -> None:
-    """The configuration of a run for code that knows these fields: every one, as its defaults may be others."""
+    """Write config.yaml of a run for code that knows these fields. It sets every field: that code's defaults may
+    differ."""
     known = {name: value for name, value in values.items() if name in fields and name != "config"}
     write_text_atomically(folder.config, yaml.safe_dump(known, sort_keys=False))
 

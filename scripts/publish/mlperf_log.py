@@ -1,6 +1,6 @@
 """Write an MLPerf training log (mlperf_logging's format) of one run of a result set.
 
-    python -m scripts.pages.mlperf_log --results results/latest [--run-id ddp-1-120000] [--output mlperf.log]
+    python -m scripts.publish.mlperf_log --results results/latest [--run-id ddp-1-120000] [--output mlperf.log]
     python -m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0 mlperf.log
 
 The log is for the open division of the `resnet` benchmark, ruleset 4.0.0. What is measured and what is derived:
@@ -139,7 +139,7 @@ def moment_s(row: pandas.Series) -> float:
         ) from None
 
 
-def settings_of(results: ResultSet, run_id: str) -> Identity:
+def identity_of_run(results: ResultSet, run_id: str) -> Identity:
     """The requested and the resolved settings of a run. Raises UserError where the set did not record it."""
     (group,) = (group for group in results.groups if run_id in set(group.ok.run_id))
     identity = group.identity
@@ -188,7 +188,7 @@ def main(options: Options) -> int:
     if row is None:
         print(f"error: no ok run in {options.results} was evaluated; run one with real images", file=sys.stderr)
         return 1
-    identity = settings_of(results, row.run_id)
+    identity = identity_of_run(results, row.run_id)
     text = log_text(options, row, identity, epochs[epochs.run_id == row.run_id], wall[wall.run_id == row.run_id])
     path = options.output or options.results / "mlperf.log"
     try:

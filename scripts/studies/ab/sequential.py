@@ -1,6 +1,6 @@
 """Is B faster than A, measured round by round in one session? When to stop, and what can be said at any time.
 
-    from scripts.stats.sequential import look_at_rounds
+    from scripts.studies.ab.sequential import look_at_rounds
 
 Each round gives one logarithm of a ratio: B's throughput over A's, run one after the other in random order. After each
 round from FIRST_LOOK on the interval is looked at, and a clear answer ends it. Looking 17 times at ordinary intervals

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy.special import stdtrit
 
-from scripts.stats.sequential import FIRST_LOOK, MAX_ROUNDS, critical_values_of_looks, look_at_rounds
+from scripts.studies.ab.sequential import FIRST_LOOK, MAX_ROUNDS, critical_values_of_looks, look_at_rounds
 
 
 def test_limits_fall_and_spend_what_they_may():

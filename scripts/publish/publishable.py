@@ -1,6 +1,6 @@
 """May a result set be published? What speaks against it, a line each: what is wrong, and what to do.
 
-    from scripts.sets.publishable import find_problems
+    from scripts.publish.publishable import find_problems
 
 Needs no torch.
 """
@@ -14,7 +14,7 @@ from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import comparable, incomparable_fields
 from scripts.sets.proofs import EXCEPTIONS, proof_text
 from scripts.sets.result_set import BASELINE, Group, ResultSet
-from scripts.sets.set_warnings import busy, oversubscribed, several_sessions, throttled
+from scripts.sets.set_warnings import busy, oversubscribed, several_sessions, throttled, uncommitted_changes
 from scripts.stats.formatting import format_setting, plural
 
 RULE = 2  # of these checks; a set that an older rule let in says so in its published.json. From 2 on it has a manifest
@@ -55,18 +55,9 @@ def _source(results: ResultSet) -> Iterator[str]:
         yield f"its runs are of {len(commits)} commits ({', '.join(commits)}); measure all with one, in a new set"
     if "" in set(results.ok.commit):
         yield "runs without a commit: nobody could make them again; measure in a git checkout"
-    yield from local_changes(results)
+    yield from uncommitted_changes(results)
     if not all(group.identity.recorded for group in results.groups if group.samples):
         yield "runs whose settings were not recorded, by an older version of the suite; measure again"
-
-
-def local_changes(results: ResultSet) -> Iterator[str]:
-    """Whether files differed from the commit when the runs were made."""
-    changes = {
-        format_setting(group.identity.resolved.get("local_changes", "")) for group in results.groups if group.samples
-    }
-    if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
-        yield "made with local changes, which no commit has; commit them, and measure again"
 
 
 def _rows(results: ResultSet) -> Iterator[str]:

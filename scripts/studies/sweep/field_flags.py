@@ -1,4 +1,4 @@
-"""A value that somebody typed for a field of the configuration, as flags: what a sweep is made of."""
+"""A value of a sweep, as flags of the configuration."""
 
 import difflib
 import typing
@@ -11,23 +11,23 @@ BOOLEAN_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": Fal
 
 def value_flags(key: str, text: str) -> list[str]:
     """The flags that give field `key` the value `text`. Raises UserError where it is not of the field's type."""
-    flag, wanted = f"--{key.replace('_', '-')}", FIELD_TYPES[key]
-    if typing.get_origin(wanted) is typing.Union and text != "auto":
-        wanted = typing.get_args(wanted)[0]
-    if wanted is bool:
+    flag, field_type = f"--{key.replace('_', '-')}", FIELD_TYPES[key]
+    if typing.get_origin(field_type) is typing.Union and text != "auto":
+        field_type = typing.get_args(field_type)[0]
+    if field_type is bool:
         if text.lower() not in BOOLEAN_WORDS:
             raise UserError(f"VALUES: {key} is yes or no, not {text!r}")
         return [flag if BOOLEAN_WORDS[text.lower()] else f"--no-{flag[2:]}"]
-    if typing.get_origin(wanted) is typing.Literal:
-        choices = typing.get_args(wanted)
+    if typing.get_origin(field_type) is typing.Literal:
+        choices = typing.get_args(field_type)
         if text not in choices:
             near = difflib.get_close_matches(text, choices, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise UserError(f"VALUES: {key} is {text!r}; {hint}Choose one of {', '.join(choices)}")
-    elif wanted in (int, float):
+    elif field_type in (int, float):
         try:
-            wanted(text)
+            field_type(text)
         except ValueError:
-            kind = "whole number" if wanted is int else "number"
+            kind = "whole number" if field_type is int else "number"
             raise UserError(f"VALUES: {key} is {text!r}, but must be a {kind}") from None
     return [flag, text]

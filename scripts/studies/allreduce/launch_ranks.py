@@ -1,6 +1,6 @@
-"""How probes start ranks on this machine, so that nothing listens beyond loopback.
+"""How studies start ranks on this machine, so that nothing listens beyond loopback.
 
-    from scripts.runner.launch_ranks import horovodrun_command, rank_environment, torchrun_command
+    from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 
 launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on every address of
 the machine, and whoever reaches one can run commands in torchrun: it unpickles what is put there.
@@ -31,7 +31,7 @@ def torchrun_command(num_ranks: int, folder: str | Path) -> tuple[list[str], dic
 def horovodrun_command(num_ranks: int) -> list[str]:
     """The words before a rank's interpreter and program.
 
-    horovodrun's server listens on the ranks' interface only: mend() of scripts/setup/install_horovod.sh changes that.
+    horovodrun's server listens on the ranks' interface only: scripts/setup/install_horovod.sh changes its source so.
     """
     words = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(num_ranks)]
     return [*words, "-H", f"localhost:{num_ranks}"]

@@ -1,7 +1,7 @@
-"""One attempt at a strategy: start it, time it, watch it, end whatever is left of it, and write its row.
+"""The supervisor of one run: starts its command, times and watches it, ends what is left of it, and writes its row.
 
-    python -m scripts.runner.attempt --strategy ddp --results results/x --run-id ddp-1-120000 -- torchrun ... -m ...
-    python -m scripts.runner.attempt --strategy slurm --results results/x --run-id slurm-1-120000 --skip "no cluster"
+    python -m scripts.runner.supervisor --strategy ddp --results results/x --run-id ddp-1-120000 -- torchrun ... -m ...
+    python -m scripts.runner.supervisor --strategy slurm --results results/x --run-id slurm-1-120000 --skip "no cluster"
 
 Launchers call it. The plan has made the run's folder, and the requested settings are there. Exit code: 0 ok or
 skipped, 1 failed, timeout or invalid, 129, 130, 131 or 143 interrupted.
@@ -30,10 +30,10 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes, source_version
-from scripts.runner.attempt_row import row_at_start, warm_up_status
 from scripts.runner.co_tenants import CoreCounters
 from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_status import RunEnd, find_status
+from scripts.runner.start_row import row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
 
 POLL_S, GRACE_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 5.0, 1.0, 12
@@ -76,7 +76,7 @@ def record_skipped(options: Options, folder: RunFolder) -> int:
 
 
 def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int) -> int:
-    """Run the command, and record its row. unrecorded: descriptor of the file that keeps the columns known by now."""
+    """Run the command, and record its row. unrecorded: descriptor of the file that keeps the columns known so far."""
     requested, flags = read_requested(folder)
     row = row_at_start(folder, options.strategy, options.repeat, requested, os.environ) | {"options": flags}
     save_unrecorded(unrecorded, row)
@@ -104,7 +104,7 @@ def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int
 
 
 def save_unrecorded(unrecorded: int, row: dict) -> None:
-    """Put into the file `unrecorded` what is known of the row, for whoever writes it where this attempt cannot."""
+    """Write to the file `unrecorded` what is known of the row: the suite writes the row where this process cannot."""
     content = json.dumps(row, default=float).encode()
     with contextlib.suppress(OSError):  # a full disk; what is there stays, up to where it was written over
         if os.pwrite(unrecorded, content.ljust(os.fstat(unrecorded).st_size), 0) >= len(content):
@@ -112,7 +112,7 @@ def save_unrecorded(unrecorded: int, row: dict) -> None:
 
 
 def read_requested(folder: RunFolder) -> tuple[dict, str]:
-    """What the run was asked, and what people typed for it; without that its row is kept all the same."""
+    """The requested settings, and the flags that people typed; both empty where settings.json cannot be read."""
     try:
         settings = folder.settings()
     except UserError as error:
@@ -126,7 +126,7 @@ def write_row(options: Options, folder: RunFolder, row: dict, requested: dict, r
     try:
         if requested:
             if resolved:
-                # of the start: who commits while a run goes on changes nothing of it
+                # those of the start: a commit that is made during the run is not what ran
                 resolved = resolved | {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
                 folder.add_resolved(resolved)
             row = row | {"settings": add_settings(options.results, requested, resolved)}
@@ -137,8 +137,8 @@ def write_row(options: Options, folder: RunFolder, row: dict, requested: dict, r
             print_tail(folder.log)
 
 
-def num_ranks() -> int:
-    """The ranks that the launcher asked for."""
+def requested_ranks() -> int:
+    """The ranks that the launcher starts."""
     return int(os.environ.get("NPROC") or 1)
 
 
@@ -154,7 +154,7 @@ def run_command(command: list[str], folder: RunFolder, requested: dict, sampler:
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()
-        ended = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=num_ranks())
+        ended = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=requested_ranks())
         ended.is_rank = ended.num_ranks == 1 and command[1:2] == ["-m"] and command[2].startswith("benchmarks.")
         child = subprocess.Popen(
             command,
@@ -170,7 +170,7 @@ def run_command(command: list[str], folder: RunFolder, requested: dict, sampler:
             sampler.start()
             wait_for_end(child, folder, options, ended, signals, log)
             if child.poll() and not signals and "SLURM_JOB_ID" in os.environ:
-                time.sleep(LEEWAY_S)  # who ends a job signals all its processes, and this one may be the last to hear
+                time.sleep(LEEWAY_S)  # Slurm signals all processes of a job, and this one may get its signal last
             if signals and child.poll() != 0:
                 ended.signum = signals[0]
             elif child.poll() is None:
@@ -255,7 +255,7 @@ def rank_cpu_s(folder: RunFolder) -> float | None:
 
 
 def result_line(options: Options, row: dict) -> str:
-    """The one line that a run leaves on the terminal."""
+    """The line that a run prints on the terminal at its end."""
     seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
     head = f"{options.label:>7} {options.strategy:<18} #{options.repeat}  {row['status']:<11} {seconds}"
     if row["status"] != "ok":

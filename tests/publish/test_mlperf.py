@@ -1,6 +1,6 @@
 """The MLPerf log of a real run, judged by MLPerf's own compliance checker.
 
-.venv/bin/python -m pytest tests/pages/test_mlperf.py
+.venv/bin/python -m pytest tests/publish/test_mlperf.py
 """
 
 import json
@@ -13,7 +13,7 @@ from support import NUM_VAL, environment, run_strategy
 from benchmarks.common.config.config import Config
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
-from scripts.pages import mlperf_log
+from scripts.publish import mlperf_log
 
 mlp_compliance = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
 REQUIRED = (
@@ -109,7 +109,7 @@ def test_a_reached_target_is_a_success(real):
 def test_no_path_of_this_machine_is_in_the_log(real):
     # mlperf_logging notes the source file of each call; the log is published, so the file is relative.
     _, _, text = real
-    assert {event["metadata"]["file"] for event in events(text)} == {"scripts/pages/mlperf_log.py"}
+    assert {event["metadata"]["file"] for event in events(text)} == {"scripts/publish/mlperf_log.py"}
 
 
 def test_what_cannot_be_logged_is_said(real, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The row of an attempt as far as it is known before the start, whatever becomes of the run."""
+"""The columns of a row that are known before the run starts."""
 
 import datetime
 import os
@@ -9,7 +9,7 @@ from benchmarks.common.store.results import SCHEMA, WARM_UP
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import source_version
 
-REQUESTED_COLUMNS = (
+COPIED_COLUMNS = (
     "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
 )  # fmt: skip
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -26,7 +26,7 @@ def row_at_start(folder: RunFolder, strategy: str, repeat: int, requested: dict,
         "repeat": repeat,
         "position": int(env.get("POSITION") or 0) or None,
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **{name: requested.get(name) for name in REQUESTED_COLUMNS},
+        **{name: requested.get(name) for name in COPIED_COLUMNS},
         "oversubscribed": ranks > cores and not gpus,
         "commit": commit,
         "dirty": bool(source_version.local_changes()) if commit else None,
@@ -37,6 +37,6 @@ def row_at_start(folder: RunFolder, strategy: str, repeat: int, requested: dict,
 
 
 def warm_up_status(row: dict) -> dict:
-    """The status of a run of round 0, which no analysis counts, with what became of it as the reason."""
+    """The columns `status` and `reason` of a run of round 0, which no analysis counts; the reason says how it ended."""
     why = row.get("reason") or "it warmed the machine, and is not counted"
     return {"status": WARM_UP, "reason": why if row["status"] == "ok" else f"{row['status']}: {why}"}

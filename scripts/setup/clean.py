@@ -23,7 +23,7 @@ from benchmarks.common.system.files import locked, open_lock
 from benchmarks.common.system.repository import ROOT
 
 KEPT_NAMES = ("published", "README.md")
-LOCKS = (".suite", "logs/*/unrecorded")  # schedule.lock_result_set holds the one, and the attempt of a run the other
+LOCKS = (".suite", "logs/*/unrecorded")  # schedule.lock_result_set holds the first, and a run's supervisor the second
 CHECKPOINTS_IN_USE = ".in-use"  # checkpoint.claimed holds it
 MAX_LISTED = 10
 CHECKOUTS = re.compile(r"\.worktrees-(?P<pid>\d+)@(?P<host>.+)-[^-]+")  # as worktrees.PREFIX begins
@@ -64,7 +64,7 @@ def main(yes: bool, results: Path = ROOT / "results") -> int:
 
 @contextlib.contextmanager
 def _claim(path: Path) -> Iterator[str]:
-    """Hold the locks of all sets in `path` until these are removed. Yields why `path` must stay, or ''."""
+    """Hold the locks of all sets in `path` while the context lasts. Yields why `path` must stay, or ''."""
     if path.is_symlink() or not path.is_dir():
         yield ""
         return
@@ -109,7 +109,7 @@ def _num_runs_text(path: Path) -> str:
 
 
 def _remove(path: Path) -> None:
-    """The link and not what it names, where it is one."""
+    """Remove a file or a folder. Of a link, the link alone."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,6 +1,6 @@
 """`make clean`, and what is measured into published sets: nothing that is needed is lost.
 
-.venv/bin/python -m pytest tests/runner/test_clean.py
+.venv/bin/python -m pytest tests/setup/test_clean.py
 """
 
 import fcntl
@@ -26,7 +26,7 @@ def checkout(tmp_path):
         "benchmarks/common/system/errors.py",
         "benchmarks/common/system/files.py",
         "benchmarks/common/system/repository.py",
-        "scripts/runner/clean.py",
+        "scripts/setup/clean.py",
         "Makefile",
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def test_a_folder_in_the_place_of_latest_costs_no_suite(tmp_path, monkeypatch, c
     for name in ("one", "latest"):
         (tmp_path / "results" / name).mkdir(parents=True)
     schedule.link_latest(tmp_path / "results/one")
-    assert "results/latest is no link" in capsys.readouterr().err
+    assert "results/latest is not a link" in capsys.readouterr().err
     assert left(tmp_path) == ["latest", "one"]
 
 

@@ -4,8 +4,8 @@
      "runs": [{"strategy": "ddp", "label": "ddp", "rounds": 3, "asked": {...}, "met": {...}}, ...],
      "files": {"runs.csv": "<sha256>", ...}}
 
-`./bench publish` writes it last. `./bench reproduce` runs what it says again; the gallery shows no set that is not
-what its manifest says. `asked` and `met` are the settings' two halves (benchmarks.common.config.settings). Needs no
+`./bench publish` writes it last. `./bench reproduce` repeats the runs that it lists; the gallery shows no set that
+differs from its manifest. `asked` and `met` are the settings' two halves (benchmarks.common.config.settings). Needs no
 torch.
 """
 

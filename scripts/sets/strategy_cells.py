@@ -1,0 +1,27 @@
+"""What every table says of a strategy: the cells that the terminal's table and the report's have in common.
+
+    from scripts.sets.strategy_cells import STRATEGY_COLUMNS, strategy_cells
+
+Every value is text, empty where it was not measured. Needs no torch.
+"""
+
+from scripts.sets.accuracy import top1_accuracy
+from scripts.sets.result_set import Group, ResultSet
+from scripts.stats.formatting import format_number, format_with_interval, plural
+
+STRATEGY_COLUMNS = ("strategy", "images/s", "n", "x single", "status", "top-1 %")
+
+
+def strategy_cells(results: ResultSet, group: Group) -> dict[str, str]:
+    """A cell for each of STRATEGY_COLUMNS."""
+    estimate, over, accuracy = group.throughput, results.over_baseline.get(group.label), top1_accuracy(group)
+    status = ", ".join(f"{count} {name or 'no status'}" for name, count in group.counts.items())
+    cells = dict.fromkeys(STRATEGY_COLUMNS, "") | {"strategy": group.label}
+    cells["status"] = status + ("" if group.parallel else "; not parallel")
+    if estimate:
+        cells["images/s"] = format_with_interval(estimate.value, estimate.low, estimate.high, format_number)
+        cells["n"] = f"{plural(estimate.num_runs, 'run')} [{plural(estimate.num_windows, 'window')}]"
+    if estimate and over:
+        cells["x single"] = format_with_interval(over.value, over.low, over.high, "{:.2f}".format)
+    cells["top-1 %"] = accuracy.text if accuracy else ""
+    return cells
