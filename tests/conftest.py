@@ -6,12 +6,17 @@ import signal
 from pathlib import Path
 
 import pytest
-from preloaded.interpreter import choose
+from preloaded.interpreter import choose, share
 from support import NUM_TRAIN, NUM_VAL, ROOT, SYNTHETIC_YAML, TINY_YAML, Recorder, draw_images, put
 
 from scripts.runner import run_plan
 
 LIMIT_S = 1800  # of one test, with the fixtures that it is the first to need
+
+
+def pytest_configure(config):
+    if getattr(config.option, "numprocesses", None):  # of pytest-xdist, before it starts them
+        share()
 
 
 @pytest.hookimpl(wrapper=True)

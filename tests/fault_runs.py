@@ -12,6 +12,7 @@ import pytest
 from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.store.results import read_table
+from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
 
 FAULTS = ROOT / "tests" / "faults"  # its sitecustomize.py reads FAULT
@@ -49,6 +50,11 @@ class Ended:
     @property
     def log(self) -> str:
         return (self.results / self.row["log_path"]).read_text(errors="replace")
+
+    @property
+    def causes(self) -> list[dict]:
+        """Of its ranks, the earliest first."""
+        return RunFolder(self.results / "logs" / self.row["run_id"]).causes()
 
     @property
     def seconds(self) -> float:
@@ -105,12 +111,6 @@ def until(condition, what: str, limit_s: float = 300):
 def until_planted(results: Path) -> Path:
     """Wait for the moment of the fault; returns the folder of the run, which is none that warms the machine."""
     return until(lambda: next(results.glob("logs/*-[1-9]-*/fault-at"), None), "the fault is there").parent
-
-
-def soon(seconds: float, bound_s: float) -> bool:
-    """Whether a run ended within the bound, tripled where other work has the cores."""
-    busy = os.getloadavg()[0] > len(os.sched_getaffinity(0))
-    return seconds <= bound_s * (3 if busy else 1)
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:

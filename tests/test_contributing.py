@@ -176,8 +176,8 @@ def python_in(folder: Path, code: str) -> str:
 
 
 def run_tests(folder: Path, *args: str) -> None:
-    """Run tests of the copy."""
-    run_in(folder, sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *args)
+    """Run tests of the copy, which start what we start: sys.executable is the client of our server."""
+    run_in(folder, sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *args, PRELOADED="no")
 
 
 @pytest.mark.parametrize("recipe", EDITS)

@@ -17,8 +17,6 @@ from support import ROOT, STRATEGIES, environment
 from benchmarks.common.dist.layout import StrategyFacts
 from scripts.runner.preflight import CORE_STRATEGIES, strategy_facts
 
-pytestmark = pytest.mark.real_interpreter  # which modules are imported at the start
-
 SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
 
 
@@ -79,11 +77,9 @@ def test_common_has_no_circle_of_imports():
     """Protects reading order: every module of common can be understood after those it imports."""
     graph = {
         name: {
-            other
-            for other in COMMON
-            if any(f"{module}.".startswith(f"benchmarks.common.{other}.") for module in imported(text))
+            other for other in COMMON for module in modules if f"{module}.".startswith(f"benchmarks.common.{other}.")
         }
-        for name, text in COMMON.items()
+        for name, modules in ((name, imported(text)) for name, text in COMMON.items())
     }
     assert len([*graphlib.TopologicalSorter(graph).static_order()]) == len(COMMON)
     assert graph["train.engine"] >= {"train.meters", "train.record"}
@@ -183,6 +179,7 @@ def test_a_script_imports_common_and_no_other_script(name):
     assert ours and all(module.startswith("benchmarks.common.") for module in ours)
 
 
+@pytest.mark.real_interpreter
 @pytest.mark.parametrize("name", WITHOUT_TORCH)
 def test_what_only_reads_tables_needs_no_torch(name):
     """Protects a laptop that draws a cluster's results, and half a minute of imports on a slow disk."""
@@ -345,7 +342,8 @@ def test_a_patch_is_seen(text):
 
 
 HELPS = """
-import contextlib, io, json, runpy, sys
+import contextlib, io, json, runpy, sys, warnings
+warnings.simplefilter("ignore")
 said = {}
 for module in sys.argv[1:]:
     out = io.StringIO()
@@ -369,7 +367,7 @@ def test_every_script_has_a_help():
     modules = [f"benchmarks.{name}" for name in STRATEGIES]
     programs = {name for name, text in TOOLS.items() if '__name__ == "__main__"' in text} - WITHOUT_FLAGS
     modules += [f"scripts.{name}" for name in sorted(programs)]
-    command = [sys.executable, "-W", "ignore", "-c", HELPS, *modules]  # one interpreter: torch is imported once
+    command = [sys.executable, "-c", HELPS, *modules]
     done = subprocess.run(command, cwd=ROOT, env=environment(COLUMNS=200), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for module, (code, text) in json.loads(done.stdout).items():

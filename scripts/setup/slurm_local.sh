@@ -85,8 +85,9 @@ install_missing() {
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod 755 "$policy"
     fi
-    { apt-get -q update && DEBIAN_FRONTEND=noninteractive \
-        apt-get -qy install --no-install-recommends "${packages[@]}"; } >&2 9>&- ||
+    # one at a time: apt-get does not wait for another one
+    { flock /var/lib/dpkg apt-get -q update && DEBIAN_FRONTEND=noninteractive \
+        flock /var/lib/dpkg apt-get -qy install --no-install-recommends "${packages[@]}"; } >&2 9>&- ||
         die 3 "not possible here: apt-get could not install ${packages[*]} (see above)"
     [[ -z ${policy:-} ]] || rm -f -- "$policy"
 }

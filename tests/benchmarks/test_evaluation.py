@@ -176,11 +176,13 @@ def test_every_rank_is_asked_for_scores_equally_often(of_gloo, number):
 @pytest.mark.skipif(find_spec("horovod") is None, reason="needs Horovod: scripts/setup/install_horovod.sh")
 def test_ranks_of_horovod_evaluate_every_image_once(tiny_data, expected, tmp_path):
     """Protects the same under Horovod, whose allreduce returns the sum and leaves its argument alone."""
+    from support import environment  # as above
+
     (tmp_path / "logs" / "case").mkdir(parents=True)
     launch = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"]
     done = subprocess.run(
         [*launch, sys.executable, __file__, str(tiny_data), str(tmp_path)],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HOROVOD_GLOO_TIMEOUT_SECONDS": "180"},
+        env=environment(OMP_NUM_THREADS=1, HOROVOD_GLOO_TIMEOUT_SECONDS=180),
         capture_output=True,
         text=True,
         timeout=200,

@@ -239,9 +239,9 @@ def own_mb():
     with open("/proc/self/smaps_rollup") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith("Anonymous:")) / 1e3 * 1.024
 
-before, began = own_mb(), time.perf_counter()
+before, began_s = own_mb(), time.process_time()
 parts = [list_images(Path(sys.argv[1]) / part) for part in ("train", "val")]
-print(json.dumps([sum(map(len, parts)), time.perf_counter() - began, own_mb() - before]))
+print(json.dumps([sum(map(len, parts)), time.process_time() - began_s, own_mb() - before]))
 """
 
 
@@ -258,7 +258,8 @@ def link_images(folder: Path, num_images: int, num_classes: int = 1000, num_file
 
 @pytest.mark.slow
 def test_imagenets_size_costs_a_rank_nothing(tmp_path):
-    """Protects start-up and memory at 1.3 million files: 0.3 s and 5 MB a rank, once there is an index."""
+    """Protects start-up and memory at 1.3 million files: a rank that finds an index takes a twentieth of the processor
+    time of the one that writes it, and 5 MB."""
     root = tmp_path / "links"
     root.mkdir()
     link_images(root / "train", 1_281_167)
@@ -269,7 +270,8 @@ def test_imagenets_size_costs_a_rank_nothing(tmp_path):
         command = [sys.executable, "-c", COSTS, str(root)]
         return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
 
-    measure()  # writes the index
+    _, seconds_that_write, _ = measure()
     costs = [measure() for _ in range(3)]
     assert {num_images for num_images, _, _ in costs} == {1_331_167}
-    assert min(seconds for _, seconds, _ in costs) < 0.3 and max(megabytes for _, _, megabytes in costs) < 5
+    assert min(seconds for _, seconds, _ in costs) < seconds_that_write / 20
+    assert max(megabytes for _, _, megabytes in costs) < 5

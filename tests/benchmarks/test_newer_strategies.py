@@ -4,13 +4,16 @@
 """
 
 import shutil
+import subprocess
 
 import pytest
 import torch
-from support import run_strategy
+from scripts.runner.launch_ranks import torchrun_command
+from support import NUM_VAL, ROOT, environment, run_strategy
 
 from benchmarks import ddp_compile, ddp_compressed, fsdp, local_sgd
 from benchmarks.common.config.config import Config
+from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import Unavailable, UserError
 
 SMALL = {"arch": "resnet18", "image_size": 32, "global_batch": 8, "loader": "synthetic"}
@@ -49,6 +52,27 @@ def test_without_a_compiler_nothing_is_compiled(second_of_two, tmp_path):
 
 def weights(folder, name="last"):
     return torch.load(folder / f"{name}.pt", weights_only=True)
+
+
+def test_a_traced_model_trains_as_ddp_does(tmp_path, tiny_data, tiny_config):
+    """Protects ddp_compile where nobody waits for its compiler: two real ranks, whose model was traced and split at
+    DDP's buckets, and whose operations then run one by one, so that its weights are ddp's to the last bit. A run with
+    the compiler is in test_strategies.py. Mutant: net.forward in place of model in the step, which exchanges nothing.
+    """
+    found = []
+    for name, program in (("traced", [ROOT / "tests" / "traced_only.py"]), ("ddp", ["-m", "benchmarks.ddp"])):
+        folder = tmp_path / "a set" / "logs" / name
+        folder.mkdir(parents=True)
+        start, variables = torchrun_command(2, folder)
+        flags = ["--config", tiny_config, "--data", tiny_data, "--epochs", "1", "--checkpoint-dir", folder]
+        env = environment(**variables, RUN_DIR=folder, OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo", PYTHONPATH=ROOT)
+        done = subprocess.run([*start, *program, *flags], cwd=ROOT, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found.append((weights(folder)["model"], RunFolder(folder).summary()))
+    (traced, told), (plain, _) = found
+    assert all(torch.equal(traced[name], value) for name, value in plain.items())
+    assert told["met"]["exact"] is False and told["row"]["val_samples"] == NUM_VAL
+    assert told["met"]["optimize_ddp"] == "True" and told["met"]["compile_s"] > 0
 
 
 @pytest.mark.slow

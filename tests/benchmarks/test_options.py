@@ -162,7 +162,7 @@ def test_a_compiled_run_says_how_long_it_compiled(tmp_path, tiny_data, tiny_conf
     """Protects windows from seconds of compiling, and evaluation from compiling again."""
     where = {"DATA": tiny_data, "CONFIG": tiny_config}
     row, _ = trained(tmp_path / "single", tmp_path / "set", "--compile", "single", **where)
-    assert row["compile_s"] > 1 and row["step_ms_p95"] < 1000 * row["compile_s"] / 2
+    assert row["step_ms_p95"] < 1000 * row["compile_s"] / 2
 
 
 def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path):

@@ -36,8 +36,7 @@ from scripts.studies.loaders.verdict_measure import ROUNDS
 from scripts.studies.peers.overhead import interval
 
 PARTS = [f"{phase}_ms" for phase in (*phase_recorder.PHASES, "exposed_comm")]
-# Well over what a busy machine adds to a step of 40 ms from median to median
-DELAYS_MS = {"single": 60, "ddp": 60, "horovod_ddp": 60}
+DELAY_MS = 1000  # nobody waits for it: planted.py's clock moves on. A step takes 40 ms of processor time
 PLACES = {
     "loader": "data_ms",
     "copy": "copy_ms",
@@ -48,9 +47,7 @@ PLACES = {
     "exchange": "exposed_comm_ms",
 }
 without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/setup/install_horovod.sh has not run")
-DDP = pytest.param(
-    "ddp", marks=[pytest.mark.slow]
-)  # sleeps against a machine's noise: not where others build beside it
+DDP = pytest.param("ddp", marks=[pytest.mark.slow])
 HOROVOD = pytest.param("horovod_ddp", marks=[without_horovod, pytest.mark.slow])
 # ResNet-18 with 4 classes: parameters that are sent and received, and running statistics that rank 0 sends
 GRADIENT_BYTES, BUFFER_BYTES = 2 * 4 * 11_178_564, 4 * 9_600
@@ -67,7 +64,7 @@ def planted(tiny_data, tiny_config, tmp_path_factory):
             start, variables = torchrun_command(2, tmp_path_factory.mktemp("ranks"))
             starters = {"single": [sys.executable], "horovod_ddp": [*horovodrun_command(2), sys.executable]}
             command = [*starters.get(name, start), ROOT / "tests" / "planted.py", name, json.dumps(places)]
-            command.append(str(DELAYS_MS[name]))
+            command.append(str(DELAY_MS))
             flags = ["--config", tiny_config, "--data", tiny_data, "--epochs", "1", "--windows", "1"]
             command += [*flags, "--account-steps", "4"]
             loopback = variables | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "PYTHONPATH": ROOT}
@@ -96,14 +93,14 @@ CASES = [
     ],
 )
 def test_a_planted_delay_lands_in_its_part_and_nowhere_else(planted, name, place):
-    """Protects the meaning of every column. Each part must see all of its own delay and little of the others':
-    real sleeps in real ranks, compared with the same process without them."""
+    """Protects the meaning of every column. Each part must see all of its own delay and little of the others': delays
+    in real ranks, compared with the same process without them. The clock is planted.py's."""
     report = planted(name)
     grown = {
         part: median(row[part] for row in report[place]) - median(row[part] for row in report[""]) for part in PARTS
     }
-    assert grown.pop(PLACES[place]) > 0.7 * DELAYS_MS[name]
-    assert max(grown.values()) < 0.5 * DELAYS_MS[name]
+    assert grown.pop(PLACES[place]) > 0.9 * DELAY_MS
+    assert max(grown.values()) < 0.1 * DELAY_MS
 
 
 @pytest.mark.parametrize("name", ["single", DDP, HOROVOD])
@@ -111,7 +108,7 @@ def test_the_parts_sum_to_the_step(planted, name):
     """Protects the closed account: parts are added up from their own marks, the step from its first and last."""
     report = planted(name)
     rows = [row for place in ["", *PLACES] for row in report.get(place, [])]
-    assert len(rows) >= 32
+    assert len(rows) >= 4 * 3 * 4
     for row in rows:
         assert sum(row[part] for part in PARTS) == pytest.approx(row["step_ms"], rel=0.02)
     # What has no name stays small: a forgotten phase would be in here.
@@ -198,12 +195,13 @@ def test_the_rows_of_a_run(name, tmp_path, tiny_data, tiny_config):
     assert row["exposed_comm_ms"] == pytest.approx(accounted["exposed_comm_ms"].mean())
     if name == "ddp":
         assert row["overlap_pct"] == pytest.approx(100 * min(1, max(0, 1 - row["exposed_comm_ms"] / row["comm_ms"])))
-    assert wall["seconds"].sum() >= 0.98 * row["wall_s"]
+    assert wall["seconds"].sum() == pytest.approx(row["wall_s"])
+    # Each part encloses what another clock has timed of it, however long the machine lets both wait in between.
     seconds = wall.set_index("part")["seconds"]
-    timed = read_table(tmp_path, "windows")["seconds"].sum()
     epochs = read_table(tmp_path, "epochs").groupby("phase")["seconds"].sum()
-    assert seconds["timed windows"] == pytest.approx(timed, abs=0.05)
-    assert seconds["evaluation"] == pytest.approx(epochs["val"], rel=0.2, abs=0.2)
+    assert seconds["timed windows"] >= read_table(tmp_path, "windows")["seconds"].sum()
+    assert seconds[["warm-up", "timed windows", "training outside windows"]].sum() >= epochs["train"]
+    assert seconds["evaluation"] >= epochs["val"]
     assert seconds["step account"] > accounted["step_ms"].sum() / 1000
 
 
@@ -217,6 +215,7 @@ def test_flops_agree_with_those_that_torchvision_publishes(arch, weights):
     assert flops_per_image(Config(arch=arch), 1000) == pytest.approx(3 * 2 * published * 1e9, rel=0.002)
 
 
+@pytest.mark.slow
 def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_config):
     """Protects the sentence in the report: it follows from the three rates, which real training gave."""
     command = [sys.executable, "-m", "scripts.studies.loaders.verdict_measure", "--results", tmp_path]

@@ -7,7 +7,6 @@ bit with a plain loop in this process.
 import dataclasses
 import itertools
 import json
-import os
 import random
 import subprocess
 import tempfile
@@ -17,6 +16,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from support import ROOT, environment
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -243,13 +243,13 @@ def torchrun(config: Config, module: str, *flags: str) -> dict:
     options = [text for name, value in changed.items() for text in ("--" + name.replace("_", "-"), str(value))]
     start, variables = launch_ranks.torchrun_command(2, tempfile.mkdtemp(dir=run_dir))
     command = [*start, "-m", module]
-    one_thread = {"THREADS_PER_RANK": "1", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
         [*command, *options, *flags],
         capture_output=True,
         text=True,
         timeout=240,
-        env=os.environ | variables | one_thread | {"CUDA_VISIBLE_DEVICES": "", "RUN_DIR": str(run_dir)},
+        cwd=ROOT,
+        env=environment(**variables, OMP_NUM_THREADS=1, RUN_DIR=run_dir),
     )
     assert run.returncode == 0, run.stdout + run.stderr
     return json.loads((run_dir / "summary.json").read_text())["row"]

@@ -47,7 +47,12 @@ def run(tmp_path_factory, tiny_data, tiny_config):
     return run_once
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+SLOW = {"ddp_compile"}  # a minute of compiling; tests/benchmarks/test_newer_strategies.py has the fast case
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in RUNNABLE]
+)
 def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     """Protects the whole flow of a number, from the launcher's flags to rows joined by run_id."""
     row, results = run(name)
@@ -86,7 +91,7 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     # a run on the preloaded interpreter may end after a second
     num_samples_at_least = 2 if row["wall_s"] >= 3 * PERIOD_S else 1
     assert len(rows_of("telemetry")) >= num_samples_at_least and rows_of("telemetry")["memory_used_mb"].min() > 0
-    assert rows_of("wall")["seconds"].sum() == pytest.approx(row["wall_s"], rel=0.02)
+    assert rows_of("wall")["seconds"].sum() == pytest.approx(row["wall_s"])
 
 
 @pytest.mark.parametrize("name", REMEDY_WITHOUT)

@@ -122,13 +122,6 @@ def test_the_command_draws_every_chart_in_png_and_svg(tmp_path):
         assert words in text, words
 
 
-def test_no_torch_is_imported():
-    # A plot must start in a blink on a machine without torch.
-    code = "import sys, scripts.charts.plot, scripts.sets.compare; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
 def test_epoch_seconds_say_whether_they_were_measured(tmp_path):
     # Only a training epoch over all of ImageNet from files is a measurement; the published series stays apart.
     folder = write_set(tmp_path / "a", {"ddp": 170}, num_epochs=0)
@@ -318,6 +311,7 @@ def test_an_interval_of_two_runs_does_not_squeeze_the_memory_chart():
     assert axis_limits([Estimate(100.0, None, None, 1, 5)]) == (92.0, 108.0)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15,
     deadline=None,

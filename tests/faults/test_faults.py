@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fault_runs import Matrix, finish, output_of, processes_of, run, soon, start, until, until_planted
+from fault_runs import Matrix, finish, output_of, processes_of, run, start, until, until_planted
 from support import NUM_VAL, ROOT, environment
 
 from benchmarks.common.config.config import Config
@@ -29,14 +29,13 @@ from benchmarks.common.config.settings import requested_settings, settings_hash
 from benchmarks.common.store.results import TABLES, add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.checkpoint import load_checkpoint
+from benchmarks.common.train.exit_codes import timed_out
 from scripts.runner.run_plan import last_statuses
 from scripts.runner.run_status import first_cause
 
-pytestmark = pytest.mark.real_interpreter  # signals to ranks and launchers, and who is whose child
-
 SLURM = ROOT / "scripts/setup/slurm_local.sh"
 NO_HOROVOD = "Horovod is not installed; scripts/setup/install_horovod.sh"
-BOUND_S = 15
+real_interpreter = pytest.mark.real_interpreter  # for signals to ranks and launchers, and who is whose child
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +87,14 @@ def needs(strategy: str, matrix, number: int, fault: str, request) -> dict:
 # ---- ranks that fail, die, hang -------------------------------------------------------------------------------
 
 
+@real_interpreter
 @pytest.mark.parametrize(
     "strategy", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "horovod_ddp", "slurm"))]
 )
 @pytest.mark.parametrize(
     "fault, reason",
     [
-        ("raise rank=1 step=3", "rank 1: ArithmeticError: planted in this step"),
+        pytest.param("raise rank=1 step=3", "rank 1: ArithmeticError: planted in this step", marks=pytest.mark.slow),
         ("kill rank=1 step=3", "rank 1: signal 9, possibly out of memory"),
     ],
 )
@@ -104,10 +104,11 @@ def test_a_rank_that_fails_or_dies_is_named(matrix, results, request, strategy, 
     ended = run(strategy, results, fault, **needs(strategy, matrix, number, title, request))
     assert (ended.code, ended.row["status"], ended.row["reason"]) == (1, "failed", reason)
     assert "last lines of" in ended.output
-    assert soon(ended.seconds, BOUND_S), ended.seconds
+    assert not any(timed_out(cause["reason"]) for cause in ended.causes), "a rank waited timeout_s for the other"
     matrix.add(number, title, f"failed; {reason}", ended.seconds)
 
 
+@real_interpreter
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "horovod_ddp"])
 def test_a_stopped_rank_is_named_when_the_others_stop_waiting(matrix, results, request, strategy):
@@ -118,10 +119,10 @@ def test_a_stopped_rank_is_named_when_the_others_stop_waiting(matrix, results, r
     )
     assert (ended.code, ended.row["status"]) == (1, "timeout")
     assert ended.row["reason"].startswith("rank 1 was stopped by a signal and did not answer; rank 0: ")
-    assert soon(ended.seconds, 10 + BOUND_S), ended.seconds
     matrix.add(3, title, "timeout; rank 1 was stopped and did not answer", ended.seconds)
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_a_rank_that_never_answers_is_a_timeout(matrix, results):
     """Alive, but stuck: the others wait timeout_s for it, the row says so, and the log where it is stuck.
@@ -133,7 +134,6 @@ def test_a_rank_that_never_answers_is_a_timeout(matrix, results):
     assert (ended.code, ended.row["status"]) == (1, "timeout")
     assert ended.row["reason"].startswith("rank 0: ") and ended.row["reason"].endswith("; rank 1 gave no sign")
     assert "in hang_here" in ended.log
-    assert soon(ended.seconds, 5 + BOUND_S), ended.seconds
     matrix.add(3, title, "timeout; rank 1 gave no sign, its stack is in the log", ended.seconds)
 
 
@@ -151,6 +151,7 @@ def test_what_nccl_says_of_a_rank_that_hangs():
     assert first_cause([], log.split("\n", 2)[2], 1, [], num_ranks=3) == ("failed", "rank 0: signal 6")
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_a_stopped_rank_is_named_at_the_limit(matrix, results):
     ended = run("ddp", results, "stop rank=1 step=3", TIMEOUT=30, ARGS="--timeout-s 100")
@@ -159,17 +160,20 @@ def test_a_stopped_rank_is_named_at_the_limit(matrix, results):
     matrix.add(3, "a rank hangs, TIMEOUT=30 (ddp)", "timeout; rank 1 was stopped", ended.seconds)
 
 
+@real_interpreter
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
 def test_the_stacks_of_a_run_that_hangs_are_in_the_log(matrix, results, strategy):
     ended = run(strategy, results, "hang step=3", TIMEOUT=25, ARGS="--timeout-s 100")
     assert (ended.code, ended.row["status"]) == (1, "timeout")
     assert ended.log.count("in hang_here") == {"single": 1, "ddp": 2}[strategy]
-    assert 25 <= ended.row["wall_s"] < 60
+    assert ended.row["reason"].startswith("not done after 25 s") and ended.row["wall_s"] >= 25
     matrix.add(4, f"the whole run hangs ({strategy})", "timeout; every rank's stack is in the log", ended.seconds)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("horovod_ddp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@real_interpreter
+@pytest.mark.parametrize("strategy", ["ddp", "horovod_ddp"])
 def test_workers_end_when_their_launcher_is_killed(matrix, results, request, strategy):
     """torchrun's workers live in sessions of their own and outlive it."""
     title = f"{'torchrun' if strategy == 'ddp' else 'horovodrun'} is SIGKILLed"
@@ -195,6 +199,7 @@ def test_a_killed_single_process_says_the_same(matrix, results):
     matrix.add(2, "a rank is SIGKILLed (single)", f"failed; {reason}", ended.seconds)
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_ranks_end_when_even_the_supervisor_is_killed(matrix, results):
     """SIGKILL to scripts/runner/supervisor.py: its run must not go on beside the next one; the loop writes its row."""
@@ -221,9 +226,9 @@ def test_success_without_metrics_is_a_failure(matrix, results):
     matrix.add(1, "a run exits 0 without its metrics (single)", f"failed; {ended.row['reason']}", ended.seconds)
 
 
-@pytest.mark.parametrize(
-    "signum, code", [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@real_interpreter
+@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_to_bench_all_keeps_the_finished_rows(matrix, results, signum, code):
     """Ctrl-C reaches the whole foreground group, a scheduler's SIGTERM only make."""
     process = start(
@@ -252,6 +257,7 @@ def test_a_signal_to_bench_all_keeps_the_finished_rows(matrix, results, signum, 
     )
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_a_signal_before_the_first_step_is_not_lost(matrix, results):
     """bash starts a background child deaf to SIGINT; a signal that comes before Python listens must still count."""
@@ -265,7 +271,9 @@ def test_a_signal_before_the_first_step_is_not_lost(matrix, results):
     matrix.add(6, "SIGINT while a launcher starts", "130; the suite ends", ended.ended_at - began)
 
 
-@pytest.mark.parametrize("loader", [pytest.param("synthetic", marks=pytest.mark.slow), "folder --workers 1"])
+@pytest.mark.slow
+@real_interpreter
+@pytest.mark.parametrize("loader", ["synthetic", "folder --workers 1"])
 def test_sigterm_leaves_a_checkpoint_to_resume_from(matrix, results, tiny_data, loader):
     """Preemption: TERM, a checkpoint between two steps, 143, and --resume goes on from there.
 
@@ -305,6 +313,7 @@ def test_a_taken_port_is_named(matrix, results):
     matrix.add(7, "the port of RDZV_ENDPOINT is taken", "refused, names it", ended.ended_at - began)
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_missing_tools_are_skipped_with_the_remedy(matrix, results, tmp_path):
     """A real interpreter without Horovod and Apex, and a PATH without Slurm."""
@@ -342,6 +351,7 @@ def test_too_few_gpus_are_refused_and_too_few_cores_flagged(matrix, results):
     matrix.add(9, "fewer GPUs than ranks; fewer cores", "refused; the row is marked oversubscribed")
 
 
+@real_interpreter
 @pytest.mark.slow
 @pytest.mark.parametrize("size, status", [("32k", "failed"), ("1m", "ok")])
 def test_a_small_dev_shm_is_explained_or_enough(matrix, results, tiny_data, size, status):
@@ -361,6 +371,7 @@ def test_a_small_dev_shm_is_explained_or_enough(matrix, results, tiny_data, size
 # ---- numbers and data that are no good -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy, fault", [("ddp", "nan rank=1 step=4"), ("single", "inf step=4")])
 def test_a_loss_that_is_no_number_stops_all_ranks(matrix, results, strategy, fault):
     ended = run(strategy, results, fault)
@@ -381,6 +392,7 @@ def spoil(folder: Path) -> list[str]:
     return [path.name for path in (cut, empty, text)]
 
 
+@pytest.mark.slow
 def test_a_bad_file_is_named_or_counted(matrix, results, own_data):
     names = spoil(own_data / "train")
     ended = run("ddp", results, DATA=own_data, ARGS="--loader folder --steps 10")
@@ -392,6 +404,7 @@ def test_a_bad_file_is_named_or_counted(matrix, results, own_data):
     matrix.add(11, "the same with --skip-bad-files (single)", "ok; 3 skipped_files")
 
 
+@pytest.mark.slow
 def test_an_empty_class_and_an_unknown_one_are_refused_before_launch(matrix, results, own_data):
     (own_data / "train" / "empty").mkdir()
     ended = run("all", results, DATA=own_data, ARGS="--loader folder", STRATEGIES="single")
@@ -404,6 +417,7 @@ def test_an_empty_class_and_an_unknown_one_are_refused_before_launch(matrix, res
     matrix.add(12, "an empty class; a val class that train lacks", "refused before launch")
 
 
+@pytest.mark.slow
 def test_counts_are_right_where_no_batch_divides(matrix, results, own_data):
     for path in sorted((own_data / "train").rglob("*.JPEG"))[17:]:
         path.unlink()
@@ -432,6 +446,7 @@ def test_fewer_images_than_ranks_do_not_hang(matrix, results, own_data):
     matrix.add(18, "1 image for 2 ranks", "ok; it counts once", ended.row["wall_s"])
 
 
+@pytest.mark.slow
 def test_a_hostile_data_set_trains_and_its_names_do_no_harm(matrix, results, own_data):
     hostile = ["quo\"te's", "new\nline", "<script>alert(1)<", "=cmd()"]
     for part in ("train", "val"):
@@ -468,6 +483,7 @@ class Payload:
         return os.mknod, (str(self.path),)
 
 
+@pytest.mark.slow
 def test_a_hostile_config_or_checkpoint_is_refused_and_not_run(matrix, results, tmp_path):
     trap = tmp_path / "executed"
     config = tmp_path / "hostile.yaml"
@@ -484,6 +500,7 @@ def test_a_hostile_config_or_checkpoint_is_refused_and_not_run(matrix, results, 
 # ---- checkpoints, rows, disks ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_checkpoints_are_whole_or_the_one_before_is_used(matrix, results, tmp_path):
     folder = tmp_path / "ck" / "single-1"
     args = f"--checkpoint-dir {folder.parent} --checkpoint-steps 1"
@@ -580,6 +597,7 @@ def test_a_half_written_line_costs_only_itself(matrix, results, capsys):
     matrix.add(16, "half-written last line in each CSV", "skipped with a warning; the next row is whole")
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_two_suites_at_once_do_not_meet(matrix, results, tmp_path, checkout):
     """Each makes a result set of its own; on one set the second is told who holds it."""
@@ -621,6 +639,7 @@ def tell_slurm(cluster: dict, *words: str) -> None:
     subprocess.run(words, env={**os.environ, **cluster}, check=True, timeout=60)
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_a_cancelled_job_is_said_to_be_cancelled(matrix, results, request):
     title = "a Slurm job is cancelled"
@@ -634,6 +653,7 @@ def test_a_cancelled_job_is_said_to_be_cancelled(matrix, results, request):
     matrix.add(20, title, f"interrupted; {ended.row['reason']}", ended.ended_at - began)
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_a_signal_to_the_launcher_cancels_its_job(matrix, results, request):
     """And the tasks have the time to write a checkpoint: nobody signals srun, which would kill them at once."""
@@ -650,6 +670,7 @@ def test_a_signal_to_the_launcher_cancels_its_job(matrix, results, request):
     matrix.add(20, title, "interrupted; 143; job cancelled, checkpoint kept", ended.ended_at - began)
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_a_job_whose_node_goes_down_is_requeued_and_resumes(matrix, results, request):
     title = "a node goes down"
@@ -666,6 +687,7 @@ def test_a_job_whose_node_goes_down_is_requeued_and_resumes(matrix, results, req
     matrix.add(20, title, "requeued, resumed, ok", ended.ended_at - began)
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_a_job_at_its_time_limit_resumes_or_says_so(matrix, results, request):
     """Slurm's shortest limit is a minute, and it looks every 30 s. Two jobs at once: with checkpoints and without."""
@@ -683,6 +705,7 @@ def test_a_job_at_its_time_limit_resumes_or_says_so(matrix, results, request):
     matrix.add(20, f"{title}, with --checkpoint-dir", "requeued, resumed, ok", ended.ended_at - began)
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_a_clock_set_back_changes_no_duration(matrix, results, tmp_path):
     libraries = [*Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")]
@@ -712,6 +735,7 @@ def test_a_clock_set_back_changes_no_duration(matrix, results, tmp_path):
     matrix.add(23, "the clock is set back an hour", "ok; every duration is right")
 
 
+@real_interpreter
 @pytest.mark.slow
 def test_thirty_rounds_leave_nothing_behind(matrix, results, tmp_path):
     """Each round's processes end with it, so what could grow is the suite's own shell and what runs leave on disks."""

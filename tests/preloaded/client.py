@@ -8,7 +8,7 @@ import posix
 import sys
 
 ARGUMENTS = sys.argv[1:]
-MODULES = ("benchmarks.", "scripts.", "torch.distributed.run", "horovod.runner.launch")
+MODULES = ("benchmarks.", "scripts.", "torch.distributed.run", "horovod.runner.launch", "pytest")
 # What is read when an interpreter or a library is loaded, so before a fork.
 AT_LOADING = (
     b"LD_PRELOAD FAKETIME SLURM_JOB_ID TORCHINDUCTOR_ TORCHDYNAMO_ TORCH_COMPILE TORCH_LOGS MKL_ KMP_ GOMP_ "

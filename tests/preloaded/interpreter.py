@@ -25,11 +25,14 @@ KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")  # as support.envir
 SHEBANG_BYTES = 127  # that the oldest kernels read
 IS_ON = sys.platform == "linux" and os.environ.get("PRELOADED") != "no"
 NAMESPACES = ("net", "mnt", "pid", "user", "ipc", "uts")
+SHARED = "PRELOADED_CLIENT"  # names the client to the worker processes of pytest-xdist
 _clients: list[str] = []
 
 
 def choose(is_real: bool) -> None:
     """Make sys.executable, and what multiprocessing starts, the real interpreter or the client."""
+    # Importing torchvision sets it, and what inherits it would be the real interpreter: client.py, AT_LOADING.
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
     sys.executable = REAL if is_real else client()
     multiprocessing.set_executable(sys.executable)
 
@@ -39,8 +42,13 @@ def client() -> str:
     if not IS_ON or len(_shebang()) > SHEBANG_BYTES or " " in os.path.realpath(REAL):
         return REAL
     if not _clients:
-        _clients.append(_listen())
+        _clients.append(os.environ.get(SHARED) or _listen())
     return _clients[0]
+
+
+def share() -> None:
+    """Have the processes that this one starts use this one's server."""
+    os.environ[SHARED] = client()
 
 
 def _listen() -> str:

@@ -43,7 +43,7 @@ PRELOADED = (
     "torch.distributed.elastic.rendezvous.registry torch.distributed.algorithms.ddp_comm_hooks "
     "torch.multiprocessing torch.multiprocessing.spawn torch.testing._internal.distributed.fake_pg "
     "numpy pandas scipy.stats scipy.special scipy.optimize PIL.Image tyro yaml tqdm psutil jinja2 "
-    "matplotlib.figure matplotlib.backends.backend_agg"
+    "matplotlib.figure matplotlib.backends.backend_agg pytest cloudpickle http.server"
 )
 OURS = ("benchmarks", "scripts", "horovod", "sitecustomize")  # what each fork imports by itself, from its own folder
 PR_SET_PDEATHSIG = 1

@@ -192,9 +192,13 @@ def test_the_mark_gives_the_real_interpreter():
     assert sys.executable == REAL == environment()["PYTHON"]
 
 
-@pytest.mark.parametrize("name", ["single", "ddp", *(["horovod_ddp"] if "horovod_ddp" in RUNNABLE else [])])
+@pytest.mark.parametrize(
+    "name", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("single", "horovod_ddp"))]
+)
 def test_both_leave_the_same_rows(name, tmp_path, tiny_data, tiny_config):
     """Protects every run that tests look at: columns, settings and losses are those of the real interpreter."""
+    if name not in RUNNABLE:
+        pytest.skip("needs Horovod: scripts/setup/install_horovod.sh")
     found = []
     try:
         for is_real in (True, False):

@@ -42,7 +42,7 @@ def beyond_loopback(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
     return {each for each in found if each[0] not in LOOPBACK}
 
 
-FAST = {"ddp", "horovod_ddp"}  # one of each tool that listens
+FAST = {"ddp"}
 
 
 @pytest.mark.parametrize(

@@ -386,7 +386,8 @@ def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_variables,
     folder, launcher_variables = run_plan.create_run_folder(run, results, "1/1")
     for name in ("PYTHON", "RESULTS", "CONFIG", "DATA"):
         assert os.path.isabs(launcher_variables[name]), name
-    env = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""} | launcher_variables
+    ours = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
+    env = ours | {"CUDA_VISIBLE_DEVICES": ""} | launcher_variables
     command = [checkout / "launchers" / "ddp.sh"]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

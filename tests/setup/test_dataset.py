@@ -332,6 +332,7 @@ def test_what_a_killed_run_left_is_removed_later(tmp_path, capsys):
     assert f"removing {old}" in capsys.readouterr().err
 
 
+@pytest.mark.real_interpreter
 def test_neither_script_imports_torch():
     """Both run before every benchmark, and torch alone takes seconds."""
     code = (

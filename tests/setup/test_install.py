@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -502,9 +501,7 @@ def test_torch_is_not_imported_where_nothing_says_nvidia(tmp_path):
 
 
 def test_look_waits_no_longer_than_its_patience(machine, monkeypatch):
-    machine("exec sleep 1000")
+    machine("exec sleep 10000")
     monkeypatch.setattr(gpus, "NVIDIA_SMI_TIMEOUT_S", 0.5)
-    started_s = time.monotonic()
-    seen = query_gpus()
-    assert time.monotonic() - started_s < 500  # however busy this machine is
+    seen = query_gpus()  # had it waited, this test would be at its limit
     assert "did not answer" in seen.problem and choose_build(seen)[0] is BUILDS[0]
