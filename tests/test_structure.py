@@ -155,6 +155,17 @@ def test_folders_have_no_circle_of_imports():
 PARTS_OF_A_STUDY = {"analysis", "chart", "measure", "plan", "report", "section"}
 
 
+def test_every_folder_of_scripts_has_a_readme():
+    """Protects a stranger: a folder says what it answers, and its files in the order in which they are called."""
+    folders = {path.parent for path in (ROOT / "scripts").glob("*/__init__.py")} - {ROOT / "scripts/studies"}
+    unsaid = []
+    for folder in sorted(folders):
+        text = (folder / "README.md").read_text() if (folder / "README.md").exists() else ""
+        files = [path.name for path in folder.iterdir() if path.suffix in (".py", ".sh") and path.stem != "__init__"]
+        unsaid += [f"{folder.name}/{name}" for name in files if f"`{name}`" not in text]
+    assert [name for name in unsaid if not name.startswith("stats/")] == []  # its README is yet to be written
+
+
 def test_every_study_has_a_readme():
     """Protects the reader of a study's folder: its README says what is measured, and by which command."""
     studies = {path.parent for path in (ROOT / "scripts/studies").glob("*/__init__.py")}
@@ -387,3 +398,18 @@ def test_locks_and_replaced_files_have_one_place():
         for word in re.findall(r"\bfcntl\.flock|\bmkstemp\b|\.chmod\(|\.to_csv\([^)]*/", path.read_text()):
             found.setdefault(str(path.relative_to(ROOT)), set()).add(word)
     assert found == {"benchmarks/common/system/files.py": {"fcntl.flock"}}
+
+
+def test_every_child_dies_with_its_parent():
+    """Protects the machine from ranks that go on after `./bench study peers` or any other was killed, and time beside whatever
+    comes next. Mutant: a Popen without it."""
+    without = {"setup.install", "common.system.gpus"}  # pip, which may finish; nvidia-smi, which has its own end
+    modules = TOOLS | {f"common.{name}": text for name, text in COMMON.items()}
+    found = set()
+    for name, text in modules.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Popen"):
+                words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                if words.get("preexec_fn") != "die_with_parent()":
+                    found.add(name)
+    assert found == without

@@ -1,4 +1,4 @@
-"""The report's own charts, as matplotlib figures: where a step goes, and the machine over time.
+"""Charts of one set, as matplotlib figures: where the time of a step goes, and the machine over time.
 
 Each function returns None where the sets hold nothing to draw. Needs no torch.
 """
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from scripts.charts.figures import COLORS, LINES, MARKERS, footnote, in_paper_column, make_figure, wrap
+from scripts.charts.figures import COLORS, LINES, MARKERS, footnote, in_paper_column, label_with_set, make_figure, wrap
 from scripts.sets.result_set import Group, ResultSet
 from scripts.sets.step_breakdown import (
     PHASES,
@@ -76,7 +76,7 @@ def step_bars(sets: list[ResultSet]) -> list[StepBar]:
     for results in sets:
         steps = results.table("steps")
         for group in results.groups:
-            label = _label(group, results, sets)
+            label = label_with_set(group, results, sets)
             label += "" if group.parallel else "\n(not parallel)"
             stages = pipeline_bubbles(group, steps)
             bars += [
@@ -198,7 +198,7 @@ def _step_notes(bars: list[StepBar]) -> list[str]:
 def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     """Utilisation, memory, power and network over the time of each ok run, a colour a strategy."""
     lines = [
-        (_label(group, results, sets), results.table("telemetry"), group)
+        (label_with_set(group, results, sets), results.table("telemetry"), group)
         for results in sets
         for group in results.groups
         if results.table("telemetry").run_id.isin(group.ok.run_id).any()
@@ -262,7 +262,3 @@ def _series(samples: pandas.DataFrame, group: Group, panel: tuple) -> list[tuple
         if len(line) > 1 and factor * line.max() > LEAST_SHOWN:
             found.append((line.index.to_numpy(float), factor * line.to_numpy(float)))
     return found
-
-
-def _label(group: Group, results: ResultSet, sets: list[ResultSet]) -> str:
-    return printable(f"{group.label} in {results.name}" if len(sets) > 1 else group.label)

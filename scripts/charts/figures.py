@@ -20,7 +20,7 @@ from matplotlib.transforms import ScaledTranslation
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 from scripts.sets.result_set import Group, ResultSet
-from scripts.stats.formatting import format_number, format_setting, plural, printable
+from scripts.stats.formatting import device_count, format_number, format_setting, printable
 from scripts.stats.intervals import strategy_throughput
 
 matplotlib.rcParams.update(
@@ -157,7 +157,7 @@ def _save(figure: Figure, path: Path, metadata: dict[str, None], layout: dict[st
 
 
 def describe(sets: list[ResultSet]) -> str:
-    """What was run on what, from the ok rows: arch, image size, global batch, hardware, ranks."""
+    """What was run on what, from the ok rows: arch, image size, global batch, hardware, devices."""
     return describe_rows(pandas.concat([each.ok for each in sets]))
 
 
@@ -170,17 +170,18 @@ def describe_rows(rows: pandas.DataFrame) -> str:
             return f"{format_setting(rows[column].min())} to {format_setting(rows[column].max())}"
         return "/".join(text for text in found if text != "unknown") or unknown
 
-    ranks = sorted({value for value in rows.world_size if value > 0})
-    ranks_text = f"{format_setting(ranks[0])} to {format_setting(ranks[-1])} ranks" if len(ranks) > 1 else "? ranks"
-    if len(ranks) == 1:
-        ranks_text = plural(int(ranks[0]), "rank")
+    num_devices = sorted({value for value in rows.world_size if value > 0})
+    device = rows.device.iloc[0] if rows.device.nunique() == 1 else ""
+    devices = device_count(num_devices[-1], device) if num_devices else "? devices"
+    if len(num_devices) > 1:
+        devices = f"{num_devices[0]:.0f} to {devices}"
     images = ", synthetic images" if values("loader") == "synthetic" else ""
     batch = f"global batch {values('global_batch')}"
     if (rows.batch_per_device > 0).any():
         batch = f"{values('batch_per_device')} images a device (weak scaling: {batch})"
     return (
         f"{values('arch')}, {values('image_size')} px, {batch}{images}; "
-        f"{values('device_name', 'hardware unknown')}, {ranks_text}"
+        f"{values('device_name', 'hardware unknown')}, {devices}"
     )
 
 

@@ -2,7 +2,7 @@
 
     python -m scripts.charts.plot --results results/latest [results/other ...] [--output DIR]
 
-Writes throughput, speedup, epoch_seconds, memory and learning, each as PNG and SVG: into charts/ of the set, or for
+Writes the charts of CHARTS and of DETAIL_CHARTS, each as PNG and SVG: into charts/ of the set, or for
 several sets, which are drawn side by side, into charts/with-<others>/ of the first. Exit code: 1 where no run
 is ok, 2 for a mistake of the user. Needs no torch.
 """
@@ -14,8 +14,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.system.programs import exit_code, run_program
-from scripts.charts import detail_charts as report_charts
-from scripts.charts import figures, throughput
+from scripts.charts import detail_charts, figures, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import memory_chart
 from scripts.options.set_options import PlotOptions as Options
@@ -33,7 +32,7 @@ CHARTS = {
     "memory": memory_chart,
     "learning": learning_chart,
 }
-DETAIL_CHARTS = {"step_account": report_charts.step_chart, "telemetry": report_charts.telemetry_chart}
+DETAIL_CHARTS = {"step_account": detail_charts.step_chart, "telemetry": detail_charts.telemetry_chart}
 
 
 def summary_table(results: Path | ResultSet) -> str:

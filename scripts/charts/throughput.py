@@ -69,7 +69,7 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     )
     note, having = [_about_n(_all(works))], [results for results in sets if results.timed(BASELINE)]
     if any(bar.ideal for bar in _all(works)):
-        note.append(f"thick mark: ideal, as many times {BASELINE} as there are ranks.")
+        note.append(f"thick mark: ideal, as many times {BASELINE} as there are devices.")
     bases: dict[str, list[str]] = {}
     for of, to in (pair for results in having for pair in results.baselines.items() if pair[1] != BASELINE):
         bases.setdefault(to, []).append(of)
@@ -98,11 +98,11 @@ def _times(value: float) -> str:
 
 
 def _ideal(group: Group, single: Group) -> float | None:
-    """Ranks over the baseline's; None where the work is not divided, or ranks share cores."""
-    ranks = [set(each.ok.world_size) for each in (group, single)]
-    if not group.parallel or (group.ok.oversubscribed == "yes").any() or [len(each) for each in ranks] != [1, 1]:
+    """Devices over the baseline's; None where the work is not divided, or ranks share cores."""
+    num_devices = [set(each.ok.world_size) for each in (group, single)]
+    if not group.parallel or (group.ok.oversubscribed == "yes").any() or [len(each) for each in num_devices] != [1, 1]:
         return None
-    ideal = ranks[0].pop() / ranks[1].pop()
+    ideal = num_devices[0].pop() / num_devices[1].pop()
     return ideal if 1 < ideal < PLAUSIBLE_RANGE[1] else None
 
 

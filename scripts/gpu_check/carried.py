@@ -40,8 +40,8 @@ def main(bundle: Path, arguments: list[str]) -> int:
         output = check_machine()
         work = os.environ.get("WORK", "") or (made := tempfile.mkdtemp(prefix="gpu-check-"))
         tree, packages = unpack(bundle, Path(work).absolute())
-        restore(output, tree)
-        return run(tree, packages, output, arguments)
+        moved = restore(output, tree)
+        return run(tree, packages, output, [*arguments, *(["--moved"] if moved else [])])
     except CannotBegin as error:
         print(f"gpu-check: {error}", file=sys.stderr)
         return 2
@@ -96,13 +96,13 @@ def install(wheels: list[str], packages: Path) -> None:
         raise CannotBegin(f"pip cannot install what is missing: {lines[-1]}; pack again with --python of this machine")
 
 
-def restore(output: Path, tree: Path) -> None:
-    """Put the state of an earlier call in place; what it made outside of its set is made again."""
+def restore(output: Path, tree: Path) -> bool:
+    """Put the state of an earlier call in place, if any; what that made outside of its set is made again."""
     if not output.exists():
-        return
+        return False
     try:
         with tarfile.open(output) as tar:
-            tar.extractall(tree, filter="data", members=[member for member in tar if is_state(member.name)])
+            tar.extractall(tree, filter="data", members=[member for member in tar if is_state(member)])
     except (tarfile.TarError, OSError) as error:
         raise CannotBegin(f"{output} cannot be read ({error}); choose another OUTPUT=") from None
     for folder in STATE:
@@ -111,10 +111,13 @@ def restore(output: Path, tree: Path) -> None:
             for path in (tree / folder / "checks").glob(f"{pattern}.json"):
                 path.unlink()
     print(f"gpu-check: goes on from {output}", flush=True)
+    return True
 
 
-def is_state(name: str) -> bool:
-    return any(name == folder or name.startswith(f"{folder}/") for folder in STATE)
+def is_state(member: tarfile.TarInfo) -> bool:
+    """Files and folders of a set, and nothing that leads elsewhere."""
+    inside = any(member.name == folder or member.name.startswith(f"{folder}/") for folder in STATE)
+    return inside and (member.isfile() or member.isdir())
 
 
 def run(tree: Path, packages: Path, output: Path, arguments: list[str]) -> int:

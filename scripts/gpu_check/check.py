@@ -4,6 +4,7 @@ from scripts.gpu_check.check import DRY, GPU, Check, Scale, launched
 """
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from benchmarks.common.system.commands import shell_word
 from scripts.gpu_check import verdicts
 
 PRECISIONS = ("fp32", "tf32", "bf16")
-OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16",), "fp16": ("cuda",)}  # keys of run.NEEDS
+OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16_or_cpu",), "fp16": ("cuda",)}  # keys of NEEDS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +58,38 @@ DRY = Scale(
 
 
 @dataclasses.dataclass(frozen=True)
+class Here:
+    """What checks may need of this machine. capability: the least of its GPUs, None without GPUs."""
+
+    num_gpus: int
+    capability: tuple[int, int] | None
+    has_compiler: bool
+    has_gpu_decoder: bool
+
+
+# What `needs` of a check may name: what that is in words, and whether this machine has it.
+NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
+    "cuda": ("an NVIDIA GPU", lambda here: here.num_gpus > 0),
+    "two_gpus": ("two NVIDIA GPUs or more", lambda here: here.num_gpus > 1),
+    "ampere": ("a GPU of compute capability 8 or newer", lambda here: (here.capability or (0, 0)) >= (8, 0)),
+    "bf16_or_cpu": (
+        "a GPU of compute capability 8 or newer, or a CPU",
+        lambda here: (here.capability or (8, 0)) >= (8, 0),
+    ),
+    "compiler": (
+        "g++ (or CXX), on GPUs gcc (or CC) and triton, Python's headers",
+        lambda here: here.has_compiler,
+    ),
+    "nvjpeg": (
+        "nvimgcodec and NVIDIA's libnvjpeg (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]')",
+        lambda here: here.has_gpu_decoder,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
 class Check:
-    """One claim and what tests it. needs: keys of run.NEEDS; after: the check that must have passed before."""
+    """One claim and what tests it. needs: keys of NEEDS; after: the check that must have passed before."""
 
     name: str
     claim: str

@@ -78,4 +78,4 @@ def named(status: str) -> str:
 def kind_of_left(check: Check, why: str) -> str:
     if not why.startswith("needs "):
         return "not reached"
-    return "left" if "gpus" in check.needs else "needs"
+    return "left" if "two_gpus" in check.needs else "needs"

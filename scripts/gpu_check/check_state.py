@@ -25,9 +25,10 @@ class State:
     """What became of the checks that have ended, in a folder: a file each.
 
     The user's cache keeps the checksum of each file that was written here. Any other has the status ELSEWHERE.
+    moved: the user says that they have brought the folder here from another machine of theirs: its files count.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, moved: bool = False):
         self.folder = folder
         self.results = folder.parent
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,6 +36,9 @@ class State:
         self._kept, self._checksums = cache_path(folder, "gpu-check"), dict[str, str]()
         with contextlib.suppress(OSError, ValueError):
             self._checksums = dict(json.loads(read_regular_file(self._kept, LARGEST_BYTES)))
+        if moved:
+            self._checksums |= {path.name: _checksum(path) for path in folder.glob("*.json")}
+            self._keep()
         for path in sorted(folder.glob("*.json")):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 content = read_regular_file(path, LARGEST_BYTES)
@@ -48,11 +52,14 @@ class State:
         found = {"name": check.name, "command": check.command, **dataclasses.asdict(verdict), **more}
         path = self.folder / f"{check.name.replace(' ', '-')}.json"
         write_json(path, found)
-        self._checksums[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        with contextlib.suppress(OSError):  # without a cache, the next call takes it for somebody else's
+        self._checksums[path.name] = _checksum(path)
+        self._keep()
+        self.ended[check.name] = found
+
+    def _keep(self) -> None:
+        with contextlib.suppress(OSError):  # without a cache, the next call takes the files for somebody else's
             self._kept.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._kept, self._checksums)
-        self.ended[check.name] = found
 
     def forget(self, status: str) -> None:
         for name in [name for name, found in self.ended.items() if found["status"] == status]:
@@ -60,6 +67,10 @@ class State:
 
     def log_of(self, check: Check) -> Path:
         return self.folder / f"{check.name.replace(' ', '-')}.log"
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(read_regular_file(path, LARGEST_BYTES)).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

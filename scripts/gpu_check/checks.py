@@ -242,7 +242,7 @@ def _several_gpus(scale: Scale, results: Path) -> list[Check]:
             ("launchers/all.sh", "scaling"),
             verdicts.printed(r"^.*\bweak\b.*"),
             variables,
-            ("gpus", "bf16"),
+            ("two_gpus", "bf16_or_cpu"),
             timed=True,
             estimate_s=200,
             limit_s=600,

@@ -16,7 +16,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +30,7 @@ from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.gpu_check.check import DRY, GPU, Check, Scale
+from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
@@ -47,33 +46,6 @@ DEADLINE_S = 540.0
 REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
 BYTES_A_LANE = 8e9  # of GPU memory: 32 images of ResNet-50 in fp32, CUDA's context, cuDNN's workspaces
 ALIVE = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
-
-
-@dataclasses.dataclass(frozen=True)
-class Here:
-    """What checks may need of this machine."""
-
-    num_gpus: int
-    capability: tuple[int, int] | None
-    has_compiler: bool
-    has_gpu_decoder: bool
-
-
-# What `needs` of a check says: in words, and whether it is here.
-NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
-    "cuda": ("an NVIDIA GPU", lambda here: here.num_gpus > 0),
-    "gpus": ("two NVIDIA GPUs or more", lambda here: here.num_gpus > 1),
-    "ampere": ("a GPU of compute capability 8 or newer", lambda here: (here.capability or (0, 0)) >= (8, 0)),
-    "bf16": ("a GPU of compute capability 8 or newer, or a CPU", lambda here: (here.capability or (8, 0)) >= (8, 0)),
-    "compiler": (
-        "g++ (or CXX), on GPUs gcc (or CC) and triton, Python's headers",
-        lambda here: here.has_compiler,
-    ),
-    "nvjpeg": (
-        "nvimgcodec and NVIDIA's libnvjpeg (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]')",
-        lambda here: here.has_gpu_decoder,
-    ),
-}
 
 
 def has_gpu_decoder() -> bool:
@@ -123,7 +95,7 @@ def main(options: Options) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, frame: signals.append(number))
     with lock_result_set(results):
-        state = State(results / "checks")
+        state = State(results / "checks", options.moved)
         claim_mode(results, on_gpu)
         state.forget(os.environ.get("RETRY", "") or "-")
         seconds = (DEADLINE_S if on_gpu else 0.0) if options.deadline_s is None else options.deadline_s

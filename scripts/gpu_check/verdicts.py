@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.common.store.results import read_table
 from scripts.sets.result_set import BASELINE
-from scripts.stats.formatting import format_number, plural
+from scripts.stats.formatting import device_count, format_number, plural
 
 # What a run, or CUDA, says of a GPU that is gone: after it, nothing on it can pass.
 LOST = re.compile(
@@ -80,7 +80,8 @@ def run_ok(ended: Ended) -> Verdict:
         return Verdict("failed", "ran on the CPU in place of the GPU")
     if ended.precision not in ("", row["precision"]):
         return Verdict("failed", f"{ended.precision} was requested, and it ran in {row['precision']}")
-    return Verdict("passed", f"{plural(int(row['world_size']), 'rank')} on {row['device_name'] or row['device']}")
+    found = device_count(row["world_size"], row["device"])
+    return Verdict("passed", f"{found}, {row['device_name'] or row['device']}")
 
 
 def run_timed(ended: Ended) -> Verdict:
@@ -157,7 +158,7 @@ def equivalence_proved(ended: Ended) -> Verdict:
     divided = "yes" in set(runs[runs.run_id == row.run_id].parallel)
     if not divided and row.strategy != BASELINE:
         return Verdict("left", f"{bits} after {row.steps:.0f} steps on one device: no communication was tested")
-    return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {plural(int(row.world_size), 'rank')}")
+    return Verdict("passed", f"{bits} after {row.steps:.0f} steps on {plural(int(row.world_size), 'device')}")
 
 
 def printed(pattern: str) -> FindVerdict:

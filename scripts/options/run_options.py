@@ -225,6 +225,8 @@ def _as_text(value: Any) -> str:
 class CheckGpuOptions:
     deadline_s: float | None = None
     """Seconds after which nothing is started; 0: no deadline. Default: 540 on a GPU, none in a dry run."""
+    moved: bool = False
+    """You have brought the folder here from another machine of yours: what passed there counts."""
     list: bool = False
     """Print the checks and the command of each, and start nothing."""
 

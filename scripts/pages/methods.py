@@ -208,7 +208,7 @@ def compute(path: Path) -> str:
         mine = known[known.device == device]
         used = mine.world_size * (mine.threads_per_rank if device == "cpu" else 1)
         if (total := float((mine.wall_s * used).sum()) / 3600) > 0:
-            text += f"; {format_number(total)} {name} of those whose ranks are known"
+            text += f"; {format_number(total)} {name} of those whose devices are known"
     return text
 
 

@@ -29,7 +29,7 @@ from scripts.sets.result_set import Group, ResultSet
 from scripts.stats.intervals import mean_interval
 
 TEMPLATES = Path(__file__).parent / "templates"
-NUMBERS = ("n", "ranks", "speed", "times", "joules")
+NUMBERS = ("n", "devices", "speed", "times", "joules")
 
 
 def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
@@ -60,7 +60,7 @@ def _row(results: ResultSet, group: Group) -> dict[str, str]:
     accuracy = top1_accuracy(group)
     return {
         "strategy": group.label + ("" if group.parallel else " (not parallel)"),
-        "ranks": Tex(f"{group.ok.world_size.max():.0f}" if group.ok.world_size.max() > 0 else ""),
+        "devices": Tex(f"{group.ok.world_size.max():.0f}" if group.ok.world_size.max() > 0 else ""),
         "n": Tex(str(rate.num_runs)),
         "speed": tex_number(rate.value),
         "speed_bounds": tex_interval(rate.low, rate.high),

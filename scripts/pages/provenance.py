@@ -11,34 +11,20 @@ import shlex
 from benchmarks.common.system.commands import make_assignment, shell_word
 from scripts.options.run_options import VARIABLES, RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
+from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import COMMIT, file_inside
 from scripts.stats.formatting import format_setting, printable
 
+OF_ONE_MACHINE = ("NUM_GPUS", "NODE_RANK", "ALLOCATION", "CUDA_VISIBLE_DEVICES")  # which another machine sets by itself
+
 
 def reproduction_commands(results: ResultSet) -> list[str]:
     """What makes a set like this one again, on a machine like this one."""
     variables = results.environment.get("variables", {})
-    names = (
-        "CONFIG",
-        "DATA",
-        "ARGS",
-        "NPROC",
-        "THREADS_PER_RANK",
-        "TIMEOUT",
-        "NODES",
-        "TASKS_PER_NODE",
-        "GPUS_PER_NODE",
-        "CPUS_PER_TASK",
-        "PARTITION",
-        "TIME",
-        "NNODES",
-        "RDZV_ENDPOINT",
-        "HOSTS",
-        "CONTAINER",
-    )
+    names = [name for name in RECORDED_VARIABLES if name not in OF_ONE_MACHINE]
     make_variables = {name: variables[name] for name in names if variables.get(name)}
     repeats = results.ok.repeat.max()
     make_variables |= {"REPEATS": f"{repeats:.0f}"} if repeats > 0 else {}
@@ -117,20 +103,9 @@ def environment_facts(results: ResultSet) -> list[tuple[str, str]]:
     environment = results.environment
     packages = environment.get("packages", {})
     names = (
-        "device_name",
-        "world_size",
-        "nodes",
-        "backend",
-        "threads_per_rank",
-        "governor",
-        "precision",
-        "memory_format",
-        "torch",
-        "commit",
-        "dirty",
-        "config",
-        "options",
-    )
+        "device_name", "world_size", "nodes", "backend", "threads_per_rank", "governor", "precision", "memory_format",
+        "torch", "commit", "dirty", "config", "options",
+    )  # fmt: skip
     pairs = [(name, values(name)) for name in names]
     settings, _ = identities_by_hash(results.table("settings"))
     changes = {format_setting(identity.resolved.get("local_changes")) for identity in settings.values()} - {"unknown"}

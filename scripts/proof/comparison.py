@@ -7,10 +7,11 @@ state after each step, and the reference goes on from the run's own state, so th
 what shows a mistake directly, tensor by tensor, as |a - b| / |b| in the Euclidean norm: the momentum buffers, in which
 the gradients are, and the displacement of weights and BatchNorm statistics since the state before.
 
-The tolerance is measured: b is the reference whose sums over the shards have no rounding; a second reference adds them
-in the type in which they travel, and the run may be half as far again from b as it is. (The rule of comparing an
-implementation's error with that of a plain one in the same precision, against one of higher precision, is
-FlashAttention's: github.com/Dao-AILab/flash-attention, tests/test_flash_attn.py; there it is twice, of a maximum.)
+The tolerance is measured. a is the run; b is the reference whose sums over the shards have no rounding. A second
+reference adds them in the type in which they travel, and the run may be 1.5 times as far from b as this second one is.
+(The rule of comparing an implementation's error with that of a plain one in the same precision, against one of higher
+precision, is FlashAttention's: github.com/Dao-AILab/flash-attention, tests/test_flash_attn.py; there it is twice, of a
+maximum.)
 That holds for the median over the tensors, which is steady: on three ranks with fp16 both are 3.5e-4, to three digits.
 Of a single tensor, where chance is larger, ten times as much is allowed. On GPUs, and in compiled or fused code, other
 kernels may round otherwise than the reference's. So where that tolerance is exceeded, further references, whose weights

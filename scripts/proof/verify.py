@@ -60,7 +60,9 @@ def main(options: Options, found: dict[str, Any] | None = None) -> int:
             return 0
     results = preflight.open_result_set(results).resolve()
     folder = preflight.open_result_set(results / "verify")
-    print(f"{'strategy':<18} {'ranks':>5} {'steps':>5}  {'largest relative difference':<28} {'tolerance':>9}  verdict")
+    print(
+        f"{'strategy':<18} {'devices':>7} {'steps':>5}  {'largest relative difference':<28} {'tolerance':>9}  verdict"
+    )
     proved: list[dict[str, Any]] = []
     with schedule.lock_result_set(folder):
         for number, run in enumerate(run_plan.skip_what_does_not_fit(runs), 1):
@@ -109,7 +111,7 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, label: str) -> dict[st
     resolved = finished_run.settings()["met"]
     row |= {"world_size": resolved["world_size"], "met": json_cell(resolved)}
     if resolved["backend"] != "none" and run.requested["ranks"] > resolved["world_size"] == 1:
-        return row | {"verdict": "failed", "reason": "ran on one rank, so that nothing was divided"}
+        return row | {"verdict": "failed", "reason": "ran on one device, so that nothing was divided"}
     training = trained_states.training_of(run.config, resolved)
     if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
         return (
@@ -193,7 +195,7 @@ def line_of(row: dict[str, Any]) -> str:
     shown += " (bit-identical)" if row.get("bit_identical") else ""
     verdict = row["verdict"] if row["verdict"] in ("ok", "skipped") else row["verdict"].upper()
     return (
-        f"{row['strategy']:<18} {row.get('world_size', ''):>5} {row['steps']:>5}  {shown:<28} "
+        f"{row['strategy']:<18} {row.get('world_size', ''):>7} {row['steps']:>5}  {shown:<28} "
         f"{'' if tolerance is None else f'{tolerance:.1e}' if tolerance else '0':>9}  {verdict}"
         + (f": {row['reason']}" if row["reason"] else "")
     )

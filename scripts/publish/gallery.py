@@ -54,7 +54,7 @@ GALLERY_COLUMNS = (
     "hardware",
     "model",
     "images",
-    "ranks",
+    "devices",
     "images/s",
     "x single",
     "J/image",
@@ -200,7 +200,7 @@ def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> d
         "hardware": format_setting(first.device_name),
         "model": f"{format_setting(first.arch)}, {format_setting(first.image_size)} px",
         "images": describe_images([group]),
-        "ranks": format_setting(first.world_size)
+        "devices": format_setting(first.world_size)
         + (f" on {format_setting(first.nodes)} nodes" if first.nodes > 1 else ""),
         **{name: said[name] for name in ("images/s", "x single", "J/image")},
         "epoch, s": scale_with_interval(epoch.value, epoch, format_number),

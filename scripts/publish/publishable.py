@@ -114,6 +114,6 @@ def _proofs(results: ResultSet, timed: list[Group]) -> Iterator[str]:
     for group in timed:
         said = proof_text(group, results.table("equivalence"))
         if not said.startswith("yes"):
-            yield f"{group.label}: {said or 'not proved'}; {verify}"
+            yield f"{group.label}: {said or 'no proof'}; {verify}"
         elif "commit" in said.partition(EXCEPTIONS)[2]:
             yield f"{group.label} was proved at another commit; {verify}"

@@ -103,7 +103,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         group: exposed_communication(group, results.table("steps")) for group in timed
     }  # as step_account.png has it
     exposed = "exposed comm., ms/step ±95%"
-    header = ("strategy", "ranks", "images/s [95%]", "x single [95%, together]", exposed, "top-1 % [95%]")
+    header = ("strategy", "devices", "images/s [95%]", "x single [95%, together]", exposed, "top-1 % [95%]")
     bases = {*results.baselines.values()}
     rows = [_strategy_row(group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
@@ -195,7 +195,7 @@ def proof_figures(path: Path, measured: Path) -> dict[str, str]:
             cells = *size, difference, format_number(row.tolerance), ends
             where = "the published set" if folder == path else folder.name
             alike.setdefault((where, *cells), []).append(code_span(row.strategy))
-    header = ("strategies", "settings of", "ranks", "steps", "largest relative difference", "tolerance", "verdict")
+    header = ("strategies", "settings of", "devices", "steps", "largest relative difference", "tolerance", "verdict")
     lines = [(", ".join(names), *cells) for cells, names in alike.items()]
     proven = _last_proofs(path).bit_identical == "yes"
     return {"proof": f"{proven.sum()} of {len(proven)}", "proofs": markdown_table(header, lines)}

@@ -30,7 +30,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "overhead.loop": _ratios(by_the_wall[by_the_wall.what == "loop"]),
         "overhead.instrumentation": _ratios(by_the_wall[by_the_wall.what == "instrumentation"]),
         "planted": markdown_table(
-            ("planted fault", "in", "ranks", "steps", "largest relative difference"),
+            ("planted fault", "in", "devices", "steps", "largest relative difference"),
             [
                 (row.fault, f"`{row.strategy}`", row.ranks, row.steps, f"{float(row.max_relative_difference):.2g}")
                 for row in iterate_rows(planted.drop_duplicates("fault", keep="last"))

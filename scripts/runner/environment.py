@@ -13,31 +13,14 @@ import psutil
 import tyro
 
 from benchmarks.common.store.results import SCHEMA, write_json
-from scripts.sets.device_use import measure_peak
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
-VARIABLES = (
-    "NPROC",
-    "NUM_GPUS",
-    "THREADS_PER_RANK",
-    "CONFIG",
-    "DATA",
-    "ARGS",
-    "CUDA_VISIBLE_DEVICES",
-    "TIMEOUT",
-    "NODES",
-    "TASKS_PER_NODE",
-    "GPUS_PER_NODE",
-    "CPUS_PER_TASK",
-    "PARTITION",
-    "TIME",
-    "NNODES",
-    "NODE_RANK",
-    "RDZV_ENDPOINT",
-    "HOSTS",
-    "ALLOCATION",
-    "CONTAINER",
-)
+# of Make, which say how the runs were started
+RECORDED_VARIABLES = (
+    "CONFIG", "DATA", "ARGS", "NPROC", "NUM_GPUS", "THREADS_PER_RANK", "TIMEOUT", "NODES", "TASKS_PER_NODE",
+    "GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "TIME", "NNODES", "NODE_RANK", "RDZV_ENDPOINT", "HOSTS",
+    "ALLOCATION", "CONTAINER", "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +31,8 @@ class Options:
 def describe_environment() -> dict:
     """Facts of this machine and this interpreter, as text and numbers."""
     from torch.utils.collect_env import get_pretty_env_info
+
+    from benchmarks.common.dist.device_peak import measure_peak
 
     installed: dict[str, str | None] = {}
     for name in PACKAGES:
@@ -62,7 +47,7 @@ def describe_environment() -> dict:
         "num_cores": len(os.sched_getaffinity(0)),
         "memory_gb": psutil.virtual_memory().total / 1e9,
         "packages": installed,
-        "variables": {name: os.environ.get(name, "") for name in VARIABLES},
+        "variables": {name: os.environ.get(name, "") for name in RECORDED_VARIABLES},
         "measured_peak": measure_peak(),
         "collect_env": get_pretty_env_info(),
     }

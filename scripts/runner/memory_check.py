@@ -19,7 +19,7 @@ import psutil
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config, load_config, resolve_global_batch
+from benchmarks.common.config.config import NUM_IN_USE, PREFETCHED_PER_WORKER, Config, load_config, resolve_global_batch
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
@@ -30,7 +30,6 @@ from scripts.runner import preflight
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
 NEWEST_CAPABILITY = (9, 0)  # compute capability of GPUs that are not at hand
-PREFETCHED, IN_USE = 2, 2  # batches that each loader worker has ready, and others that a loader keeps
 LOADERS = 2  # training's, and that of validation, which comes to keep as much
 
 LayoutFunction = Callable[[Config, int], Layout]
@@ -104,7 +103,7 @@ def loader_bytes(config: Config, layout: Layout) -> int:
     # one process that loads for all gets the workers that as many ranks would have
     as_ranks = layout.num_shards if layout.one_process_loads else 1
     num_workers = machine.resolve_num_workers(config.workers, on_gpu=True) * as_ranks
-    num_batches = LOADERS * (num_workers * PREFETCHED + IN_USE) + 1 + max(1, config.prefetch)
+    num_batches = LOADERS * (num_workers * PREFETCHED_PER_WORKER + NUM_IN_USE) + 1 + max(1, config.prefetch)
     return num_batches * config.global_batch * 3 * config.image_size**2
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import tyro
 
-from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.config.config import Config, PackKind, load_config
 from benchmarks.common.config.settings import requested_settings, settings_hash
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.packed import has_files, open_packs
@@ -141,7 +141,7 @@ def images_fingerprint(config: Config) -> str:
 
 
 @functools.cache
-def _fingerprint(data: str, pack: Literal["", "full", "256", "jpeg256"] = "") -> str:
+def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
     """pack: the kind of packed images, where these are read. A pack is enough where its image folder is not here."""
     if pack and not has_files(data):
         return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]

@@ -1,6 +1,6 @@
 """Contradictions in the tables of a set: a sentence for each, which names the lines. Needs no torch.
 
-    for sentence in contradictions(path, tables, groups): ...
+    for sentence in find_contradictions(path, tables, groups): ...
 
 A run has one row and one run_id; a round has one ok run of a group; rates are images over seconds; a run has at most
 the requested number of windows, and a window is as long as its steps. A run that failed, was interrupted or warmed

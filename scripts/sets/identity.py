@@ -4,8 +4,8 @@
 
 The rule of pooling: two runs are one group, and their times are pooled, exactly where they agree in every field of
 their requested and of their resolved settings, but for NOT_COMPARED and SOURCE_FIELDS of
-benchmarks.common.config.settings. `separates_runs` says it of one field. A column of runs.csv that is in neither half
-never separates runs: whoever adds a column decides that by adding its value to settings.json or not.
+benchmarks.common.config.settings. `separates_runs` says it of one field. Columns of runs.csv do
+not count by themselves: to make a new column separate runs, put its value into `resolved` of Record.finish.
 """
 
 import dataclasses

@@ -25,14 +25,15 @@ MAY_DIFFER_FROM_PROOF = {
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }
 EXCEPTIONS = "; but for "  # what did differ and may follows
-NOT_YET = "not proved yet: make verify"
-UNKNOWN = "not proved: settings unknown"
+NOT_YET = "no proof yet: make verify"
+UNKNOWN = "no proof: the settings are unknown"
 
 
 def proof_text(group: Group, equivalence: pandas.DataFrame) -> str:
     """What equivalence.csv says of a group's own settings; the last proof that covers them counts, of each seed.
 
-    "yes: ..." names what did differ and may; "not proved: ..." names what differs and may not.
+    "yes: ..." names what did differ and may; "no proof of these settings: ..." names what differs and may not. "not
+    proved: ..." is a proof's own verdict, that rounding could hide a mistake.
     """
     rows = [(row, _identity(row)) for row in iterate_rows(equivalence) if row.strategy == group.strategy]
     if not len(group.ok):
@@ -51,7 +52,7 @@ def _said(group: Group, runs: Identity, known: list) -> str:
     gaps = [(row, _differing(identity, runs)) for row, identity in known]
     covering = [(row, names) for row, names in gaps if not _others(names)]
     if not covering:
-        return f"not proved: {', '.join(_others(gaps[-1][1]))}"
+        return f"no proof of these settings: {', '.join(_others(gaps[-1][1]))}"
     row, names = covering[-1]
     words = [MAY_DIFFER_FROM_PROOF[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(row, group)
     but = ", ".join(dict.fromkeys(words))

@@ -95,8 +95,8 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ResultSet:
-    """One folder of results: its tables, and its runs in groups, the baseline's first, then by strategy: rounds shuffle
-    the rows of runs.csv."""
+    """One folder of results: its tables, and its groups of runs: the baseline's first, then by the strategy's name, not
+    in the order of runs.csv, which rounds shuffle."""
 
     name: str
     path: Path

@@ -21,7 +21,7 @@ OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolu
 OUTLIER_LEAST = 0.05  # and at least this far from the median: windows can agree to a part in a thousand
 BUSY_BEFORE, BUSY_BETWEEN = 0.75, 1.25  # load average over cores: before the first run, and after others of the set
 BUSY_SHARE = 0.1  # of the runs
-STEAL_PCT, OTHERS_PCT = 1, 5  # of the cores' time; the kernel's own threads and the ticks' rounding are below
+STEAL_PCT, OTHERS_PCT = 1, 5  # of the cores' time; smaller values come from kernel threads and from rounding
 LOW_CLOCK = 0.9  # of the fastest run's mean
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 

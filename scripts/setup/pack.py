@@ -25,7 +25,7 @@ from tqdm import tqdm
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
-from benchmarks.common.data.mapped_arrays import ALIGNED, DamagedFile, Layout, checksum, file_header
+from benchmarks.common.data.mapped_arrays import ALIGNED, ArrayShapes, DamagedFile, checksum, file_header
 from benchmarks.common.data.packed import FILE_KIND, VERSION, PackedSource, note_checked, pack_path
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
@@ -243,15 +243,15 @@ def write_tables(
         "checksums": numpy.concatenate([chunk.checksums for chunk in done]).astype("<u4"),
     }
     padding = -int(sizes.sum()) % ALIGNED
-    layout: Layout = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
-    layout |= {name: (table.dtype, table.shape) for name, table in tables.items()}
+    arrays: ArrayShapes = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
+    arrays |= {name: (table.dtype, table.shape) for name, table in tables.items()}
     metadata["checksum"] = checksum(metadata, tables)
     file.write(bytes(padding))
     for table in tables.values():
         file.write(table.tobytes())
     flush(file)
     file.seek(0)
-    file.write(file_header(metadata, layout, header_bytes))
+    file.write(file_header(metadata, arrays, header_bytes))
     flush(file)
 
 

@@ -17,6 +17,12 @@ def plural_of_several(numbers: Collection[int], noun: str) -> str:
     return "".join(f"{number}/" for number in fewer) + plural(most, noun)
 
 
+def device_count(number: float, device: str) -> str:
+    """2 GPUs, or 2 ranks on a CPU, where a rank stands for a device. number: `world_size` of runs.csv, which counts
+    devices: a rank of hybrid_parallel has two GPUs. device: `device` of runs.csv."""
+    return plural(int(number), {"cuda": "GPU", "cpu": "rank"}.get(device, "device"))
+
+
 def format_number(value: float) -> str:
     """At least three significant digits, and no more decimals than a reader can use."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"

@@ -169,7 +169,7 @@ def test_other_sizes_of_image_share_no_axis(tmp_path):
 
 
 def test_speedups_are_sorted_and_have_the_ideal(tmp_path):
-    """The fastest first; a mark at as many times `single` as there are ranks, and none where nothing is divided."""
+    """The fastest first; a mark at as many times `single` as there are devices, and none where nothing is divided."""
     folder = write_set(tmp_path, {"single": 100, "dataparallel": 98, "pipeline": 120, "ddp": 170})
     rows = pandas.read_csv(folder / "runs.csv", dtype=str, keep_default_na=False)
     rows.loc[rows.strategy == "single", "world_size"] = "1"

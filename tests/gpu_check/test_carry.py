@@ -29,13 +29,14 @@ FOR_OTHER_WORK = (
 )
 # Stands for gpu-check: a check a call, by a package that is not installed here. It says where it is and what was there.
 CALL = """
-import carried_thing, json, os, pathlib
+import carried_thing, json, os, pathlib, sys
 checks = pathlib.Path("results/gpu-check-dry/checks")
 checks.mkdir(parents=True, exist_ok=True)
 before = sorted(path.name for path in checks.glob("*.json"))
 for name in ("data", "build-apex", f"check-{len(before)}"):
     (checks / f"{name}.json").write_text(json.dumps({"name": name}))
 os.mkfifo(checks / "progress") if not (checks / "progress").exists() else None
+print("words", *sys.argv[1:])
 print("found", *before, "in", os.getcwd(), "with", os.environ["PYTHON"])
 raise SystemExit(carried_thing.CODE)
 """
@@ -75,10 +76,11 @@ def test_it_goes_on_from_its_state_on_another_machine(tmp_path, with_images, aga
     first = call(bundle, tmp_path / "one", output)
     assert first.returncode == 3 and "found in" in first.stdout, first.stderr
     assert f"in {tmp_path / 'one/tree'} with {sys.executable}" in first.stdout
-    assert "1 packages that are missing here" in first.stdout
+    assert "1 packages that are missing here" in first.stdout and "words\n" in first.stdout
     (tmp_path / "one/tree/results/gpu-check-dry/checks/check-0.json").unlink()  # another machine has none of it
     second = call(bundle, tmp_path / "two", output)
     assert second.returncode == 3 and f"found {again} in" in second.stdout, second.stdout + second.stderr
+    assert "words --moved\n" in second.stdout
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []  # nothing half written
 
 
@@ -103,12 +105,15 @@ def test_a_state_from_elsewhere_writes_nowhere_but_into_the_set(tmp_path, name):
         member = tarfile.TarInfo(name)
         member.size = 4
         tar.addfile(member, io.BytesIO(b"evil"))
+        link = tarfile.TarInfo("results/gpu-check/checks/link.json")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../../../state.tar"
+        tar.addfile(link)
     tree.mkdir(parents=True)
     try:
         carried.restore(output, tree)
     except carried.CannotBegin as error:
         assert "cannot be read" in str(error)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [output] and not Path("/evil").exists()
+    assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == [output] and not Path("/evil").exists()
 
 
 def test_each_package_of_the_requirements_is_carried_or_for_other_work():

@@ -21,7 +21,7 @@ from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.gpu_check import run, verdicts
-from scripts.gpu_check.check import DRY, GPU, Check
+from scripts.gpu_check.check import DRY, GPU, NEEDS, Check
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_process import launcher_of, planned
 from scripts.gpu_check.check_queue import Capabilities, work
@@ -70,7 +70,7 @@ def test_every_check_of_the_list_can_be_planned(scale, tmp_path, monkeypatch):
     names = [check.name for check in listed]
     assert len(set(names)) == len(names)
     for place, check in enumerate(listed):
-        assert set(check.needs) <= run.NEEDS.keys()
+        assert set(check.needs) <= NEEDS.keys()
         assert not check.after or check.after in names[:place], check.name
         assert tmp_path in (check.results, *check.results.parents)
         if launcher_of(check):
@@ -297,6 +297,17 @@ def test_what_did_not_run_here_has_not_passed(tmp_path, capsys):
     assert State(tmp_path / "checks").ended == state.ended
 
 
+def test_what_its_user_has_moved_here_counts(tmp_path, monkeypatch):
+    """Protects a second machine's minutes: a state that its user brings along goes on, and stays one of theirs."""
+    listed = [shell("first", "echo done", tmp_path)]
+    do(listed, tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine's cache"))
+    assert statuses(State(tmp_path / "checks")) == {"first": "elsewhere"}
+    assert (
+        statuses(State(tmp_path / "checks", moved=True)) == {"first": "passed"} == statuses(State(tmp_path / "checks"))
+    )
+
+
 def test_a_lost_gpu_ends_what_needs_it_and_nothing_else(tmp_path):
     """Protects the page's "where": the check in which it went, and the others as not reached; builds go on."""
     gone = "echo 'RuntimeError: CUDA error: GPU is lost'; exit 1"
@@ -384,7 +395,7 @@ def ended(tmp_path, row: dict, **other) -> verdicts.Ended:
 @pytest.mark.parametrize(
     "change, status, words",
     [
-        ({}, "passed", "1 rank on cuda"),
+        ({}, "passed", "1 GPU, cuda"),
         ({"device": "cpu"}, "failed", "ran on the CPU in place of the GPU"),
         ({"precision": "fp32"}, "failed", "bf16 was requested, and it ran in fp32"),
         ({"status": "skipped", "reason": "does not fit"}, "skipped", "does not fit"),
@@ -451,7 +462,7 @@ def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "strategy, parallel, status, words",
     [
-        ("ddp", "yes", "passed", "bit-identical after 4 steps on 2 ranks"),
+        ("ddp", "yes", "passed", "bit-identical after 4 steps on 2 devices"),
         ("ddp", "no", "left", "on one device: no communication was tested"),
         ("single", "no", "passed", "bit-identical"),
     ],
@@ -513,7 +524,7 @@ def test_energy_is_skipped_without_a_counter_and_failed_on_a_gpu(tmp_path):
 def test_the_page_escapes_and_says_all(tmp_path):
     """Protects its readers: texts of logs are no markup, and each check is on it once, with its command."""
     listed = [shell("good", f"echo 'done {EVIL}'", tmp_path), shell("bad", f"echo 'error: {EVIL}'; exit 1", tmp_path)]
-    listed += [shell("gpu", "true", tmp_path, needs=("cuda",)), shell("two", "true", tmp_path, needs=("gpus",))]
+    listed += [shell("gpu", "true", tmp_path, needs=("cuda",)), shell("two", "true", tmp_path, needs=("two_gpus",))]
     listed += [shell("late", "true", tmp_path)]
     state, _ = do(listed[:2], tmp_path)
     left = {"gpu": "needs an NVIDIA GPU", "two": "needs two NVIDIA GPUs or more", "late": "not reached"}
@@ -549,7 +560,7 @@ def test_a_real_run_is_judged_by_its_row(tmp_path, monkeypatch):
     (check,) = [check for check in checks(DRY, tmp_path) if check.name == "single bf16"]
     state, left = do([check], tmp_path)
     assert statuses(state) == {"single bf16": "passed"}, state.ended
-    assert not left and "1 rank on" in state.ended["single bf16"]["words"]
+    assert not left and "1 rank, " in state.ended["single bf16"]["words"]
     found = json.loads((tmp_path / "checks/single-bf16.json").read_text())
     assert os.path.getsize(found["log"]) > 0 and (tmp_path / "short/runs.csv").exists()
 

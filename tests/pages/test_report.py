@@ -18,6 +18,7 @@ import pytest
 from result_sets import CPU
 from support import ROOT, environment, recorded
 
+from benchmarks.common.dist.device_peak import measure_peak
 from benchmarks.common.store.results import append_rows, read_table
 from scripts.charts import detail_charts as report_charts
 from scripts.charts.figures import paper_column
@@ -205,7 +206,7 @@ def test_the_table_has_the_measured_numbers(written):
     assert rows["single"]["same update?"] == "yes: bit-identical; but for length"
     assert rows[EVIL]["same update?"].startswith("NO: relative difference 5.0e-01")
     assert rows["apex_ddp"]["same update?"] == "skipped"
-    assert rows["horovod_ddp"]["same update?"] == "not proved yet: make verify"
+    assert rows["horovod_ddp"]["same update?"] == "no proof yet: make verify"
     assert rows["apex_ddp"]["status"] == "1 skipped" and rows["apex_ddp"]["images/s"] == ""
 
 
@@ -504,7 +505,7 @@ def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys):
     add_runs(tmp_path / "other", "ddp", 100)
     with pytest.raises(UserError, match="measure there"):
         roofline.main(roofline.Options(tmp_path / "other", measure=True))
-    peak = roofline.measure_peak()
+    peak = measure_peak()
     add_runs(tmp_path / "own", "ddp", 100, device_name=peak["device_name"])
     assert roofline.main(roofline.Options(tmp_path / "own", measure=True)) == 0
     written = json.loads((tmp_path / "own" / "environment.json").read_text())["measured_peak"]

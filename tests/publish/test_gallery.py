@@ -106,7 +106,7 @@ def test_nodes_are_paid_for_each(own):
     after = {row["strategy"]: row for row in cells(make(own, "3.60")) if row["precision"] == "bf16"}
     cost = [float(each["ddp"]["epoch, cost"].split()[0]) for each in (before, after)]
     assert cost[1] == pytest.approx(2 * cost[0], rel=1e-2) and before["single"] == after["single"]
-    assert after["ddp"]["ranks"] == "2 on 2 nodes"
+    assert after["ddp"]["devices"] == "2 on 2 nodes"
 
 
 def test_without_a_price_there_are_no_costs(own):

@@ -167,7 +167,7 @@ def test_another_cut_is_named_where_it_fits():
     assert min(peaks, key=peaks.get) == cut
 
 
-def test_the_recorded_cut_is_forecast(given, tmp_path, monkeypatch):
+def test_the_recorded_cut_is_forecast(make_variables, tmp_path, monkeypatch):
     """Protects a suite of hours: the warm-up has measured a cut with which the first stage does not fit, and the rounds
     after it are skipped. Before, the estimate is forecast; a cut that is given by hand stays. Mutant: no `cuts`."""
     config, halves = Config(arch="resnet18", global_batch=2048), Layout(num_stages=2)
@@ -178,7 +178,7 @@ def test_the_recorded_cut_is_forecast(given, tmp_path, monkeypatch):
     assert forecast(dataclasses.replace(config, cut=2), late) == forecast(dataclasses.replace(config, cut=2), halves)
     monkeypatch.setenv("GPU_MEMORY_GB", str((peak_bytes(config, halves) + RESERVED_BYTES) / 1e9 + 0.1))
     flags = "--loader synthetic --arch resnet18 --image-size 224 --global-batch 2048 --workers 0"
-    variables = given(NUM_GPUS=2, STRATEGIES="model_parallel", ARGS=flags)
+    variables = make_variables(NUM_GPUS=2, STRATEGIES="model_parallel", ARGS=flags)
     runs = run_plan.plan_strategies(variables)
     assert {run.variables["SKIP"] for run in run_plan.skip_what_does_not_fit(runs, tmp_path)} == {""}
     batches = rounds.generate_rounds(runs, lambda number: runs[number - 1 : number], variables, tmp_path)

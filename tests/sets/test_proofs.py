@@ -33,7 +33,7 @@ def cell(folder, proof=None, met=None, runs=None, runs_met=SHAPE, **row):
 def test_a_proof_with_another_split_size_is_no_proof(tmp_path):
     """The third wrong number: "yes: bit-identical" of split sizes 2 to 16 beside a proof with split_size 0."""
     runs = {"runs": {"split_size": 4}, "runs_met": SHAPE | {"num_microbatches": 8}}
-    assert cell(tmp_path / "a", proof=LENGTH, **runs) == "not proved: split_size"
+    assert cell(tmp_path / "a", proof=LENGTH, **runs) == "no proof of these settings: split_size"
     same = {"proof": LENGTH | {"split_size": 4}, "met": {"num_microbatches": 8}}
     assert cell(tmp_path / "b", **same, **runs) == "yes: bit-identical; but for length"
 
@@ -66,19 +66,19 @@ FIELDS = [
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_whatever_else_was_asked_must_be_the_same(tmp_path, name):
-    assert cell(tmp_path, proof=LENGTH | {name: 77}) == f"not proved: {name}"
+    assert cell(tmp_path, proof=LENGTH | {name: 77}) == f"no proof of these settings: {name}"
 
 
 @pytest.mark.parametrize("name", ["precision", "device_name", "torch", "cut", "num_microbatches"])
 def test_whatever_was_met_must_be_the_same(tmp_path, name):
     said = cell(tmp_path, proof=LENGTH, met={name: 77})
-    assert said in (f"not proved: {name}", f"not proved: {name} resolved")
+    assert said in (f"no proof of these settings: {name}", f"no proof of these settings: {name} resolved")
 
 
 def test_a_list_of_seeds_is_proved_when_each_is(tmp_path):
     """Protects SEEDS=2: one group of two seeds, and a proof of one of them is no proof of the other."""
     runs = {"runs": {"seeds": [0, 1], "seed": 1}}
-    assert cell(tmp_path / "a", proof=LENGTH | {"seed": 0}, **runs) == "not proved: seed"
+    assert cell(tmp_path / "a", proof=LENGTH | {"seed": 0}, **runs) == "no proof of these settings: seed"
     append_rows(
         tmp_path / "a",
         "equivalence",
@@ -93,7 +93,7 @@ def test_a_list_of_seeds_is_proved_when_each_is(tmp_path):
 
 
 def test_without_a_proof_it_says_what_to_do(tmp_path):
-    assert cell(tmp_path) == "not proved yet: make verify"
+    assert cell(tmp_path) == "no proof yet: make verify"
 
 
 def test_a_failed_or_skipped_proof_is_told_of_what_was_asked(tmp_path):
@@ -104,7 +104,7 @@ def test_a_failed_or_skipped_proof_is_told_of_what_was_asked(tmp_path):
     never = {"verdict": "failed", "bit_identical": None, "max_relative_difference": None, "met": "", "reason": "died"}
     assert cell(tmp_path / "b", proof=LENGTH, **never) == "failed: died"
     assert cell(tmp_path / "c", proof=LENGTH, **never | {"verdict": "skipped"}) == "skipped"
-    assert cell(tmp_path / "d", proof={"norm": "group"}, **never) == "not proved: norm"
+    assert cell(tmp_path / "d", proof={"norm": "group"}, **never) == "no proof of these settings: norm"
 
 
 def test_the_last_proof_that_covers_the_runs_counts(tmp_path):
@@ -119,4 +119,4 @@ def test_a_proof_of_the_old_schema_proves_nothing_in_particular():
     results = load_set(OLD)
     cells = {group.label: proof_text(group, results.table("equivalence")) for group in results.groups}
     assert cells.pop("apex_ddp") == "skipped"
-    assert set(cells.values()) == {"not proved: settings unknown"}
+    assert set(cells.values()) == {"no proof: the settings are unknown"}

@@ -24,14 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import NUM_TRAIN, NUM_VAL, ROOT, draw_images, environment, loaders, pixels, refusal, save, spoil
 
-from benchmarks.common.config.config import Config
+from benchmarks.common.config.config import PACK_KINDS, Config
 from benchmarks.common.data import packed
 from benchmarks.common.data.mapped_arrays import DamagedFile, checksum, file_header, map_arrays
 from benchmarks.common.data.packed import PackedSource, open_pack
 from benchmarks.common.system.errors import UserError
 from scripts.setup import chunks, pack
-
-PACK_KINDS = ["full", "256", "jpeg256"]
 
 
 @pytest.fixture(autouse=True)

@@ -367,8 +367,12 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
     for batch, speed in ((32, 125), (8, 50)):
         add_runs(tmp_path, "single", speed, noise=0.002, global_batch=batch, options=f"--global-batch {batch}")
     modes = scaling_points(load_set(tmp_path), "ddp")
-    assert [(point.num_ranks, round(point.efficiency, 2)) for point in modes["strong"]] == [(1, 1), (2, 0.8), (4, 0.5)]
-    assert [(point.num_ranks, round(point.efficiency, 2)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
+    assert [(point.num_devices, round(point.efficiency, 2)) for point in modes["strong"]] == [
+        (1, 1),
+        (2, 0.8),
+        (4, 0.5),
+    ]
+    assert [(point.num_devices, round(point.efficiency, 2)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
     assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 0
     rows = read_csv(tmp_path / "scaling.csv")
     assert [row["oversubscribed"] for row in rows] == ["no", "no", "yes", "no", "no", "yes"]
@@ -383,7 +387,7 @@ def test_scaling_asks_the_settings(tmp_path):
     # Another model at another number of ranks is no point; two whole studies in one set are refused.
     for ranks, batch, asked in ((1, 32, {}), (2, 32, {}), (4, 32, {"norm": "group"})):
         add_runs(tmp_path, "ddp", 100 * ranks, 1, world_size=ranks, global_batch=batch, asked=asked)
-    assert [point.num_ranks for point in scaling_points(load_set(tmp_path), "ddp")["strong"]] == [1, 2]
+    assert [point.num_devices for point in scaling_points(load_set(tmp_path), "ddp")["strong"]] == [1, 2]
     add_runs(tmp_path, "ddp", 90, 1, asked={"norm": "group"})
     with pytest.raises(UserError, match="several settings"):
         scaling_points(load_set(tmp_path), "ddp")
@@ -405,7 +409,7 @@ def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):
     add_runs(tmp_path, "ddp", 100)
     assert scaling_points(load_set(tmp_path), "ddp") == {}
     assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 1
-    assert "two numbers of ranks" in capsys.readouterr().err
+    assert "two numbers of devices" in capsys.readouterr().err
 
 
 def test_boolean_values_become_flags():

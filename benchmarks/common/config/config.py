@@ -39,6 +39,11 @@ class Range:
 
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
+PackKind = Literal["full", "256", "jpeg256"]
+PACK_KINDS: tuple[PackKind, ...] = typing.get_args(PackKind)
+# Batches that loaders keep, as data/batch_readers.py makes them; the memory check counts them without torch.
+PREFETCHED_PER_WORKER = 2  # as in torch's DataLoader
+NUM_IN_USE = 2  # the one that training took last, and the one before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +63,9 @@ class Config:
     decoder: Literal["auto", "nvimgcodec", "torchcodec", "pillow", "nvimgcodec-gpu"] = "auto"
     """What decodes JPEGs; auto: the first of nvimgcodec, torchcodec and pillow that is installed. Pixels differ by 1 of
     255, in one of millions of values by 2. nvimgcodec-gpu: on the rank's GPU, in threads; not run on one yet."""
-    pack: Literal["full", "256", "jpeg256"] = "full"
-    """What packed files hold: whole images, or shrunk to 256 pixels on the shorter side, as pixels or as JPEGs."""
+    pack: PackKind = "full"
+    """What packed files hold. full: whole images; 256: shrunk to 256 pixels on the shorter side; jpeg256: the same as
+    JPEGs."""
     augment: bool = True
     """Random crops and flips in training. Off: the centre crop, so that every run sees the same pixels."""
     workers: Annotated[int | Literal["auto"], Range(0)] = 4
@@ -67,7 +73,8 @@ class Config:
     prefetch: Annotated[int, Range(0)] = 1
     """On GPUs: batches copied ahead of the step that trains on them, on a stream of their own; 0: the step copies."""
     skip_bad_files: bool = False
-    """Count and replace files that cannot be decoded, instead of stopping at the first."""
+    """Go on after files that cannot be decoded, and count them; in training the next image takes the place. Off: the
+    first one ends the run."""
 
     arch: Arch = "resnet50"
     """torchvision ResNet."""

@@ -21,8 +21,9 @@ HASH_DIGITS = 12
 Half = dict[str, Any]
 """One half of the settings: values by name, as JSON has them."""
 
-# A new field is compared by default. These fields are not, and this is the only such list.
 IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012; of an epoch of synthetic ones, too
+
+# A new field is compared by default. These fields are not, and this is the only such list.
 NOT_COMPARED = {
     "config": "a name; the values in the file count one by one",
     "data": "a path; the fingerprint of what lies there counts",

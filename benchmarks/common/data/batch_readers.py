@@ -16,14 +16,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks.common.config.config import Config
+from benchmarks.common.config.config import NUM_IN_USE, PREFETCHED_PER_WORKER, Config
 from benchmarks.common.data.decode import GPU_DECODER, resolve_decoder
 from benchmarks.common.data.image_dataset import ImageDataset, ImageKey, ReadResult
 from benchmarks.common.dist.agreement import STOP_SIGNALS
 from benchmarks.common.dist.devices import RankContext
 
-PREFETCHED_PER_WORKER = 2  # batches, as in torch's DataLoader
-NUM_IN_USE = 2  # batches: the one that training took last, and the one before
 LONG_PASS = 10  # batches for each buffer
 
 

@@ -32,14 +32,14 @@ TRUNCATED_FILE_HELP = (
 )
 
 Arrays = dict[str, numpy.ndarray]
-Layout = dict[str, tuple[numpy.dtype[Any], tuple[int, ...]]]
+ArrayShapes = dict[str, tuple[numpy.dtype[Any], tuple[int, ...]]]
 
 
 class DamagedFile(Exception):
     """The file is not what its header says; the text says how."""
 
 
-def file_header(metadata: dict[str, str], layout: Layout, reserved_bytes: int = 0) -> bytes:
+def file_header(metadata: dict[str, str], arrays: ArrayShapes, reserved_bytes: int = 0) -> bytes:
     """The bytes before arrays of these types and shapes, in this order.
 
     reserved_bytes: the header is padded to this length; 0: it is as short as it can be.
@@ -48,7 +48,7 @@ def file_header(metadata: dict[str, str], layout: Layout, reserved_bytes: int = 
     """
     entries: dict[str, Any] = {"__metadata__": metadata}
     offset = 0
-    for name, (dtype, shape) in layout.items():
+    for name, (dtype, shape) in arrays.items():
         end = offset + dtype.itemsize * math.prod(shape)
         entries[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [offset, end]}
         offset = end

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config
+from benchmarks.common.config.config import PACK_KINDS, Config
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import cache_path
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, checksum, map_arrays
@@ -30,7 +30,7 @@ from benchmarks.common.system.files import MAX_IMAGE_BYTES, locked, read_regular
 FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "2"
 IMAGES_PER_CHECK = 1000  # images
 CHECK_LIMIT_S = 3600.0  # how long a rank waits for another rank's check; reading 700 GB takes about an hour
-PACK_KINDS, PARTS = ("full", "256", "jpeg256"), ("train", "val")
+PARTS = ("train", "val")
 LARGEST_NOTE_BYTES = 1000
 # The type and the shape of a row of each table. `images` has one row per byte, the others have one row per image.
 TABLES = {"images": ("|u1", ()), "ends": ("<i8", ()), "shapes": ("<i4", (2,)), "targets": ("<i4", ())}

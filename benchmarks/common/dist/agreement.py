@@ -1,4 +1,5 @@
-"""What the ranks agree on, by a script's own sum over them. Where to stop they agree on by files in the run's folder.
+"""How ranks agree: on losses and signals by a script's own all-reduce, on the step to stop at by files in the run's
+folder.
 
     with stop_request(config, context) as stop:      # a signal waits for a checkpoint
         stop.steps_begun += 1                       # before each step

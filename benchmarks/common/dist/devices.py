@@ -39,7 +39,7 @@ def start_rank(
     config: Config, info: RankInfo, backend: str | None = None, *, devices_per_rank: int = 1, mixed: bool = False
 ) -> tuple[Config, RankContext]:
     """Configure this process for its rank: the device (GPU number local_rank, or the CPU where there is none), the
-    threads (THREADS_PER_RANK, from the launcher), the seed and the precision. Returns the resolved configuration, with
+    threads (THREADS_PER_RANK, from the launcher), the seed and the precision. Returns the configuration, now with
     the global batch and the precision that `auto` stands for, and the context.
 
     backend: of the process group; by default NCCL between GPUs and gloo between CPUs. devices_per_rank: those that a
@@ -81,8 +81,8 @@ def start_rank(
 
 
 def set_kernels(config: Config) -> None:
-    """What of a configuration torch keeps for the whole process: whether float32 may be TF32 (by torch's own default it
-    is in cuDNN), and which of its algorithms cuDNN takes."""
+    """Set what torch keeps for the whole process: whether products and convolutions of float32 may be TF32 (by torch's
+    own default cuDNN's may), and cuDNN's two switches for its choice of algorithms."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     torch.backends.cudnn.benchmark = config.cudnn_benchmark
     torch.backends.cudnn.deterministic = config.cudnn_deterministic

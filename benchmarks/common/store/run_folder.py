@@ -2,7 +2,8 @@
 
     settings.json      the requested half of the settings (by the plan), and the resolved half (by the launcher); see
                        common/config/settings.py
-    config.yaml        the resolved configuration, as differences from the defaults: what the script reads
+    config.yaml        the requested configuration, `auto` as it stands, as differences from the defaults: what the
+                       script reads
     run.log            everything that the run's processes print
     progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a stop
     unrecorded         exists until the run's row is in runs.csv; the supervisor keeps it locked. As JSON, it holds the

@@ -66,10 +66,10 @@ def _visible_gpus() -> list:
     GPU from the runs that this process plans.
     """
     with contextlib.suppress(UserError):
-        if number_from_env := usable_gpus():
+        if num_visible := usable_gpus():
             import torch
 
-            return [torch.cuda.get_device_properties(index) for index in range(number_from_env)]
+            return [torch.cuda.get_device_properties(index) for index in range(num_visible)]
     return []
 
 

@@ -94,16 +94,17 @@ class Record:
             self.folder.write_progress(steps_done, self.num_steps, step_s)
         self.reported_steps, self.reported_at = steps_done, now
 
-    def finish(self, measured: dict, met: dict) -> None:
+    def finish(self, measured: dict, resolved: dict) -> None:
         """Hand the launcher what only the run knows; without a launcher, print the throughput.
 
-        measured: columns of runs.csv. met: what the engine and the script know of the run's settings, which go into
-        the row, too, where runs.csv has a column for them; None empties that column and is no setting.
+        measured: columns of runs.csv. resolved: what the engine and the script know of the resolved half of the run's
+        settings, stored as "met". It goes into the row, too, where runs.csv has a column for it; None empties that
+        column and is no setting.
         """
         context = self.context
-        met = {
+        resolved = {
             "device": context.device.type,
-            "device_name": device_name(context.device, met.get("world_size", 1) // context.nodes),
+            "device_name": device_name(context.device, resolved.get("world_size", 1) // context.nodes),
             "backend": context.backend,
             "nodes": context.nodes,
             "threads_per_rank": torch.get_num_threads(),
@@ -111,14 +112,14 @@ class Record:
             **({"global_batch": self.config.global_batch} if self.config.batch_per_device else {}),
             **({"cudagraph_skips": cudagraph_skips()} if self.config.cuda_graphs else {}),
             **_versions(),
-            **met,
+            **resolved,
         }
-        row = measured | {name: met[name] for name in TABLES["runs"] if name in met}
-        met = {name: value for name, value in met.items() if value is not None}
+        row = measured | {name: resolved[name] for name in TABLES["runs"] if name in resolved}
+        resolved = {name: value for name, value in resolved.items() if value is not None}
         if self.folder:
             moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.booked_until}
             wall = moments | {"parts": self.parts, "cpu_s": time.process_time()}
-            self.folder.write_summary({"row": row, "met": met, "wall": wall})
+            self.folder.write_summary({"row": row, "met": resolved, "wall": wall})
         elif context.reports and row.get("images_per_s"):
             print(f"{row['images_per_s']:.1f} images/s", flush=True)
 

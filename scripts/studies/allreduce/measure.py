@@ -24,6 +24,7 @@ from tqdm import tqdm
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
@@ -151,6 +152,7 @@ def _time_horovod(args: list[str], num_ranks: int, threads: int, num_expected: i
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=die_with_parent(),
     )
     with launched:
         assert launched.stdout is not None

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.repository import ROOT
 from scripts.studies.allreduce.launch_ranks import rank_environment
 
@@ -57,6 +58,7 @@ class WorkerPool:
                     stdout=subprocess.PIPE,
                     stderr=stderr,
                     text=True,
+                    preexec_fn=die_with_parent(),
                 )
             self.processes.append(process)
 

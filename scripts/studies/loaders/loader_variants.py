@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy
 import torch
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from benchmarks.common.config.config import Config
+from benchmarks.common.config.config import PACK_KINDS, Config
 from benchmarks.common.data.crops import ChooseCrop, Crop, random_crop, random_numbers, resize_into
 from benchmarks.common.data.decode import DECODERS, Decoder, import_problem, nvimgcodec_decoder, open_image
 from benchmarks.common.data.image_dataset import ImageDataset, packed_pixels_decoder
@@ -30,8 +30,6 @@ from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 from scripts.options.data_options import PackOptions
 from scripts.setup import pack
 
-PackKind = Literal["full", "256", "jpeg256"]
-
 PEERS = {
     "nvimgcodec": "nvidia-nvimgcodec-cu13",
     "torchcodec": "torchcodec",
@@ -42,7 +40,6 @@ PEERS = {
 NUM_DRAWN_CROPS = 2000  # that a bare loop draws before it starts
 DISK_FACTOR = 10  # times the images: ImageNet's 140 GB become 700, 350 and 31 GB, a tar, and LitData's chunks
 NUM_SIZED_IMAGES = 200  # whose file sizes stand for those of all images
-PACK_KINDS: tuple[PackKind, ...] = ("full", "256", "jpeg256")
 
 Batches = Callable[[Config, int], Iterator[int]]
 """(configuration, number of cores) -> the sizes of the batches that the loader yields, without end."""

@@ -19,7 +19,7 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config, load_config, resolve_global_batch
+from benchmarks.common.config.config import PREFETCHED_PER_WORKER, Config, load_config, resolve_global_batch
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 ROUNDS, WINDOW_S = 8, 0.8  # windows of each kind, and how long one should last
 WARMUP_STEPS = 3
-PREFETCHED = 2  # batches that torch's DataLoader has a worker keep ready
 
 
 def main(config: Config, results: Path | None) -> None:
@@ -104,7 +103,7 @@ def measure(config: Config) -> list[dict[str, Any]]:
         for number in range(ROUNDS + 1):
             for what, work in works.items():
                 if what != TRAINING:  # use up the batches that the workers prepared meanwhile
-                    window(work, 1 + config.prefetch + PREFETCHED * num_workers)
+                    window(work, 1 + config.prefetch + PREFETCHED_PER_WORKER * num_workers)
                 if number:
                     rows.append(row_of(what, number, num_steps[what], *window(work, num_steps[what]), config))
                 else:

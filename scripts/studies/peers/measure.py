@@ -32,6 +32,7 @@ from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
@@ -195,6 +196,7 @@ def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, 
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=die_with_parent(),
         )
         stdout, stderr, code = wait_for(child, limit_s)
     windows = [json.loads(line.split("window: ")[1]) for line in stdout.splitlines() if "window: " in line]

@@ -28,6 +28,7 @@ from tqdm import tqdm
 from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import OverheadOptions as Options
@@ -108,7 +109,15 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
         errors = Path(rendezvous_folder, "errors")
         with (
             errors.open("w") as file,
-            subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=file, text=True) as ranks,
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                preexec_fn=die_with_parent(),
+            ) as ranks,
         ):
             assert ranks.stdout is not None
             for line in ranks.stdout:

@@ -1,11 +1,12 @@
-"""Strong and weak scaling over ranks: which runs of a set are the points, and scaling.csv.
+"""Strong and weak scaling over devices: which runs of a set are the points, and scaling.csv.
 
     from scripts.studies.scaling.analysis import scaling_points
 
-Strong scaling: the configured global batch, divided by more and more ranks. Weak scaling: on every number of ranks, as
-many images per rank as the most ranks have in strong scaling. Efficiency is the throughput per rank over that of the
-fewest ranks. Beside it is the throughput over the baseline's: one process without a strategy, on the batch that is
-divided (strong), or on the images of one rank (weak). scripts/studies/scaling/chart.py draws the points.
+Strong scaling: the configured global batch, divided by more and more devices. Weak scaling: on every number of devices,
+as many images per device as the most devices have in strong scaling. Efficiency is the throughput per device over that
+of the fewest devices. Beside it is the throughput over the baseline's: one process without a strategy, on the batch
+that is divided (strong), or on the images of one device (weak). On a CPU a rank stands for a device. `ranks` of
+scaling.csv counts devices, as `world_size` of runs.csv does. scripts/studies/scaling/chart.py draws the points.
 """
 
 import csv
@@ -31,15 +32,15 @@ SCALING_COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScalingPoint:
-    """One number of ranks of one mode."""
+    """One number of devices of one mode."""
 
-    num_ranks: int
+    num_devices: int
     global_batch: int
     group: Group
     efficiency: float
-    """Throughput per rank over that of the fewest ranks of the mode; 1.0 is ideal."""
+    """Throughput per device over that of the fewest devices of the mode; 1.0 is ideal."""
     efficiency_low: float | None
-    """The 95 % interval; None for the fewest ranks, and with one repeat."""
+    """The 95 % interval; None for the fewest devices, and with one repeat."""
     efficiency_high: float | None
     over_single: RatioEstimate | None = None
     """Throughput over that of the baseline; None where the baseline was not run."""
@@ -53,37 +54,37 @@ class ScalingPoint:
 class RunSize:
     """The size of a run."""
 
-    num_ranks: int
+    num_devices: int
     global_batch: int
 
 
 def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingPoint]]:
-    """The points of the modes `strong` and `weak` by number of ranks; a mode has two numbers of ranks or more.
+    """The points of the modes `strong` and `weak` by number of devices; a mode has two numbers of devices or more.
 
     The points are runs that are alike in all settings but ranks and batch. Raises UserError where the set has several
     such families of runs.
     """
     families: dict[str, dict[RunSize, Group]] = {}
     for group in results.timed(strategy):
-        num_ranks, global_batch = group.ok.world_size.iloc[0], group.ok.global_batch.iloc[0]
-        if num_ranks > 0 and global_batch > 0:
+        num_devices, global_batch = group.ok.world_size.iloc[0], group.ok.global_batch.iloc[0]
+        if num_devices > 0 and global_batch > 0:
             family = families.setdefault(key_without_derived(group.identity, "ranks", "nodes", "global_batch"), {})
-            add_point(results, family, RunSize(int(num_ranks), int(global_batch)), group)
-    scaled = [family for family in families.values() if len({size.num_ranks for size in family}) > 1]
+            add_point(results, family, RunSize(int(num_devices), int(global_batch)), group)
+    scaled = [family for family in families.values() if len({size.num_devices for size in family}) > 1]
     if not scaled:
         return {}
     if len(scaled) > 1:
         raise several_settings_error(results, *(next(iter(family.values())) for family in scaled[:2]))
     (timed,) = scaled
-    # The study's plan has no larger batch than the configured one, nor fewer images per rank than the most ranks get
-    # of it.
+    # `./bench study scaling` never plans a larger batch than the configured one, nor fewer images per device than the
+    # most devices get of it.
     largest_batch = max(size.global_batch for size in timed)
-    images_per_rank = min(size.global_batch / size.num_ranks for size in timed)
+    images_per_device = min(size.global_batch / size.num_devices for size in timed)
     strong = {size: timed[size] for size in sorted(timed) if size.global_batch == largest_batch}
-    weak = {size: timed[size] for size in sorted(timed) if size.global_batch / size.num_ranks == images_per_rank}
+    weak = {size: timed[size] for size in sorted(timed) if size.global_batch / size.num_devices == images_per_device}
     modes = {}
-    for mode, groups, baseline_batch in (("strong", strong, largest_batch), ("weak", weak, images_per_rank)):
-        if len({size.num_ranks for size in groups}) > 1:
+    for mode, groups, baseline_batch in (("strong", strong, largest_batch), ("weak", weak, images_per_device)):
+        if len({size.num_devices for size in groups}) > 1:
             modes[mode] = _add_ratio_to_baseline(results, _points(groups), baseline_batch)
     return modes
 
@@ -105,7 +106,7 @@ def _add_ratio_to_baseline(results: ResultSet, points: list[ScalingPoint], basel
 
 
 def _points(groups: dict[RunSize, Group]) -> list[ScalingPoint]:
-    """The points of a mode, by number of ranks. The intervals of their efficiencies are simultaneous (Dunnett)."""
+    """The points of a mode, by number of devices. The intervals of their efficiencies are simultaneous (Dunnett)."""
     first_size, first = next(iter(groups.items()))
     over_first = ratios_to_baseline(first.label, {group.label: group.sample for group in groups.values()})
     return [_point(size, group, first_size, over_first.get(group.label)) for size, group in groups.items()]
@@ -113,10 +114,10 @@ def _points(groups: dict[RunSize, Group]) -> list[ScalingPoint]:
 
 def _point(size: RunSize, group: Group, first_size: RunSize, over_first: RatioEstimate | None) -> ScalingPoint:
     if over_first is None:
-        return ScalingPoint(size.num_ranks, size.global_batch, group, 1.0, None, None)
-    scale = first_size.num_ranks / size.num_ranks
+        return ScalingPoint(size.num_devices, size.global_batch, group, 1.0, None, None)
+    scale = first_size.num_devices / size.num_devices
     low, high = (None if end is None else end * scale for end in (over_first.low, over_first.high))
-    return ScalingPoint(size.num_ranks, size.global_batch, group, over_first.value * scale, low, high)
+    return ScalingPoint(size.num_devices, size.global_batch, group, over_first.value * scale, low, high)
 
 
 def scaling_rows(strategy: str, modes: dict[str, list[ScalingPoint]]) -> list[dict[str, Any]]:
@@ -127,11 +128,11 @@ def scaling_rows(strategy: str, modes: dict[str, list[ScalingPoint]]) -> list[di
 def _row(strategy: str, mode: str, point: ScalingPoint) -> dict[str, Any]:
     throughput, ratio = throughput_of(point.group), point.over_single
     ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
-    over_single, over_single_low, over_single_high = (None if end is None else end / point.num_ranks for end in ends)
+    over_single, over_single_low, over_single_high = (None if end is None else end / point.num_devices for end in ends)
     return {
         "strategy": strategy,
         "mode": mode,
-        "ranks": point.num_ranks,
+        "ranks": point.num_devices,
         "global_batch": point.global_batch,
         "images_per_s": throughput.value,
         "ci_low": throughput.low,
@@ -159,7 +160,7 @@ def write_scaling_csv(results: ResultSet, rows: list[dict[str, Any]]) -> Path:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as text."""
-    of_throughput = ("mode", "ranks", "batch", "images/s", "95 % interval", "efficiency", "95 % interval")
+    of_throughput = ("mode", "devices", "batch", "images/s", "95 % interval", "efficiency", "95 % interval")
     lines = [(*of_throughput, "over single", "95 % interval", "n", "")]
     for row in rows:
         throughput = format_interval(row["ci_low"], row["ci_high"], "{:,.1f}".format)

@@ -38,8 +38,9 @@ def commands(results: ResultSet) -> list[StudyCommand]:
         return []
     found = []
     for strategy, modes in scaled_strategies(results).items():
-        ranks = sorted({point.num_ranks for points in modes.values() for point in points})
-        found.append(StudyCommand("study scaling", strategy, {"--ranks": [*map(str, ranks)]}, replaced=("NPROC",)))
+        num_devices = sorted({point.num_devices for points in modes.values() for point in points})
+        ranks = [*map(str, num_devices)]
+        found.append(StudyCommand("study scaling", strategy, {"--ranks": ranks}, replaced=("NPROC",)))
     return found
 
 
