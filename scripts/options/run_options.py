@@ -237,7 +237,7 @@ class GpuCheckOptions(CheckGpuOptions):
     """Result set; default: results/gpu-check, without a GPU results/gpu-check-dry."""
     data: Path | None = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
-    retry: RetriedStatus = ""
+    retry: Literal["", "failed", "skipped", "elsewhere"] = ""
     """Try again the checks that ended with this status."""
 
 

@@ -60,6 +60,7 @@ def run_suite(
         for runs in rounds:
             if num_done:
                 quiet = subprocess.DEVNULL  # the last call prints the table
+                first_charts.is_done = True
                 drawn = children.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
                 left_s = (time.monotonic() - began) / num_done * (total - num_done)
                 print(progress_line(runs[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)

@@ -35,6 +35,7 @@ from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_status import RunEnd, find_status
 from scripts.runner.start_row import row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
+from scripts.stats.formatting import printable
 
 POLL_S, GRACE_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 5.0, 1.0, 12
 
@@ -259,14 +260,15 @@ def result_line(options: Options, row: dict) -> str:
     seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
     head = f"{options.label:>7} {options.strategy:<18} #{options.repeat}  {row['status']:<11} {seconds}"
     if row["status"] != "ok":
-        return f"{head}  {row['reason']}"
+        return f"{head}  {printable(row['reason'])}"
     rate = f"{row['images_per_s']:9.1f} images/s" if row.get("images_per_s") else ""
     return f"{head}  {rate}" + (f"  top-1 {row['acc1']:.1f} %" if row.get("acc1") is not None else "")
 
 
 def print_tail(log: Path) -> None:
     lines = log.read_bytes().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    print(f"        last lines of {log}:", *(f"        | {line[:160]}" for line in lines), sep="\n", file=sys.stderr)
+    shown = (f"        | {printable(line[:160])}" for line in lines)  # without what steers a terminal
+    print(f"        last lines of {log}:", *shown, sep="\n", file=sys.stderr)
 
 
 def command() -> int:

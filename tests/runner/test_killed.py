@@ -129,6 +129,15 @@ def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_sui
     assert (settings["settings"], bool(settings["met"])) == (row["settings"], True)
 
 
+def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
+    """Protects who reads why a run failed from what it printed: names of somebody else's files, or of a library.
+    Mutants: the last lines of the log, or the reason, as they stand."""
+    fails = ["bash", "-c", r"printf 'a \033]0;title\007\033[31m name\n'; exit 1"]
+    words = supervisor_command(folder_of(tmp_path), fails)
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True)
+    assert b"| a ?]0;title??[31m name" in done.stderr and b"\033" not in done.stderr + done.stdout
+
+
 def test_the_next_suite_removes_the_rendezvous_folder_of_a_lost_run(tmp_path, monkeypatch):
     """Protects /tmp from a folder for each killed suite. Mutant: record_lost without remove_rendezvous."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))

@@ -18,7 +18,7 @@ MAX_RANKS_ON_CPU = 8  # of a study that nobody chose: three points or more, and 
 
 
 def scaled_strategies(results: ResultSet) -> dict[str, dict[str, list[ScalingPoint]]]:
-    """Strong and weak scaling of every strategy that ran on several numbers of ranks."""
+    """Strong and weak scaling of every strategy that ran on several numbers of devices."""
     strategies = dict.fromkeys(group.strategy for group in results.groups)
     found = {name: points_or_warning(functools.partial(scaling_points, results, name)) for name in strategies}
     return {name: modes for name, modes in found.items() if modes}
