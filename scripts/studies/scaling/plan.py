@@ -1,4 +1,4 @@
-"""The plan of `./bench study scaling`: one strategy on several numbers of devices, strong and weak, beside the baseline.
+"""The plan of `./bench study scaling`: one strategy on several numbers of devices, beside the baseline.
 
 ./bench study scaling --strategy ddp --ranks 1 2 4
 """
