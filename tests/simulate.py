@@ -81,7 +81,7 @@ def until_stops(case: str, num_strategies: int, width: float, num: int, most: in
 
 
 def one_by_one(case: str, difference: float, num: int, limit: float = 0.0) -> numpy.ndarray:
-    """[fraction called faster, called slower, beyond the limit, without a verdict, rounds on average] of `make ab`."""
+    """[fraction called faster, called slower, beyond the limit, without a verdict, rounds on average] of ./bench ab."""
     rng, most = numpy.random.default_rng(3), sequential.MAX_ROUNDS
     b_first = (rng.random((num, 1)) < 0.5) ^ (numpy.arange(most) % 2 == 1)
     a, b = PAIRS[case](rng, b_first)

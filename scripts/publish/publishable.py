@@ -16,9 +16,9 @@ from scripts.sets.proofs import EXCEPTIONS, proof_text
 from scripts.sets.result_set import BASELINE, Group, ResultSet
 from scripts.sets.set_warnings import busy, oversubscribed, several_sessions, throttled, uncommitted_changes
 from scripts.stats.formatting import format_setting, plural
+from scripts.stats.intervals import MIN_ROUNDS
 
 RULE = 2  # of these checks; a set that an older rule let in says so in its published.json. From 2 on it has a manifest
-MIN_ROUNDS = 3
 NEEDED = {
     **dict.fromkeys(("runs.csv", "settings.csv", "windows.csv", "epochs.csv", "steps.csv"), "bench-all"),
     **dict.fromkeys(("wall.csv", "telemetry.csv", "environment.json"), "bench-all"),

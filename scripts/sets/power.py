@@ -6,12 +6,11 @@ Found means: with 80 % power, by the simultaneous intervals of all strategies ov
 rounds is itself uncertain: the numbers are a guide. Also the rule of UNTIL=5%. Needs no torch.
 """
 
-import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy
 import tyro
@@ -19,6 +18,7 @@ from scipy.special import nctdtrinc
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_program
+from scripts.options.set_options import PowerOptions as Options
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.families import Pair, Sample, log_table, ratios_of_all_pairs, ratios_to_own_baselines
 from scripts.stats.intervals import MIN_ROUNDS, POWER, sidak_critical_value
@@ -26,14 +26,6 @@ from scripts.stats.intervals import MIN_ROUNDS, POWER, sidak_critical_value
 DIFFERENCES = (0.02, 0.05, 0.10)
 ROUNDS_LIMIT = 1000
 FIRST_LOOK_ROUNDS = 6
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How many rounds does it take to see a difference of 2, 5 or 10 %, with the spread that a result set has?"""
-
-    results: Path
-    """Result set whose spread between runs is taken."""
 
 
 @functools.cache
@@ -101,9 +93,9 @@ def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: 
     return found is not None and found <= width
 
 
-def report_lines(results: ResultSet) -> list[str]:
+def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> list[str]:
     """Lines of text, of the family that the report shows: those with a baseline; of all without one. Raises UserError
-    for a set without two strategies, without a spread, or that contradicts itself."""
+    for a set without two strategies, without a spread, or that contradicts itself. found: gets the numbers."""
     results.refuse_contradictions()
     timed = [group for group in results.groups if group.samples]
     samples = {group.label: group.sample for group in results.compared or timed}
@@ -122,13 +114,19 @@ def report_lines(results: ResultSet) -> list[str]:
         f"{results.path}: {len(samples)} strategies{about}; from round to round the sd of a ratio is {_percent(sd)}"
         f" (noisiest: {' / '.join(noisiest)}, {_percent(high)})"
     ]
+    rounds: list[dict[str, Any]] = []
     if have >= MIN_ROUNDS:
         lines.append(f"its {have} rounds find a difference of {_percent(smallest_difference(sd, len(pairs), have))}")
     for difference in DIFFERENCES:
         needed = [rounds_needed(difference, each, len(pairs)) for each in (sd, high)]
+        rounds.append({"difference": difference, "rounds": needed[0], "rounds_of_noisiest": needed[1]})
         texts = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in needed]
         takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)}"
         lines.append(f"to find {100 * difference:3.0f} %: REPEATS={texts[0]} (of the noisiest {texts[1]}){takes}")
+    if found is not None:
+        found |= {"results": str(results.path), "num_strategies": len(samples), "sd_of_ratios": sd}
+        found |= {"noisiest": [*noisiest], "sd_of_noisiest": high, "num_rounds": have, "round_s": round_s}
+        found |= {"to_find": rounds}
     return [
         *lines,
         "found: over its baseline, by 80 of 100 such sets, with the intervals of these strategies together at 95 %",
@@ -143,9 +141,15 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def main(options: Options, found: dict[str, Any] | None = None) -> int:
+    """found: gets the numbers, for --json."""
+    print("\n".join(report_lines(load_set(options.results), found)))
+    return 0
+
+
 def command(args: list[str] | None = None) -> int:
     """The exit code of these words of a command line, or of this program's own."""
-    return exit_code(lambda: print("\n".join(report_lines(load_set(tyro.cli(Options, args=args).results)))))
+    return exit_code(lambda: main(tyro.cli(Options, args=args)))
 
 
 if __name__ == "__main__":

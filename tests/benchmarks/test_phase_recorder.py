@@ -263,7 +263,7 @@ def test_the_windows_of_a_launch_are_one_number():
     assert verdict(torn) == verdict(whole[whole.run_id != "2"]) and verdict(torn).endswith("n = 7 launches")
     assert verdict(torn.sample(frac=1, random_state=1)) == verdict(torn)
     old = whole.assign(run_id="loader_verdict")  # of an older suite: one launch
-    assert verdict(old) == "no verdict: 1 of at least 5 launches; run make loader"
+    assert verdict(old) == "no verdict: 1 of at least 5 launches; run ./bench study loader-limit"
 
 
 def test_overhead_is_the_geometric_mean_of_pairs_with_students_interval():

@@ -43,7 +43,7 @@ def verdict(rows: pandas.DataFrame) -> str:
     loader, training, both = _logs(rows).reindex(columns=list(WHATS)).dropna().to_numpy(float).T
     num_launches = len(training)
     if num_launches < MIN_ROUNDS:
-        return f"no verdict: {num_launches} of at least {MIN_ROUNDS} launches; run make loader"
+        return f"no verdict: {num_launches} of at least {MIN_ROUNDS} launches; run ./bench study loader-limit"
     found = _sentence(rows, ratio_of_rounds(loader - training), ratio_of_rounds(both - training))
     return f"{found}; n = {num_launches} launches"
 
