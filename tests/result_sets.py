@@ -40,7 +40,7 @@ SPEEDS = {"single": 100.0, "ddp": 170.0}
 SECRET = "/mnt/secret place/photos"  # DATA of the machine that measured
 
 
-def write_set(folder, speeds=SPEEDS, num_rounds=3, met=None, **columns):
+def write_set(folder, speeds=SPEEDS, num_rounds=5, met=None, **columns):
     """A set as `make bench-all` and `make verify` leave it, of runs that may be published."""
     folder.mkdir(parents=True, exist_ok=True)
     rng, num_ranks = numpy.random.default_rng(0), dict.fromkeys(speeds, 2) | {"single": 1}

@@ -223,15 +223,15 @@ def test_few_or_many_bars_and_samples(tmp_path, num_strategies, num_repeats, num
 
 
 def test_the_table_says_what_became_of_every_row(tmp_path):
-    folder = write_set(tmp_path, {"single": 100, "ddp": 170}, oversubscribed=True)
+    folder = write_set(tmp_path, {"single": 100, "ddp": 170}, num_repeats=5, oversubscribed=True)
     add_run(folder, strategy="ddp", status="failed", reason="rank 1: signal 9, possibly out of memory")
     add_run(folder, strategy="slurm", status="skipped", reason="no cluster")
     add_run(folder, strategy="fsdp", status="ok")
     lines = summary_table(folder).splitlines()
     ddp = next(line for line in lines if line.startswith("ddp "))
-    assert "3 ok, 1 failed" in ddp and "3 runs [15 windows]" in ddp and "40.0" in ddp
+    assert "5 ok, 1 failed" in ddp and "5 runs [25 windows]" in ddp and "40.0" in ddp
     assert re.search(r" 1\.\d\d +\[1\.\d\d, 1\.\d\d\]", ddp)
-    assert "ddp failed 1 of 4: rank 1: signal 9, possibly out of memory" in lines
+    assert "ddp failed 1 of 6: rank 1: signal 9, possibly out of memory" in lines
     assert "slurm skipped: no cluster" in lines
     assert "fsdp is ok but has neither windows nor images_per_s" in lines
 

@@ -80,7 +80,7 @@ def test_one_run_has_no_interval_in_words_either(tmp_path):
     change(own, "runs", lambda frame: frame[(frame.strategy == "single") | (frame["repeat"] < "2")])
     some = load_set(own)
     assert "but for ddp, of which one run has none." in " ".join(methods(some))
-    assert dict(checklist(some))["Intervals"] == "95 %, over 3 runs of 3 windows each; none of ddp: one run"
+    assert dict(checklist(some))["Intervals"] == "95 %, over 5 runs of 3 windows each; none of ddp: one run"
     change(own, "runs", lambda frame: frame[frame["repeat"] < "2"])
     one = load_set(own)
     words, answers = " ".join(methods(one)), dict(checklist(one))

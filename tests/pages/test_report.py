@@ -247,7 +247,7 @@ def test_commands_are_quoted_and_whole(written):
     # What is pasted into a shell is one word where it was one word.
     _, _, markdown = written
     line = next(line for line in markdown.splitlines() if line.startswith("make bench-all"))
-    assert "CONFIG='a b.yaml'" in line and "ARGS='--seed 3'" in line and "REPEATS=3" in line
+    assert "CONFIG='a b.yaml'" in line and "ARGS='--seed 3'" in line and "REPEATS=5" in line
     assert f"STRATEGIES='single {EVIL} ddp horovod_ddp'" in line
 
 
@@ -413,7 +413,7 @@ def test_the_step_chart_stacks_to_the_step(tmp_path):
     append_rows(tmp_path, "steps", [{"run_id": "ddp-1", "rank": 0, "step": 99, "step_ms": 5000.0}])
     results = load_set(tmp_path)
     parts = step_parts(results.groups[0], results.table("steps"))
-    assert len(parts) == 12 and parts.drop(columns="run_id").sum(axis=1).tolist() == [100.0] * 12
+    assert len(parts) == 20 and parts.drop(columns="run_id").sum(axis=1).tolist() == [100.0] * 20
     axes = report_charts.step_chart([results]).axes[0]
     assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(100)
     assert [round(patch.get_width()) for patch in axes.patches] == [20, 1, 25, 40, 8, 5, 1]
@@ -542,7 +542,7 @@ def test_the_report_draws_sweeps_and_scaling_that_the_set_has(tmp_path):
     (tmp_path / "scaling.csv").write_text("strategy,mode,ranks\nddp,strong,1\n")
     results = load_set(joined(tmp_path, "r1", "r2"))
     assert "scaling_ddp" in report.report_figures(results)
-    assert "./bench study scaling --strategy ddp --ranks 1 2 --repeats 3" in report_origin.reproduction_commands(
+    assert "./bench study scaling --strategy ddp --ranks 1 2 --repeats 5" in report_origin.reproduction_commands(
         results
     )
 

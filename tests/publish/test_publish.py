@@ -56,11 +56,11 @@ def setting(column, cell, strategy="ddp", repeat="3"):
         ("runs", setting("load_average", "7", "single", "0"), ["busy before the first run"]),
         ("runs", setting("oversubscribed", "yes"), ["ddp: oversubscribed"]),
         ("runs", setting("started_at", "2026-11-28T03:00:00+00:00"), ["ddp: runs of another session"]),
-        ("runs", lambda frame: frame[frame.repeat != "3"], ["ddp has 2 of at least 3 rounds", "REPEATS=3"]),
+        ("runs", lambda frame: frame[frame.repeat != "3"], ["ddp has 4 of at least 5 rounds", "REPEATS=5"]),
         ("runs", lambda frame: frame[frame.strategy != "single"], ["no timed runs of single"]),
         ("runs", lambda frame: frame[frame.repeat != "0"], ["no run of round 0 warmed the machine", "new set"]),
         ("runs", setting("images_per_s", "", "single", "0"), ["no run of round 0 warmed the machine"]),
-        ("runs", setting("position", ""), ["ddp: 1 of 3 runs without a place in the order", "new set"]),
+        ("runs", setting("position", ""), ["ddp: 1 of 5 runs without a place in the order", "new set"]),
         ("equivalence", lambda frame: frame[frame.strategy != "ddp"], ["ddp: no proof yet: make verify"]),
         ("equivalence", lambda frame: frame.assign(verdict="failed"), ["single: NO: ", "ddp: NO: "]),
         ("equivalence", lambda frame: frame.assign(asked=frame.asked.str.replace('"seed":0', '"seed":1')), ["seed"]),
@@ -243,8 +243,8 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     assert names >= {"runs.csv", "report.md", "report.html", "report.tex", "charts", "published.json", manifest.NAME}
     saved = manifest.read_manifest(new)
     assert saved["commit"] == "abc" and [(run["strategy"], run["rounds"]) for run in saved["runs"]] == [
-        ("single", 3),
-        ("ddp", 3),
+        ("single", 5),
+        ("ddp", 5),
     ]
     assert {"runs.csv", "report.tex", "charts/throughput.pdf"} <= saved["files"].keys()
     assert manifest.find_faults(new, saved) == []

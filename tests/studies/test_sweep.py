@@ -46,7 +46,7 @@ COMMON = {
 OURS = "scripts.runner.bench scripts.runner.supervisor scripts.studies.sweep.chart scripts.studies.scaling.chart"
 
 
-def add_runs(folder, strategy, images_per_s, num_repeats=3, noise=0.02, asked=None, **row):
+def add_runs(folder, strategy, images_per_s, num_repeats=5, noise=0.02, asked=None, **row):
     """Runs of one setting with three windows each; noise is that of log throughput, between runs.
 
     asked: fields of their recorded settings; None for runs as schema 1 wrote them, with flags in `options`.
