@@ -47,7 +47,7 @@ OURS = ("benchmarks", "configs", "launchers", "scripts", "tests")
 LINKS = re.compile(r"(?m)^\[[^\]]+\]: (\S+)$|\]\(([^)]+)\)")
 # Limits that the code sets, by the README's folder: what a study or a gate calls too much.
 LIMITS = {
-    # of the statistics: differences that are planted or to be found, sd and carry-over of the generators, the test's level
+    # of the statistics: what is planted or to be found; sd and carry-over of the generators; the level of the test
     "stats": {"4 %", "5 %", "8 %", "10 %", "30 %", "15 minutes"},
     "sets": {"1, seconds"},  # a place and a column
     "ab": {"5 %", "5%"},
