@@ -97,7 +97,7 @@ lint: setup
 
 clean:
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
-	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.runner.clean $(if $(filter yes,$(YES)),--yes)
+	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(filter yes,$(YES)),--yes)
 
 $(GONE):
 	@echo "error: make $@ is now: ./bench $(call place_of,$(filter $@=%,$(GONE_TARGETS))) --help" >&2; exit 2
