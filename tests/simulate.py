@@ -160,7 +160,7 @@ def until_stops(noise: Noise, strategies: int, width: float, num: int, most: int
 
 
 def one_by_one(noise: Noise, difference: float, num: int, scale: float = 1.0, limit: float = 0.0) -> numpy.ndarray:
-    """[fraction called faster, fraction called slower, fraction beyond the limit, rounds on average] of `make ab`."""
+    """[fraction called faster, fraction called slower, fraction beyond the limit, rounds] of ./bench ab."""
     rng = numpy.random.default_rng(3)
     found = []
     for _ in range(num):

@@ -71,9 +71,14 @@ from scripts.pages.study_sections import StudySection
 
 SECTION = StudySection(order=1000)
 '''
-TARGET = """new-study: setup data ## the new study
-	@launchers/all.sh new_study
+ACTION = """def new_study(options: run_options.RunOptions, flags: Sequence[str]) -> int:
+    return run_with_data("new_study", options, flags)
 
+
+"""
+COMMAND = """    Command(
+        "study new", "a new study", "study new --repeats 3", "run_options.RunOptions", "new_study", FIELDS
+    ),
 """
 MEASURED = 'measured = measured | {"new_column": 2.5}\n        '
 CONFIG = "benchmarks/common/config/config.py"
@@ -127,7 +132,12 @@ EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
         "scripts/studies/<name>/README.md": lambda folder: write_new(
             folder / "scripts/studies/new_study/README.md", "# A new study\n"
         ),
-        "Makefile": lambda folder: insert_before(folder / "Makefile", "scaling: setup data ##", TARGET),
+        "scripts/commands/actions.py": lambda folder: insert_before(
+            folder / "scripts/commands/actions.py", "def run_slurm(", ACTION
+        ),
+        "scripts/commands/command_table.py": lambda folder: insert_before(
+            folder / "scripts/commands/command_table.py", "]\nBY_WORDS", COMMAND
+        ),
     },
 }
 
@@ -140,7 +150,7 @@ def follow(tmp_path) -> Callable[[str], Path]:
         folder = tmp_path / "a checkout"
         for part in COPIED:
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in [*ROOT.glob("*.*"), ROOT / "Makefile"]:
+        for path in [*ROOT.glob("*.*"), ROOT / "Makefile", ROOT / "bench"]:
             if path.is_file():
                 shutil.copy(path, folder)
         (folder / "results").mkdir()
@@ -194,7 +204,6 @@ def test_the_path_of_a_run_is_the_codes():
 def test_a_strategy(follow):
     """Protects the recipe: Make, the plan, the help and the tests of structure know the new strategy."""
     folder = follow("To add a strategy")
-    assert "new_strategy" in run_in(folder, "make", "help")
     planned = run_in(folder, "make", "bench-new_strategy", "PLAN=yes", ARGS=SYNTHETIC, DATA=folder)
     assert "round 3  new_strategy" in planned
     help_text = run_in(folder, sys.executable, "-m", "benchmarks.new_strategy", "--help")
@@ -295,6 +304,7 @@ def test_a_study(follow):
     """Protects the recipe: Make, the runner and the report find the new folder."""
     folder = follow("To add a study")
     assert python_in(folder, STUDY).split() == ["1000", "scripts.studies.new_study.plan"]
-    assert "new-study" in run_in(folder, "make", "help")
-    assert "single" in run_in(folder, "make", "new-study", "PLAN=yes", ARGS=SYNTHETIC, DATA=folder)
+    assert "study new" in run_in(folder, "./bench", "--help")
+    words = ["--plan", "--data", folder, "--", *SYNTHETIC.split()]
+    assert "single" in run_in(folder, "./bench", "study", "new", *words)
     run_tests(folder, "tests/test_structure.py", "-k", "layers or circle or share_a_name or study")

@@ -12,7 +12,7 @@ from support import ROOT
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import open_pack
-from benchmarks.common.system.commands import NOT_SHOWN, make_assignment, make_command, shell_word
+from benchmarks.common.system.commands import NOT_SHOWN, bench_command, make_assignment, make_command, shell_word
 from benchmarks.common.system.errors import UserError
 from scripts.publish import gallery, publish
 from scripts.publish.publishable import missing_files
@@ -20,10 +20,10 @@ from scripts.studies.ablation.analysis import OPTIONS
 from scripts.studies.ablation.plan import missing
 from scripts.studies.predict.gradient_times import baseline_config
 
-TARGETS = re.search(r"(?m)^\.PHONY: (.*) \$\(BENCHES\)$", (ROOT / "Makefile").read_text())[1].split()
-COMMAND = rf"\b(?:make (?:{'|'.join(TARGETS)}|bench-)|git (?!cannot)[a-z]+|python -m [\w.]+|rm -)"
+TARGETS = re.search(r"(?m)^CALLS := (.*)$", (ROOT / "Makefile").read_text())[1].split()
+COMMAND = rf"(?:\./bench [a-z]+|\b(?:make (?:{'|'.join(TARGETS)}|bench-)|git (?!cannot)[a-z]+|python -m [\w.]+|rm -))"
 CLAUSE = r"[^;,:()]*"
-QUOTING = {"shell_word", "make_command", "make_assignment"}
+QUOTING = {"shell_word", "make_command", "make_assignment", "bench_command"}
 
 
 @pytest.mark.parametrize("value", [EVIL, "$", "$$", "a  b", "--x=1 --y=$(id)", "$(shell touch ran)", "'\\''", "-n"])
@@ -31,6 +31,8 @@ def test_a_pasted_variable_arrives_whole_and_runs_nothing(tmp_path, value):
     """Protects who pastes a command from a report or a message. Mutants: shlex alone; $ doubled but not quoted."""
     assert paste(f"make bench-all {make_assignment('ARGS', value)}", tmp_path)["bench-all"]["ARGS"] == value
     assert paste(make_command("verify", ARGS=value, PACK="full"), tmp_path)["verify"]["ARGS"] == value
+    words = paste(bench_command("data pack", value, data=value, values=["1", value]), tmp_path)["bench"]
+    assert ([*words.values()][2:3] == [value] and f"--data={value}" in words.values()) or value == words["4"]
 
 
 @pytest.mark.parametrize("value", ["a\nb", " a", "a ", "a\tb", "\x1b[31m", "a\u2028b", "a\nmake evil"])
@@ -49,12 +51,12 @@ def error_of(function, *arguments) -> str:
 PACKED = next(option for option in OPTIONS if option.needs == "pack")
 MESSAGES = {
     "of a missing pack": lambda folder: error_of(open_pack, Config(data=str(folder)), "train"),
-    "of make ablate": lambda folder: missing(PACKED, Config(data=str(folder)), 1),
-    "of make publish": lambda folder: missing_files(folder)[0],
+    "of ./bench study ablation": lambda folder: missing(PACKED, Config(data=str(folder)), 1),
+    "of ./bench publish": lambda folder: missing_files(folder)[0],
     "of a README that lacks a sweep": lambda folder: publish._remedy(folder, "sweeps/sweep.csv"),
     "of a README that lacks a chart": lambda folder: publish._remedy(folder, "charts/x.png"),
     "of make gallery": lambda folder: gallery.changed_files(folder)[0],
-    "of make predict": lambda folder: error_of(baseline_config, folder),
+    "of ./bench study predict": lambda folder: error_of(baseline_config, folder),
 }
 
 
@@ -65,7 +67,7 @@ def test_a_command_in_a_message_runs_nothing_of_a_name(tmp_path, message):
     (folder / "runs.csv").write_text("run_id,strategy\n")
     (folder / "settings.csv").write_text("settings\n")
     said = MESSAGES[message](folder)
-    command = said[re.search(r"\b(make|git) [a-z]", said).start() :]
+    command = said[re.search(r"(\./bench|\bmake|\bgit) [a-z]", said).start() :]
     (pasted := tmp_path / "pasted").mkdir()
     arrived = [value for variables in paste(command, pasted).values() for value in variables.values()]
     assert command.startswith("git checkout") or any(str(folder) in value for value in arrived)
@@ -100,13 +102,13 @@ def is_safe(part: ast.FormattedValue) -> bool:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("f'{a} is wrong; make pack DATA={b} writes it'", ["b"]),
+        ("f'{a} is wrong; ./bench data pack --data {b} writes it'", ["b"]),
         ("f'run: RESULTS={results.path} make verify'", ["results.path"]),
         ("f'make bench-{BASELINE} RESULTS={shell_word(a)}; {b} is old'", []),
         ("f'{before}make setup TORCH={version}'", ["version"]),
         ("f'git checkout {path}'", ["path"]),
-        ("f'make sweep STRATEGY={s} KEY={k}'", ["s", "k"]),
-        ("f'FAIL_OVER={100 * limit:g}% of make ab'", []),
+        ("f'./bench study sweep --strategy {s} --key {k}'", ["s", "k"]),
+        ("f'FAIL_OVER={100 * limit:g}% of make compare'", []),
         ("f'RESULTS={results} is no folder; make bench-all makes one'", []),
         ("f'{sys.executable} -m pip install torch'", ["sys.executable"]),
     ],

@@ -95,15 +95,17 @@ LAYERS = [
     ["common.model"],
     ["common.train"],
     ["benchmarks"],
+    ["options"],
     ["stats", "setup"],
     ["sets"],
     ["charts", "runner"],
     ["pages"],
     ["proof", "studies"],
     ["publish", "gpu_check"],
+    ["commands"],
 ]
 CORE_FOLDERS = ("stats", "sets", "charts", "runner", "pages")  # which import no study
-ABOVE_STUDIES = ("publish", "gpu_check")
+ABOVE_STUDIES = ("publish", "gpu_check", "commands")
 
 
 def folder_of(module: str) -> str:
@@ -217,6 +219,11 @@ def test_plain_steps_are_equal():
 NAMED = {
     "sets.result_set": {"single"},
     "runner.preflight": {*CORE_STRATEGIES},
+    # words of commands, and the defaults of options
+    "commands.command_table": {"slurm"},
+    "options.run_options": {"ddp"},
+    "options.set_options": {"ddp"},
+    "options.study_options": {"single"},
     # lists of what to try on a GPU, which say what is run and branch on nothing
     "gpu_check.checks": {"ddp"},
     "gpu_check.timed_checks": {"ddp", "ddp_compile", "ddp_compressed"},
@@ -394,8 +401,8 @@ def test_locks_and_replaced_files_have_one_place():
 
 
 def test_every_child_dies_with_its_parent():
-    """Protects the machine from ranks that go on after `make peers` or any other was killed, and time beside whatever
-    comes next. Mutant: a Popen without it."""
+    """Protects the machine from ranks that go on after `./bench study peers` or any other was killed, and time beside
+    whatever comes next. Mutant: a Popen without it."""
     without = {"setup.install", "common.system.gpus"}  # pip, which may finish; nvidia-smi, which has its own end
     modules = TOOLS | {f"common.{name}": text for name, text in COMMON.items()}
     found = set()

@@ -17,6 +17,7 @@ from benchmarks.common.system.programs import exit_code, run_program
 from scripts.charts import detail_charts, figures, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import memory_chart
+from scripts.options.set_options import PlotOptions as Options
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.sets.safe_names import refuse_links
@@ -32,16 +33,6 @@ CHARTS = {
     "learning": learning_chart,
 }
 DETAIL_CHARTS = {"step_account": detail_charts.step_chart, "telemetry": detail_charts.telemetry_chart}
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Draw the charts of result sets and print their summary table."""
-
-    results: tuple[Path, ...] = (Path("results/latest"),)
-    """Result sets, drawn side by side."""
-    output: Path | None = None
-    """Folder for the charts; default: charts/ in the (first) set."""
 
 
 def summary_table(results: Path | ResultSet) -> str:

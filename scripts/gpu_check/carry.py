@@ -1,13 +1,12 @@
 """gpu-check as one file, for a machine without a network: this commit, and wheels of what may be missing there.
 
-    python -m scripts.gpu_check.carry gpu-check.pyz                 # make gpu-check-file
+    python -m scripts.gpu_check.carry gpu-check.pyz                 # ./bench gpu-check-file
     OUTPUT=state.tar python3 gpu-check.pyz                          # there; scripts/gpu_check/carried.py says more
 
 The wheels are those of the lock, by their hashes, for Linux on this machine's processor and the Python that --python
 names. torch and torchvision are not among them. imagenet-mini comes along where it is here.
 """
 
-import dataclasses
 import importlib.metadata
 import json
 import platform
@@ -19,7 +18,6 @@ import tempfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 from packaging.requirements import Requirement
@@ -30,6 +28,7 @@ from benchmarks.common.system.files import replace_atomically
 from benchmarks.common.system.gpus import BUILDS
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
+from scripts.options.data_options import CarryOptions as Options
 from scripts.runner import source_version
 
 # Of requirements.txt: those of a run, of its report and of its images.
@@ -40,14 +39,6 @@ CARRIED = (
 THERE = ("torch", "torchvision")
 """What must be there: the very thing that is tried."""
 IMAGES = "data/imagenet-mini"
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    file: Annotated[Path, tyro.conf.Positional]
-    """What is written."""
-    python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
-    """The version of Python there."""
 
 
 def main(options: Options) -> int:

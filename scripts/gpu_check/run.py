@@ -7,7 +7,7 @@ Without a GPU it is a dry run: the CPU in the GPU's place, few and small images,
 what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
 did, 2 for a mistake found before the first one, 129, 130 or 143 after a signal.
 
-A machine without a network, which has torch: `make gpu-check-file`, and carried.py says what its file does there.
+A machine without a network, which has torch: `./bench gpu-check-file`, and carried.py says what its file does there.
 """
 
 import ctypes
@@ -35,6 +35,7 @@ from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
+from scripts.options.run_options import CheckGpuOptions as Options
 from scripts.runner import memory_check, preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
@@ -45,16 +46,6 @@ DEADLINE_S = 540.0
 REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
 BYTES_A_LANE = 8e9  # of GPU memory: 32 images of ResNet-50 in fp32, CUDA's context, cuDNN's workspaces
 ALIVE = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    deadline_s: float | None = None
-    """Nothing starts after it; 0: none. Default: 540 on a GPU, none in a dry run."""
-    moved: bool = False
-    """You have brought the folder here from another machine of yours: what passed there counts."""
-    list: bool = False
-    """Print the checks and the command of each, and start nothing."""
 
 
 def has_gpu_decoder() -> bool:

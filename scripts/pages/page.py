@@ -8,7 +8,6 @@ escaped. Exit code: 1 where no run is ok, 2 for a mistake of the user. Needs no 
 """
 
 import contextlib
-import dataclasses
 import io
 import re
 import sys
@@ -26,6 +25,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import describe, describe_failures, fit_to_paper_column, paper_column, save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
+from scripts.options.set_options import ReportOptions as Options
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
 from scripts.pages.markdown import escape_markdown
 from scripts.pages.measure_missing import measure
@@ -49,15 +49,6 @@ from scripts.stats.formatting import printable
 
 TEMPLATES = Path(__file__).parent / "templates"
 WALL_ORDER = 50  # of the wall clock's table among the sections of the studies
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Write report.html and report.md of a result set."""
-
-    results: Path = Path("results/latest")
-    measure: bool = False
-    """Measure first what the set lacks; some minutes."""
 
 
 def report_figures(results: ResultSet) -> dict[str, Figure]:

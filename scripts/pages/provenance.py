@@ -5,10 +5,12 @@
 Needs no torch.
 """
 
+import dataclasses
 import shlex
 
 from benchmarks.common.system.commands import make_assignment, shell_word
-from scripts.pages.study_sections import load_sections
+from scripts.options.run_options import VARIABLES, RoundOptions
+from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
 from scripts.sets.recorded_settings import identities_by_hash
@@ -31,7 +33,7 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     studies = [command for section in load_sections() for command in section.commands(results)]
     for study in studies:
         kept = {name: value for name, value in make_variables.items() if name not in study.replaced}
-        lines.append(_command(study.target, kept, STRATEGY=study.strategy, **study.variables))
+        lines.append(_study_line(study, kept))
     rest = [name for name in strategies if name not in {study.strategy for study in studies}]
     if rest:
         target = "slurm-all" if variables.get("ALLOCATION") else "bench-all"  # launchers/slurm_all.sh
@@ -51,6 +53,29 @@ def _command(target: str, make_variables: dict[str, object], **variables: str) -
     left_out = [name for name, word in words.items() if not word]
     line = " ".join([f"make {target}", *filter(None, words.values())])
     return line + (f"  # without {', '.join(left_out)}, which make cannot carry" if left_out else "")
+
+
+def _study_line(study: StudyCommand, kept: dict[str, object]) -> str:
+    """A call of ./bench for bash. kept: the variables of the set; those that are no option stand before the command."""
+    fields = {field.name for field in dataclasses.fields(RoundOptions)}
+    options = {VARIABLES[name]: f"--{name.replace('_', '-')}" for name in fields}
+    left_out = [name for name, value in kept.items() if not str(value).isprintable()]
+    texts = {name: str(value) for name, value in kept.items() if name not in left_out}
+    before = [f"{name}={shlex.quote(text)}" for name, text in texts.items() if name not in options and name != "ARGS"]
+    words = [*study.words.split(), "--strategy", study.strategy]
+    for option, values in study.options.items():
+        words += [option, *values]
+    for name, text in texts.items():
+        words += [options[name], text] if name in options else []
+    try:
+        flags = shlex.split(texts.get("ARGS", ""))
+    except ValueError:  # of a set from before ARGS had quotes
+        flags = texts["ARGS"].split()
+    words += ["--", *flags] if flags else []
+    if not all(word.isprintable() for word in words):
+        return f"# a command of {study.words} is left out: it has unprintable characters"
+    line = " ".join([*before, "./bench", shlex.join(words)])
+    return line + (f"  # without {', '.join(left_out)}, which the line cannot carry" if left_out else "")
 
 
 def launch_lines(results: ResultSet) -> list[tuple[str, str]]:

@@ -53,14 +53,15 @@ class ReportTable:
 
 @dataclasses.dataclass(frozen=True)
 class StudyCommand:
-    """One call of make that measures a study again."""
+    """One call of ./bench that measures a study again."""
 
-    target: str
+    words: str
+    """Such as: study sweep."""
     strategy: str
-    variables: dict[str, str]
-    """The variables of this target, such as KEY and VALUES."""
+    options: dict[str, list[str]]
+    """The words of each option of this command, by its name, such as --key and --values."""
     replaced: tuple[str, ...] = ()
-    """Variables of the set's own command that this target sets by itself."""
+    """Variables of the set's own command that this command sets by itself."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Proves that strategies compute the same update: compares each one's weights with those of a single process.
 
-    RESULTS=results/x python -m scripts.proof.verify          # or: make verify RESULTS=results/x
-    ARGS="--split-size 8" STRATEGIES=model_parallel python -m scripts.proof.verify
+    ./bench verify --results results/x          # or: make verify RESULTS=results/x
+    ./bench verify model_parallel -- --split-size 8
 
 Proves the requested settings of the ok runs of RESULTS (default: results/latest), each strategy and setting once. Where
 CONFIG or ARGS is given, or the set has no ok run, it proves what bench-all would run. A proof is a run through the
@@ -31,7 +31,8 @@ from benchmarks.common.store.results import append_rows, json_cell, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import exit_code, run_program
+from scripts.options.run_options import ProofOptions as Options
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
@@ -47,15 +48,8 @@ COLUMN_NOTE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    steps: int = 20
-    """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs, each compared by itself."""
-    missing: bool = False
-    """Prove only what has no row in the set's equivalence.csv yet."""
-
-
-def main(options: Options) -> int:
+def main(options: Options, found: dict[str, Any] | None = None) -> int:
+    """Prove, and print a line for each strategy. found: gets the rows of equivalence.csv, for --json."""
     variables = read_variables()
     preflight.check_rendezvous()
     results = variables.results or newest()
@@ -69,7 +63,7 @@ def main(options: Options) -> int:
     print(
         f"{'strategy':<18} {'devices':>7} {'steps':>5}  {'largest relative difference':<28} {'tolerance':>9}  verdict"
     )
-    verdicts = []
+    proved: list[dict[str, Any]] = []
     with schedule.lock_result_set(folder):
         for number, run in enumerate(run_plan.skip_what_does_not_fit(runs), 1):
             # in the set, so that all nodes of a cluster see it
@@ -77,9 +71,11 @@ def main(options: Options) -> int:
                 row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
             append_rows(results, "equivalence", [row])
             print(line_of(row), flush=True)
-            verdicts.append(row["verdict"])
+            proved.append(row)
     print(f"\n{COLUMN_NOTE}\nin {results}")
-    return int(not {"ok", "skipped"}.issuperset(verdicts))
+    if found is not None:
+        found |= {"results": str(results), "strategies": proved}
+    return int(not {"ok", "skipped"}.issuperset(row["verdict"] for row in proved))
 
 
 def newest() -> Path | None:
@@ -205,13 +201,13 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
-def command() -> int:
-    """`main` with the command line; 130 after Ctrl-C."""
+def command(options: Options, found: dict[str, Any] | None = None) -> int:
+    """`main`, which removes what it wrote where a signal ends it; 130 after Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.suppress(KeyboardInterrupt):
-        return main(tyro.cli(Options, description=__doc__))
+        return exit_code(lambda: main(options, found), errors=(UserError, ValueError, OSError))
     return 130
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    run_program(command, errors=(UserError, ValueError, OSError))
+    run_program(lambda: command(tyro.cli(Options, description=__doc__)))

@@ -1,14 +1,13 @@
 """All published sets on one page: results/gallery.html, static and self-contained, a plain table without JavaScript.
 
-    python -m scripts.publish.gallery        # or: make gallery [PRICE_PER_HOUR=0.40]
-    PRICE_PER_HOUR="cpu2-epyc_torch2.15_202611=0.08 h200_torch2.11_202611=3.50" make gallery
+    ./bench gallery [--price-per-hour 0.40]
+    ./bench gallery --price-per-hour "cpu2-epyc_torch2.15_202611=0.08 h200_torch2.11_202611=3.50"
 
-PRICE_PER_HOUR is of one machine, whatever of it a run used, in any currency: one for all sets, or NAME=PRICE for some.
+The price is of one machine, whatever of it a run used, in any currency: one for all sets, or NAME=PRICE for some.
 A set that is not what its manifest says, lacks a file, or was made with local changes is left out, and the page says
 why. Exit code: 1 where one is left out, 2 for a mistake. Needs no torch.
 """
 
-import dataclasses
 import difflib
 import json
 import math
@@ -24,17 +23,17 @@ from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system.commands import make_assignment, shell_word
+from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import describe, describe_failures
+from scripts.options.set_options import GalleryOptions as Options
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
 from scripts.publish import manifest
 from scripts.publish.passive_page import find_active
-from scripts.publish.readme import PUBLISHED
 from scripts.sets.dataset_text import describe_images
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
@@ -42,7 +41,7 @@ from scripts.sets.result_set import Group, ResultSet, load_set
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable
 
-MARK = "published.json"  # what make publish leaves in a set
+MARK = "published.json"  # what ./bench publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
 BEFORE_MANIFESTS = (0, 1)  # rules (scripts/publish/publishable.py) by which sets were let in without one
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
@@ -67,16 +66,6 @@ GALLERY_COLUMNS = (
 )
 TEXT_COLUMNS = GALLERY_COLUMNS[:5]
 FILTERS = ("hardware", "precision", "strategy", "model", "set")
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """All published sets on one page."""
-
-    published: Path = PUBLISHED
-    output: Path = ROOT / "results/gallery.html"
-    price_per_hour: str = ""
-    """Of one machine: a number, or NAME=NUMBER for each of some sets."""
 
 
 def main(options: Options) -> int:
@@ -106,10 +95,12 @@ def main(options: Options) -> int:
 
 
 def find_sets(published: Path) -> list[Path]:
-    """Folders that make publish has put there, the newest first. Raises UserError where there are none."""
+    """Folders that ./bench publish has put there, the newest first. Raises UserError where there are none."""
     found = [path.parent for path in published.glob(f"*/{MARK}")]
     if not found:
-        raise UserError(f"no set is published in {published}; make publish NAME=... RESULTS=results/x puts one there")
+        raise UserError(
+            f"no set is published in {published}; ./bench publish --name ... --results results/x puts one there"
+        )
     return sorted(found, key=lambda path: (str(_read_mark(path).get("at", "")), path.name), reverse=True)
 
 
@@ -123,7 +114,7 @@ def _read_mark(path: Path) -> dict:
 
 def read_prices(text: str, names: list[str]) -> dict[str, float]:
     """The price of an hour by the name of a set, for those that have one. Raises UserError for what is no price."""
-    example = "give a number such as 2.50, or of single sets: PRICE_PER_HOUR='NAME=2.50 ...'"
+    example = 'give a number such as 2.50, or of single sets: --price-per-hour "NAME=2.50 ..."'
     prices: dict[str, float] = {}
     for word in text.split():
         name, equals_sign, number = word.rpartition("=")
@@ -132,13 +123,13 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
         except ValueError:
             price = math.nan
         if not LEAST_PRICE <= price <= MOST_PRICE:
-            raise UserError(f"PRICE_PER_HOUR is {text!r}, and {number!r} is no price; {example}")
+            raise UserError(f"--price-per-hour is {text!r}, and {number!r} is no price; {example}")
         if equals_sign and name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            raise UserError(f"PRICE_PER_HOUR names {name!r}, and no published set has that name; {hint}")
+            raise UserError(f"--price-per-hour names {name!r}, and no published set has that name; {hint}")
         if not equals_sign and len(text.split()) > 1:
-            raise UserError(f"PRICE_PER_HOUR is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
+            raise UserError(f"--price-per-hour is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
         prices |= {name: price} if equals_sign else dict.fromkeys(names, price)
     return prices
 
@@ -171,7 +162,7 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
     said = {row["strategy"]: row for row in table_rows(results)}
     mark, again = _read_mark(results.path), ""
     if (results.path / manifest.NAME).exists():
-        again = f"make reproduce {make_assignment('SET', os.path.relpath(results.path.resolve(), ROOT))}"
+        again = bench_command("reproduce", os.path.relpath(results.path.resolve(), ROOT))
     strategies = [*dict.fromkeys(group.strategy for group in timed)]
     rows = [
         _row(results, group, said[group.label], prices.get(results.name)) | {"number": strategies.index(group.strategy)}
@@ -190,7 +181,7 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
         "runs": f"{at}/runs.csv",
         "commands": reproduction_commands(results),
         "again": again,
-        "again_each": [f"{again} {make_assignment('STRATEGIES', name)}" for name in strategies],
+        "again_each": [f"{again} --strategies {shell_word(name)}" for name in strategies],
         "troubles": describe_failures(results),
         "rows": rows,
     }

@@ -4,8 +4,9 @@
      "runs": [{"strategy": "ddp", "label": "ddp", "rounds": 3, "asked": {...}, "met": {...}}, ...],
      "files": {"runs.csv": "<sha256>", ...}}
 
-`make publish` writes it last. `make reproduce` repeats the runs that it lists; the gallery shows no set that differs
-from its manifest. `asked` and `met` are the settings' two halves (benchmarks.common.config.settings). Needs no torch.
+`./bench publish` writes it last. `./bench reproduce` repeats the runs that it lists; the gallery shows no set that
+differs from its manifest. `asked` and `met` are the settings' two halves (benchmarks.common.config.settings). Needs no
+torch.
 """
 
 import hashlib
@@ -84,7 +85,7 @@ def read_manifest(folder: Path) -> dict:
         whole = whole and all(map(_is_whole, runs))
     except FileNotFoundError:
         raise UserError(
-            f"{folder} has no {NAME}: it is no published set, or was published before there were any; make publish "
+            f"{folder} has no {NAME}: it is no published set, or was published before there were any; ./bench publish "
             "writes it"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

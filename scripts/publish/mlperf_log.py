@@ -15,12 +15,9 @@ run_stop says success where the last top-1 accuracy reached --target-accuracy, e
 dropped, and the log says so. Exit code: 1 where no run fits, 2 for a mistake. Needs mlperf-logging.
 """
 
-import dataclasses
 import datetime
 import logging
 import sys
-from pathlib import Path
-from typing import Literal
 
 import pandas
 import tyro
@@ -30,28 +27,13 @@ from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
+from scripts.options.set_options import MlperfOptions as Options
 from scripts.sets.identity import Identity
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable
 
 STARTUP_ENDS = ("warm-up", "training outside windows", "timed windows")  # parts of wall.csv from the first step on
 AFTER_TRAINING = ("summary", "step account", "shutdown")
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Write an MLPerf training log of one run of a result set."""
-
-    results: Path = Path("results/latest")
-    run_id: str = ""
-    """Default: the ok run with the best top-1 accuracy."""
-    output: Path | None = None
-    """Default: mlperf.log in the set."""
-    submission_org: str = "unaffiliated"
-    status: Literal["cloud", "onprem", "preview", "research"] = "research"
-    """MLPerf's category of the system."""
-    target_accuracy: float = 0.759
-    """Top-1 accuracy, as a fraction, at which the run is a success; MLPerf's for ResNet-50 by default."""
 
 
 class _Lines(logging.Handler):

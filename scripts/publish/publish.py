@@ -1,6 +1,6 @@
 """Checks a result set and puts it into results/published/<name>/, with its report; README's figures follow.
 
-    make publish NAME=cpu2-epyc_torch2.15_202611 RESULTS=results/x [REPLACE=yes]
+    ./bench publish --name cpu2-epyc_torch2.15_202611 --results results/x [--replace]
 
 What goes along: the tables, environment.json, the report and its charts, the same of the sets `scaling`, `sweeps`
 and `ablation` inside, and a manifest with checksums; no logs and no checkpoints. Paths of this machine become names.
@@ -10,7 +10,6 @@ All is made in a folder beside the place and renamed, so that a stop leaves the 
 where the set may not be published, with a line for each reason, 2 for a mistake. Needs no torch.
 """
 
-import dataclasses
 import datetime
 import json
 import os
@@ -23,12 +22,13 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.store.results import TABLES, write_json, write_text_atomically
-from benchmarks.common.system.commands import make_command, shell_word
+from benchmarks.common.system.commands import bench_command, make_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
+from scripts.options.set_options import PublishOptions as Options
 from scripts.pages.page import paper_figures, report_files
 from scripts.publish import readme
 from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, local_names, not_allowed
@@ -42,21 +42,10 @@ from scripts.stats.formatting import printable
 NESTED_SETS = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
 KEPT = (*(f"{name}.csv" for name in TABLES), "sweep.csv", "scaling.csv", "environment.json")
 KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
-EXAMPLE = "NAME=<hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
+EXAMPLE = "--name <hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
 TAKE_OUT = "take these out of the set's files, or measure again without them, in a new set"
 QUOTED = re.compile(r"""(["'])/[^"'\n]*/([^"'/\n]*)\1""")  # a path may have spaces where it is quoted
 A_PATH = re.compile(r"(?<![\w.~:/<>-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Check a result set and put it into results/published/<name>/."""
-
-    name: str
-    """<hardware>_<torch>_<yyyymm>."""
-    results: Path = Path("results/latest")
-    replace: bool = False
-    """Put it in the place of a published set of that name."""
 
 
 def main(options: Options) -> int:
@@ -95,22 +84,22 @@ def main(options: Options) -> int:
 def _target_folder(options: Options) -> Path:
     """Where the set goes. Raises UserError for a name that is none, or that is taken."""
     if not options.name:  # the Makefile ignores a NAME of the environment, such as WSL's
-        raise UserError(f"NAME is not set on make's command line; make publish {EXAMPLE}")
+        raise UserError(f"--name is not given; ./bench publish {EXAMPLE}")
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", options.name) or options.name == readme.MEASURED.name:
-        raise UserError(f"NAME={options.name} cannot be a folder of results/published; {EXAMPLE}")
+        raise UserError(f"{options.name} cannot be a folder of results/published; {EXAMPLE}")
     place = readme.PUBLISHED / options.name
     if place.exists() and not options.replace:
-        raise UserError(f"{place} is there already; another NAME, or REPLACE=yes to put the new set in its place")
+        raise UserError(f"{place} is there already; another --name, or --replace to put the new set in its place")
     return place
 
 
 def _check_folder(options: Options) -> None:
     if not options.results.is_dir():
         raise UserError(
-            f"RESULTS={options.results} is no folder; make bench-all makes one, results/latest is the newest"
+            f"--results {options.results} is no folder; make bench-all makes one, results/latest is the newest"
         )
     if options.results.resolve().parent == readme.PUBLISHED.resolve():
-        raise UserError(f"{options.results} is published already; RESULTS= is a set that was measured here")
+        raise UserError(f"{options.results} is published already; --results is a set that was measured here")
     refuse_links(options.results)
 
 
@@ -236,7 +225,8 @@ def _remedy(results: Path, target: str) -> str:
 
 
 def _sweep(results: Path, strategy: str = "...", key: str = "...") -> str:
-    return make_command("sweep", STRATEGY=strategy, KEY=key, VALUES="...", RESULTS=results / "sweeps")
+    sweeps = str(results / "sweeps")
+    return bench_command("study sweep", strategy=strategy, key=key, values="...", results=sweeps)
 
 
 def replace_set(new: Path, place: Path, aside: Path) -> None:

@@ -1,6 +1,6 @@
 """Put measured figures into the READMEs, from committed files.
 
-    python -m scripts.publish.readme            # or: make readme
+    ./bench readme
 
 A README marks where a figure stands: <!--images_per_s.ddp-->199<!--/-->. What is between the marks is made from the
 published set and from results/published/measured/, and a test fails where it is not. A name that nothing makes is
@@ -33,7 +33,10 @@ from scripts.studies.sweep.analysis import sweep_points
 PUBLISHED = ROOT / "results/published"
 SHOWN = "shown.json"  # the published sets that the READMEs show: one of CPUs, one of GPUs
 MEASURED = PUBLISHED / "measured"
-READMES = tuple(ROOT / folder / "README.md" for folder in (".", "configs", "launchers", "results", "tests/faults"))
+PAGES = (
+    "README.md", "[a-z]*/README.md", "tests/faults/README.md", "scripts/*/README.md", "scripts/studies/*/README.md"
+)  # fmt: skip
+READMES = tuple(sorted({path for pattern in PAGES for path in ROOT.glob(pattern)}))
 FIGURE = re.compile(r"<!--([\w.]+)-->.*?<!--/-->", re.DOTALL)
 
 
@@ -49,7 +52,7 @@ def main() -> None:
 
 
 def shown_sets(published: Path) -> dict[str, str]:
-    """The name of the set that the READMEs show, by the kind of its devices: cpu, gpu. `make publish` writes it."""
+    """The name of the set that the READMEs show, by the kind of its devices: cpu, gpu. `./bench publish` writes it."""
     path = published / SHOWN
     found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     return found
@@ -176,7 +179,7 @@ def ablation_figures(path: Path) -> dict[str, str]:
         lines.append([escape_markdown(cell) for cell in (row.option, row.num_runs, speed, worth)])
     table = markdown_table(("option", "n", "images/s", "x baseline [95 %, together]"), lines)
     about = escape_markdown("".join(dict.fromkeys(rows.about)))
-    missing = "(not measured yet: `make ablate`)"
+    missing = "(not measured yet: `./bench study ablation`)"
     return {"ablation": table or missing, "ablation.about": about}
 
 

@@ -50,12 +50,12 @@ def measured_figures(measured: Path) -> dict[str, str]:
         **prediction_figures(measured),
     }
     commands = {
-        "overhead": ".venv/bin/python -m scripts.studies.peers.overhead",
+        "overhead": "./bench study overhead",
         "planted": "make test-all",
         "faults": "make test-faults",
-        "loaders": "make bench-loaders",
-        "predictions": "make predict-check",
-        "allreduce": "make bench-allreduce",
+        "loaders": "./bench study loaders",
+        "predictions": "./bench study predict-check",
+        "allreduce": "./bench study allreduce",
         "published": ".venv/bin/python -m scripts.studies.predict.gradient_times",
     }
     return {name: text or f"(not measured yet: `{commands[name.split('.')[0]]}`)" for name, text in made.items()}

@@ -1,4 +1,4 @@
-"""The READMEs' figures of `make predict-check` and `make bench-allreduce`, and the prediction beside what is published.
+"""The READMEs' figures of the studies predict-check and allreduce, and the prediction beside what is published.
 
 from scripts.publish.readme_predicted import prediction_figures
 """

@@ -1,6 +1,6 @@
 """Runs a published set again: the same settings, at its commit, in a git worktree; then compares, as make compare does.
 
-    SET=results/published/x python -m scripts.publish.reproduce        # or: make reproduce SET=results/published/x
+    ./bench reproduce results/published/x
 
 What ran is read in the set's manifest.json, after every file has been checked against it. This checkout's planner and
 interpreter start the launchers and the code of the set's commit. DATA is where the same images are: their fingerprint
@@ -30,6 +30,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import run_program
+from scripts.options.set_options import CompareOptions
 from scripts.publish.manifest import NAME, find_faults, read_manifest
 from scripts.runner import allowed_settings, bench, preflight, round_order, rounds, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
@@ -84,11 +85,11 @@ def find_set() -> Path:
     """SET. Raises UserError where it is none, or where a variable contradicts it."""
     text = os.environ.get("SET", "").strip()
     if not text:
-        raise UserError("SET is not set; for example: make reproduce SET=results/published/x")
+        raise UserError("SET is not set; for example: ./bench reproduce results/published/x")
     if not Path(text).is_dir():
         raise UserError(f"SET={text} is no folder; published sets are in results/published")
     if variables := [name for name in SET_VARIABLES if os.environ.get(name)]:
-        raise UserError(f"{variables[0]} is the set's own in make reproduce; leave it out")
+        raise UserError(f"{variables[0]} is the set's own in ./bench reproduce; leave it out")
     return Path(text)
 
 
@@ -238,16 +239,16 @@ def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: s
     return int(not all_ok)
 
 
-def read_options(published: Path, results: Path | None) -> compare.Options:
+def read_options(published: Path, results: Path | None) -> CompareOptions:
     """ARGS, before hours of runs. results: None where the new set is not made yet. Exits with 2 for an unknown flag.
     Raises UserError for a wrong value."""
-    words = ["--a", str(published), "--b", str(results or published), *shlex.split(os.environ.get("ARGS", ""))]
-    options = tyro.cli(compare.Options, args=words)
+    words = [str(published), str(results or published), *shlex.split(os.environ.get("ARGS", ""))]
+    options = tyro.cli(CompareOptions, args=words)
     compare.read_gate(options)
     return options
 
 
-def compare_with_published(before: ResultSet, results: Path, options: compare.Options) -> int:
+def compare_with_published(before: ResultSet, results: Path, options: CompareOptions) -> int:
     """Compare the runs in `results` with the published set; returns make compare's exit code."""
     limit, day = compare.read_gate(options)
     again = load_set(results)

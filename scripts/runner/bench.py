@@ -1,15 +1,14 @@
 """Runs a suite: all strategies, or the runs of a study.
 
-    python -m scripts.runner.bench all          # make bench-all, make bench-<strategy>
-    python -m scripts.runner.bench sweep        # make sweep
-    python -m scripts.runner.bench scaling      # make scaling
-    python -m scripts.runner.bench ablation     # make ablate
+    python -m scripts.runner.bench all          # ./bench run; launchers/all.sh
+    python -m scripts.runner.bench sweep        # ./bench study sweep
 
 A study is a folder of scripts/studies. Its plan.py has two functions: plan_runs(variables) returns the runs, and
 chart_command(variables) the module that draws them and the module's flags.
 
-Make's variables choose the runs (`make help`). PLAN=yes prints the runs and starts none. Exit code: 0 when
-every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run, 129, 130, 131 or 143 by a signal.
+Environment variables choose the runs (scripts/options/run_options.py). PLAN=yes prints the runs and starts none. Exit
+code: 0 when every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run, 129, 130, 131 or 143
+by a signal.
 """
 
 import dataclasses

@@ -4,6 +4,7 @@ benchmarks/common/system/machine.py."""
 import dataclasses
 import os
 import re
+import shlex
 from pathlib import Path
 
 from benchmarks.common.store.results import STATUSES
@@ -67,7 +68,7 @@ def read_variables() -> MakeVariables:
     if results and results.is_symlink():  # results/latest is about to be linked anew
         results = Path(os.path.relpath(results.resolve()))
     return MakeVariables(
-        flags=[*flags, *text["ARGS"].split()],
+        flags=[*flags, *_split_args(text["ARGS"])],
         args=text["ARGS"],
         results=results,
         ranks_here=machine.num_ranks(),
@@ -84,6 +85,13 @@ def read_variables() -> MakeVariables:
         values=text["VALUES"],
         ranks=text["RANKS"],
     )
+
+
+def _split_args(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"ARGS is {text[:80]!r}: {error}") from None
 
 
 def default_config() -> str:

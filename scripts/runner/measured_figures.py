@@ -3,7 +3,7 @@
     from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
 
 What was measured last lies in results/measured/, which git ignores. What a README is to show is copied from there to
-results/published/measured/; `make readme` reads it.
+results/published/measured/; `./bench readme` reads it.
 """
 
 import datetime

@@ -1,6 +1,6 @@
 """Whether a run fits in the memory of the GPUs, before it starts; where it does not, why, and what would fit.
 
-    python -m scripts.runner.memory_check --memory-gb 16 --num-devices 4 -- --config configs/v100x4.yaml # make forecast
+    ./bench forecast-memory --memory-gb 16 --num-devices 4 -- --config configs/v100x4.yaml
 
 A plan on GPUs checks each of its runs, and imports torch only then. RESERVED_BYTES is what a GPU needs beside a step's
 own bytes: an estimate, as no GPU has been measured yet.
@@ -25,6 +25,7 @@ from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
+from scripts.options.run_options import MemoryOptions as Options
 from scripts.runner import preflight
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
@@ -196,16 +197,6 @@ def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, l
 
     units = bisect.bisect(range(1, config.global_batch // unit + 1), limit_bytes, key=peak)
     return unit * units if units and fits(of(units), layout, limit_bytes) else 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    memory_gb: float
-    """Memory of one GPU, 10^9 bytes: a V100 has 16.9 or 34.1."""
-    num_devices: int = 4
-    """GPUs in all."""
-    strategies: str = ""
-    """Such as "single ddp"; default: all."""
 
 
 def main(options: Options, config: Config) -> int:

@@ -1,6 +1,6 @@
 """Starts the launchers of a plan, one after the other, and goes on after a failure.
 
-`run_suite` runs the suite of all strategies and the studies. The proof and `make reproduce` call `run_each`.
+`run_suite` runs the suite of all strategies and the studies. The proof and `./bench reproduce` call `run_each`.
 """
 
 import contextlib

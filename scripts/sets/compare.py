@@ -1,8 +1,8 @@
 """Is one result really faster than another? Ratio, 95 % interval, verdict, and what could have been seen.
 
-    python -m scripts.sets.compare --a results/x [--strategy ddp]
-    python -m scripts.sets.compare --a results/x --b results/y --day-sd 2% [--strategy ddp] [--fail-over 5%]
-    python -m scripts.sets.compare --a results/x --b results/y --day-sets results/u results/v results/w
+    ./bench compare results/x [--strategy ddp]
+    ./bench compare results/x results/y --day-sd 2% [--strategy ddp] [--fail-over 5%]
+    ./bench compare results/x results/y --day-sets results/u results/v results/w
 
 With one set: its strategies over `single`, and the others over the fastest; or `--strategy` over each other one. With
 two: each strategy of B over the same of A. These are two days, which recorded sets cannot tell from what is compared:
@@ -12,18 +12,18 @@ family, such as all over `single`, has simultaneous intervals.
 `--fail-over 5%` is for CI: exit 1 where B is slower than A by more than 5 % with confidence, that is where the whole
 interval of B/A lies below 0.95, where B lacks a strategy that A has timed, and where one repeat allows no verdict.
 Where the interval reaches over 0.95 to both sides nothing is decided, and that does not pass.
-Exit code: 0, 1 as above or where no run is ok, 2 for a mistake, for sets that are not alike, and with `--fail-over`
-where that is not decided or the day's effect is unknown. Needs no torch.
+Exit code: 0; 1 as above, or where no run is ok; 2 for a mistake, or for sets that are not alike; 3 with `--fail-over`
+where that is not decided, or the day's effect is unknown. Needs no torch.
 """
 
-import dataclasses
 import sys
-from pathlib import Path
+from typing import Any
 
 import tyro
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_program
+from scripts.options.set_options import CompareOptions as Options
 from scripts.sets.pairs import Comparison, between_sets, find_day_spread, timed_groups, within_set
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.stats.formatting import format_interval, parse_percent, text_table
@@ -31,30 +31,10 @@ from scripts.stats.intervals import NO_REPEAT
 from scripts.stats.two_days import UNKNOWN_DAY_EFFECT, DaySpread
 
 HOW_TO_DECIDE = (
-    "compare both in one session, make ab A=... B=..., or tell the day-to-day spread: --day-sd 2%, or --day-sets with "
-    "three alike"
+    "compare both in one session by ./bench ab A B, or give the day-to-day spread: --day-sd 2%, or --day-sets with "
+    "three sets of the same settings"
 )
 COMPARISON_COLUMNS = ("comparison", "ratio", "95 % interval", "verdict", "smallest difference", "n runs", "windows")
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Is one result really faster than another? Ratio, 95 % interval, verdict, and what could have been seen."""
-
-    a: Path
-    """Result set to compare with: the baseline."""
-    b: Path | None = None
-    """Result set that is compared; without it, the strategies within A are."""
-    strategy: str = ""
-    """Only this strategy."""
-    fail_over: str = ""
-    """Such as 5%: exit 1 where the whole interval of B/A says that B is slower by more than this."""
-    day_sd: str = ""
-    """Such as 2%: standard deviation from day to day of the throughput of equal things, if it is known."""
-    day_sets: tuple[Path, ...] = ()
-    """Three or more sets of the same settings, of as many days, to measure it from."""
-    anyway: bool = False
-    """Compare what differs in other things than strategies and software versions, too."""
 
 
 def comparison_table(comparisons: list[Comparison]) -> str:
@@ -75,7 +55,7 @@ def footnotes(comparisons: list[Comparison]) -> list[str]:
     notes = [
         "smallest difference: found with 80 % power.",
         "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals: 1 of 20 "
-        "families of equal things shows a difference. Without --b and --strategy there are two: over single, "
+        "families of equal things shows a difference. Without B and --strategy there are two: over single, "
         "and over the highest "
         "mean.",
     ]
@@ -93,16 +73,34 @@ def _digits(value: float) -> str:
     return f"{value:.3f}" if value >= 0.1 else f"{value:.3g}"
 
 
-def main(options: Options) -> int:
+def main(options: Options, found: dict[str, Any] | None = None) -> int:
+    """found: gets the comparisons, for --json."""
     limit, day = read_gate(options)
     if options.b is not None:
-        return compare_two(load_set(options.a), load_set(options.b), options, limit, day)
+        return compare_two(load_set(options.a), load_set(options.b), options, limit, day, found)
     results = load_set(options.a)
     if not _timed(results):
         return 1
     comparisons = within_set(results, options.strategy, options.anyway)
     print("\n".join([comparison_table(comparisons), "", *footnotes(comparisons)]))
+    if found is not None:
+        found |= {"a": str(options.a), "comparisons": [as_fields(each) for each in comparisons]}
     return 0
+
+
+def as_fields(comparison: Comparison) -> dict[str, Any]:
+    """A comparison for --json."""
+    estimate = comparison.estimate
+    return {
+        "comparison": comparison.title,
+        "ratio": estimate.value,
+        "ratio_low": estimate.low,
+        "ratio_high": estimate.high,
+        "verdict": estimate.verdict,
+        "why": estimate.why,
+        "smallest_difference": estimate.smallest_difference,
+        "num_runs": [comparison.of.timed_throughput.num_runs, comparison.to.timed_throughput.num_runs],
+    }
 
 
 def read_gate(options: Options) -> tuple[float | None, DaySpread | None]:
@@ -113,7 +111,7 @@ def read_gate(options: Options) -> tuple[float | None, DaySpread | None]:
     limit = parse_percent(options.fail_over, "--fail-over") if options.fail_over else None
     for name in ("fail_over", "day_sd", "day_sets"):
         if getattr(options, name) and options.b is None:
-            raise UserError(f"--{name.replace('_', '-')} is for comparing two sets: give the new one as --b")
+            raise UserError(f"--{name.replace('_', '-')} is for comparing two sets: compare A B")
     compared = [path for path in (options.a, options.b) if path is not None]
     return limit, find_day_spread(options.day_sd, options.day_sets, options.anyway, compared)
 
@@ -126,7 +124,14 @@ def _timed(results: ResultSet) -> bool:
     return False
 
 
-def compare_two(a: ResultSet, b: ResultSet, options: Options, limit: float | None, day: DaySpread | None) -> int:
+def compare_two(
+    a: ResultSet,
+    b: ResultSet,
+    options: Options,
+    limit: float | None,
+    day: DaySpread | None,
+    found: dict[str, Any] | None = None,
+) -> int:
     """Print B over A; returns the exit code. Raises UserError where they are not alike. limit, day: as of read_gate."""
     for sentence in same_hash_other_settings([a, b]):
         print(f"warning: {sentence}", file=sys.stderr)
@@ -136,6 +141,9 @@ def compare_two(a: ResultSet, b: ResultSet, options: Options, limit: float | Non
     print(f"throughput of B, {b.path}, over that of A, {a.path}")
     print(f"day-to-day sd: {'unknown' if day is None else f'{100 * day.sd:.1f} %'}\n")
     print("\n".join([comparison_table(comparisons), "", *footnotes(comparisons)]))
+    if found is not None:
+        found |= {"a": str(a.path), "b": str(b.path), "day_sd": None if day is None else day.sd}
+        found |= {"comparisons": [as_fields(each) for each in comparisons]}
     if limit is None:
         return 0
     missing = [label for label in timed_groups(a) if label not in timed_groups(b)] if not options.strategy else []
@@ -156,8 +164,8 @@ def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> in
         if titles:
             print(f"failed: {fault}: {', '.join(titles)}", file=sys.stderr)
     if unknown:
-        print(f"error: no verdict: {UNKNOWN_DAY_EFFECT}; {HOW_TO_DECIDE}", file=sys.stderr)
-        return 2
+        print(f"not decided: no verdict: {UNKNOWN_DAY_EFFECT}; {HOW_TO_DECIDE}", file=sys.stderr)
+        return 3
     unclear = [
         each.title
         for each in comparisons
@@ -168,10 +176,10 @@ def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> in
     if unclear:
         print(
             f"not decided: whether B is slower by more than {100 * limit:g}%: {', '.join(unclear)}; take more repeats "
-            f"of both, or let make ab A=... B=... FAIL_OVER={100 * limit:g}% go on until it is clear",
+            f"of both, or let ./bench ab A B --fail-over {100 * limit:g}% go on until it is clear",
             file=sys.stderr,
         )
-    return 1 if any(faults.values()) else 2 if unclear else 0
+    return 1 if any(faults.values()) else 3 if unclear else 0
 
 
 def command(args: list[str] | None = None) -> int:

@@ -6,11 +6,10 @@ Found means: with 80 % power, by Dunnett's simultaneous intervals of all strateg
 spread of few runs is itself uncertain: the numbers are a guide. Also the rule of UNTIL=5%. Needs no torch.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 import numpy
 import tyro
@@ -19,6 +18,7 @@ from tqdm import tqdm
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_program
+from scripts.options.set_options import PowerOptions as Options
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats import critical_values
 from scripts.stats.families import MIN_BLOCK_DF, Sample, find_spread, ratios_of_all_pairs, ratios_to_own_baselines
@@ -27,14 +27,6 @@ from scripts.stats.intervals import POWER
 DIFFERENCES = (0.02, 0.05, 0.10)
 ROUNDS_LIMIT = 1000
 FIRST_LOOK_ROUNDS, FIRST_LOOK_DF = 3, 12
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How many rounds does it take to see a difference of 2, 5 or 10 %, with the spread that a result set has?"""
-
-    results: Path
-    """Result set whose spread between runs is taken."""
 
 
 @functools.cache
@@ -115,9 +107,9 @@ def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: 
     return found is not None and found <= width
 
 
-def report_lines(results: ResultSet) -> list[str]:
+def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> list[str]:
     """Lines of text, of the family that the report shows: those with a baseline; of all without one. Raises UserError
-    for a set without two strategies, without a spread, or that contradicts itself."""
+    for a set without two strategies, without a spread, or that contradicts itself. found: gets the numbers."""
     results.refuse_contradictions()
     timed = [group for group in results.groups if group.samples]
     samples = {group.label: group.sample for group in results.compared or timed}
@@ -132,13 +124,18 @@ def report_lines(results: ResultSet) -> list[str]:
         f"{results.path}: {len(samples)} strategies{about}; from run to run the sd is {_percent(sd)}"
         f" (may be {_percent(high)}; {df} degrees of freedom)"
     ]
+    rounds: list[dict[str, Any]] = []
     if have > 1:
         lines.append(f"its {have} rounds find a difference of {_percent(smallest_difference(sd, len(samples), have))}")
     for difference in tqdm(DIFFERENCES, desc="differences", disable=None, leave=False):
         needed = [rounds_needed(difference, each, len(samples)) for each in (sd, high)]
+        rounds.append({"difference": difference, "rounds": needed[0], "rounds_if_unlucky": needed[1]})
         texts = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in needed]
         takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)}"
         lines.append(f"to find {100 * difference:3.0f} %: REPEATS={texts[0]} (if unlucky {texts[1]}){takes}")
+    if found is not None:
+        found |= {"results": str(results.path), "num_strategies": len(samples), "sd_of_runs": sd, "sd_may_be": high}
+        found |= {"df": df, "num_rounds": have, "round_s": round_s, "to_find": rounds}
     return [
         *lines,
         "found: over its baseline, by 80 of 100 such sets, with the intervals of these strategies together at 95 %",
@@ -153,9 +150,15 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def main(options: Options, found: dict[str, Any] | None = None) -> int:
+    """found: gets the numbers, for --json."""
+    print("\n".join(report_lines(load_set(options.results), found)))
+    return 0
+
+
 def command(args: list[str] | None = None) -> int:
     """The exit code of these words of a command line, or of this program's own."""
-    return exit_code(lambda: print("\n".join(report_lines(load_set(tyro.cli(Options, args=args).results)))))
+    return exit_code(lambda: main(tyro.cli(Options, args=args)))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import tyro
 
 from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
 from benchmarks.common.system.errors import UserError
+from scripts.options.data_options import CheckDataOptions as Options
 
 EXPECTED_LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
 
@@ -88,12 +89,6 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
             "remove them from val/ or add them to train/"
         )
     return Counts(len(train), num_train_images=sum(train.values()), num_val_images=sum(val.values()))
-
-
-@dataclass(frozen=True)
-class Options:
-    data: str
-    """The folder that holds train/ and val/."""
 
 
 def main(options: Options) -> int:

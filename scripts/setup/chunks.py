@@ -57,7 +57,7 @@ def encode_chunks(listing: ImageListing, kind: str, num_done: int, began_ns: int
         path = listing.path(index)
         stored, shape = encode_image(path, kind)
         if os.stat(path).st_mtime_ns > began_ns:
-            raise UserError(f"{path!r} changed while it was packed; run make pack again")
+            raise UserError(f"{path!r} changed while it was packed; run ./bench data pack again")
         return stored, shape, zlib.crc32(stored)
 
     bar = tqdm(desc=f"packing {listing.folder.name}", total=len(listing), unit="image", disable=None, leave=False)
@@ -102,7 +102,7 @@ def encode_image(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
     try:
         return _encode_content(content, kind)
     except MemoryError:
-        raise UserError(f"no memory for {path!r}; free some, and make pack goes on") from None
+        raise UserError(f"no memory for {path!r}; free some, and ./bench data pack goes on") from None
     except Exception:  # Pillow raises errors of many types for damaged files
         return b"", (0, 0)
 

@@ -91,7 +91,7 @@ def _lock_checkpoints(path: Path, held: contextlib.ExitStack) -> None:
 
 
 def _why_checkouts_stay(path: Path) -> str:
-    """Why a folder with checkouts of commits stays: a make ab or make reproduce runs in it. '' for other folders."""
+    """Why a folder with checkouts of commits stays: ./bench ab or reproduce runs in it. '' for other folders."""
     found = CHECKOUTS.fullmatch(path.name)
     if not found:
         return ""

@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -31,8 +30,10 @@ import tyro
 from PIL import Image
 from tqdm import tqdm
 
+from scripts.options.data_options import MakeDatasetOptions as Options
+
 MADE_BY = "scripts.setup.make_dataset"
-PACKED = "packed"  # the folder of make pack, which can write its files again
+PACKED = "packed"  # the folder of ./bench data pack, which can write its files again
 RECIPE = 1  # raise it whenever the same seed would give other files
 STALE_S = 3600  # making takes seconds, so a workshop this old is a killed run's
 
@@ -72,19 +73,6 @@ PHOTOGRAPHS = {
         "ihc.png", "y", 0.60, "Center for Microscopy and Molecular Imaging, no known copyright restrictions"
     ),
 }
-
-
-@dataclass(frozen=True)
-class Options:
-    output: Path = Path("data/imagenet-mini")
-    """The folder to make."""
-    seed: int = 0
-    num_train_per_class: int = 40
-    num_val_per_class: int = 11
-    verify: bool = False
-    """Check the hash of every file of a folder that is already there, not only its size."""
-    force: bool = False
-    """Make it again where it is complete, has other settings, or holds other files too (which are lost)."""
 
 
 def settings(options: Options) -> dict[str, int]:
@@ -228,8 +216,8 @@ def find_damage(output: Path, manifest: dict, hashes: bool) -> str | None:
 
 
 def unlisted_files(output: Path, manifest: dict) -> Iterator[str]:
-    """Files that the manifest does not name, but for what make pack writes beside train/ and val/, and dot files, such
-    as a file browser leaves behind."""
+    """Files that the manifest does not name, but for what ./bench data pack writes beside train/ and val/, and dot
+    files, such as a file browser leaves behind."""
     for folder, folders, names in os.walk(output):
         if Path(folder) == output and PACKED in folders:
             folders.remove(PACKED)

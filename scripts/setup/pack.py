@@ -8,7 +8,6 @@ it was stopped or killed, it goes on; a packed file that is whole already is che
 """
 
 import contextlib
-import dataclasses
 import errno
 import json
 import os
@@ -23,7 +22,7 @@ import numpy
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config, PackKind
+from benchmarks.common.config.config import Config
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
 from benchmarks.common.data.mapped_arrays import ALIGNED, ArrayShapes, DamagedFile, checksum, file_header
@@ -32,20 +31,13 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_no_follow, sync_folder
 from benchmarks.common.system.programs import run_program
+from scripts.options.data_options import PackOptions as Options
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
 
 CHECK_PERIOD_S = 60  # whether the folder is still the one that was listed
 NUM_SAMPLED_IMAGES = 200  # images whose sizes tell the size of all
 MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    data: str
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
-    pack: PackKind = "full"
-    """What is kept of an image."""
 
 
 def main(options: Options) -> None:
@@ -168,8 +160,10 @@ def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, b
             write_tables(file, metadata, listing, done, header_bytes)
     except OSError as error:
         if error.errno != errno.ENOSPC:
-            raise UserError(f"cannot pack {error.filename or path}: {error.strerror}; run make pack again") from None
-        raise UserError(f"the disk of {path.parent} is full; free space, and make pack goes on") from None
+            raise UserError(
+                f"cannot pack {error.filename or path}: {error.strerror}; run ./bench data pack again"
+            ) from None
+        raise UserError(f"the disk of {path.parent} is full; free space, and ./bench data pack goes on") from None
     check_written(part, journal)
     os.replace(part, path)
     sync_folder(path.parent)
@@ -207,7 +201,7 @@ def write_chunks(
 
 def check_unchanged(listing: ImageListing) -> None:
     if not is_unchanged(listing.folder, json.loads(listing.times)):
-        raise UserError(f"{listing.folder} changed while it was packed; run make pack again")
+        raise UserError(f"{listing.folder} changed while it was packed; run ./bench data pack again")
 
 
 def check_written(part: Path, journal: Path) -> None:
@@ -216,7 +210,9 @@ def check_written(part: Path, journal: Path) -> None:
         PackedSource(part).check(f"checking {part.name}")
     except (OSError, DamagedFile) as error:
         journal.unlink()
-        raise UserError(f"{part} is not as it was written: {error}; is its disk sound? run make pack again") from None
+        raise UserError(
+            f"{part} is not as it was written: {error}; is its disk sound? run ./bench data pack again"
+        ) from None
 
 
 def journal_line(chunk: chunks.Chunk) -> str:

@@ -3,7 +3,7 @@
     from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
 
 More repeats do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
-settings, or given; without it there is a ratio and no verdict. `make ab`, both in one session, has no such trouble.
+settings, or given; without it there is a ratio and no verdict. `./bench ab`, both in one session, has no such trouble.
 Needs numpy and scipy only.
 """
 

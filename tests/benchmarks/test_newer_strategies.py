@@ -8,13 +8,13 @@ import subprocess
 
 import pytest
 import torch
-from scripts.runner.launch_ranks import torchrun_command
 from support import NUM_VAL, ROOT, environment, run_strategy
 
 from benchmarks import ddp_compile, ddp_compressed, fsdp, local_sgd
 from benchmarks.common.config.config import Config
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import Unavailable, UserError
+from scripts.studies.allreduce.launch_ranks import torchrun_command
 
 SMALL = {"arch": "resnet18", "image_size": 32, "global_batch": 8, "loader": "synthetic"}
 

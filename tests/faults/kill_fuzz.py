@@ -1,6 +1,6 @@
 """Kills a random process of a suite, sweep, pack, report or Slurm job at a random moment, and checks what is left.
 
-    PYTHONPATH=tests python -m faults.kill_fuzz --kills 60 --seed 1                 # or: make kill-fuzz KILLS=60 SEED=1
+    ./bench kill-fuzz --kills 60 --seed 1
 
 Within 10 s after each signal (30 s on a busy machine), all processes that it should end have ended. When the suite, or
 the next one in the same set, has ended: every started run has one row, no row says ok of a run that was

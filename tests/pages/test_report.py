@@ -531,13 +531,15 @@ def test_the_page_is_no_wider_than_the_window(written, tmp_path, width):
 
 
 def test_the_report_draws_sweeps_and_scaling_that_the_set_has(tmp_path):
-    # The charts of make sweep and make scaling are in the report, and their commands under "do it again".
+    # The charts of the studies sweep and scaling are in the report, and their commands under "do it again".
     for ranks, speed in ((1, 100), (2, 170)):
         add_runs(tmp_path / f"r{ranks}", "ddp", speed, world_size=ranks)
     (tmp_path / "scaling.csv").write_text("strategy,mode,ranks\nddp,strong,1\n")
     results = load_set(joined(tmp_path, "r1", "r2"))
     assert "scaling_ddp" in report.report_figures(results)
-    assert "make scaling STRATEGY=ddp RANKS='1 2' REPEATS=3" in report_origin.reproduction_commands(results)
+    assert "./bench study scaling --strategy ddp --ranks 1 2 --repeats 3" in report_origin.reproduction_commands(
+        results
+    )
 
 
 def test_chart_names_from_the_data_cannot_leave_the_folder(tmp_path):

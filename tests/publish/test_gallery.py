@@ -25,7 +25,7 @@ NAMES = ("cpu2_a", "cpu2 b & <i>'c'", "cpu2_c")
 
 
 def publish(folder: Path, **columns) -> Path:
-    """A small set as make publish leaves one, for what the gallery asks of it."""
+    """A small set as ./bench publish leaves one, for what the gallery asks of it."""
     write_set(folder, **columns)
     shutil.rmtree(folder / "logs")
     (folder / "published.json").write_text(json.dumps({"rule": RULE, "at": f"2026-11-0{len(folder.name) % 9}"}))
@@ -112,7 +112,7 @@ def test_nodes_are_paid_for_each(own):
 def test_without_a_price_there_are_no_costs(own):
     html = make(own)
     assert not any("cost" in name or "money" in name for row in cells(html) for name in row)
-    assert "make gallery PRICE_PER_HOUR=" in html
+    assert "./bench gallery --price-per-hour" in html
 
 
 def test_a_price_for_each_set():
@@ -124,7 +124,7 @@ def test_a_price_for_each_set():
 def test_the_repository_s_own_sets_make_a_page(tmp_path):
     """Every set that is published is shown, whatever rule let it in."""
     html = (tmp_path / "gallery.html", gallery.main(gallery.Options(output=tmp_path / "gallery.html")))[0].read_text()
-    assert all(path.name in html for path in gallery.find_sets(gallery.PUBLISHED)) and "Left out" not in html
+    assert all(path.name in html for path in gallery.find_sets(gallery.Options.published)) and "Left out" not in html
 
 
 class Links(HTMLParser):
@@ -151,7 +151,7 @@ def test_the_page_is_self_contained_and_every_link_leads_somewhere(published, pa
             assert href[1:] in found.ids, href
         else:
             assert (published.parent / unquote(href)).is_file(), href
-    assert "make reproduce SET=" in page and "STRATEGIES=single" in page and "STRATEGIES=ddp" in page
+    assert "./bench reproduce " in page and "--strategies single" in page and "--strategies ddp" in page
 
 
 def test_names_are_escaped(page):
@@ -220,4 +220,4 @@ def test_a_click_opens_the_set_and_shows_the_command(published, page, tmp_path):
     said = f"<script>addEventListener('hashchange', () => {{ {said} }})</script>"
     again.write_text(page.replace("</body>", said + click.format(number=2)))
     title = re.search(r"<title>(.*?)</title>", browse(again, tmp_path), re.DOTALL)[1]
-    assert re.match(r"make reproduce SET=.* STRATEGIES=(single|ddp)$", title), title
+    assert re.match(r"\./bench reproduce .* --strategies (single|ddp)$", title), title

@@ -54,12 +54,12 @@ def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
     results = load_set(hostile)
     lines = reproduction_commands(results)
     assert lines[0].startswith("# its commit is left out") and "\n" not in "".join(lines)
-    assert "# without CONFIG, which make cannot carry" in "".join(lines)
+    assert "# without CONFIG, which " in "".join(lines)
     folder = tmp_path / "pasted"
     folder.mkdir()
     for line in lines:
         said = paste(line, folder)
-    assert EVIL in [variables.get("ARGS") for variables in said.values()]
+    assert {*EVIL.split()} <= {*said["bench"].values()}
     for _, line in launch_lines(results):
         paste(line, folder)
     (hostile / "logs/x/run.log").unlink()

@@ -92,11 +92,11 @@ def test_a_missing_file_is_named_with_its_command(own, name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("", "NAME is not set"),
-        ("a/b", "NAME=a/b"),
-        ("..", "NAME=.."),
-        ("measured", "NAME=measured"),
-        (None, "REPLACE=yes"),
+        ("", "--name is not given"),
+        ("a/b", "a/b cannot"),
+        ("..", ".. cannot"),
+        ("measured", "measured cannot"),
+        (None, "--replace"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(name, words, good):
@@ -207,14 +207,6 @@ def test_charts_say_what_matplotlib_says_of_itself(tmp_path):
     assert allowlist.not_allowed(tmp_path, set()) == ["run.log: a set has no files of this kind"]
 
 
-def test_a_name_in_the_environment_is_none():
-    """WSL sets NAME to the machine's. Mutant: $(NAME) as it stands."""
-    for words, wanted in ((["NAME=mine"], '--name "$NAME"'), ([], '--name ""'), (["-e"], '--name ""')):
-        command = ["make", "-n", "publish", "SETUP=no", *words]
-        done = subprocess.run(command, cwd=ROOT, env=environment(NAME="DESKTOP-1"), capture_output=True, text=True)
-        assert wanted in done.stdout, done.stderr
-
-
 def test_a_failed_move_leaves_the_old_set(tmp_path):
     (tmp_path / "place").mkdir()
     (tmp_path / "place/runs.csv").write_text("old")
@@ -265,7 +257,7 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     assert "python -m benchmarks.ddp --data photos" in (new / "report.html").read_text()  # of the log's first line
     assert find_problems(load_set(new)) == []
     again = publish()
-    assert again.returncode == 2 and "REPLACE=yes" in again.stderr and len(again.stderr.splitlines()) == 1
+    assert again.returncode == 2 and "--replace" in again.stderr and len(again.stderr.splitlines()) == 1
     (new / "stale").write_text("")
     assert publish("--replace").returncode == 0 and not (new / "stale").exists()
     saved = shutil.copytree(good, tmp_path / "saved")
@@ -277,7 +269,7 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     assert re.search(r"(?m)^  runs.csv, line \d+: an address with a user or a password", secret.stderr)
     readme.write_text("<!--sweep.ddp.bucket_cap_mb-->x<!--/-->")  # what the set has no figure for
     refused = publish("--replace")
-    assert refused.returncode == 1 and "make sweep STRATEGY=ddp KEY=bucket_cap_mb" in refused.stderr
+    assert refused.returncode == 1 and "./bench study sweep --strategy ddp --key bucket_cap_mb" in refused.stderr
 
 
 # --- what is published --------------------------------------------------------------------------------------------

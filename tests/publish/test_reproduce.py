@@ -1,4 +1,4 @@
-"""`make reproduce`: what is refused before anything starts, and a set that runs again at its commit and is compared.
+"""`./bench reproduce`: what is refused before anything starts, and a set that runs again at its commit and is compared.
 
 .venv/bin/python -m pytest tests/publish/test_reproduce.py
 
@@ -118,7 +118,7 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
 @pytest.mark.parametrize(
     ("told", "variables", "words"),
     [
-        ({}, {"SET": ""}, "SET is not set; for example: make reproduce SET=results/published/x"),
+        ({}, {"SET": ""}, "SET is not set; for example: ./bench reproduce results/published/x"),
         ({}, {"SET": "nowhere"}, "SET=nowhere is no folder"),
         ({}, {"CONFIG": "x.yaml"}, "CONFIG is the set's own"),
         ({}, {"RESULTS": "results/made"}, "RESULTS=results/made is a published set"),

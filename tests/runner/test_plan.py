@@ -202,7 +202,7 @@ def test_packed_files_alone_are_enough_for_a_plan(make_variables, own_data, monk
     (alone,) = run_plan.plan_strategies(make_variables(**variables))
     assert alone.requested == beside.requested and alone.requested["fingerprint"].startswith("4-40-23-")
     run_plan._fingerprint.cache_clear()
-    with pytest.raises(UserError, match="make pack PACK=256 DATA="):
+    with pytest.raises(UserError, match=r"\./bench data pack --pack 256 --data "):
         run_plan.plan_strategies(make_variables(**variables | {"ARGS": "--loader packed --pack 256"}))
     with pytest.raises(UserError, match="train/ is not there"):
         cases.cases_of_variables(make_variables(**variables), 20)  # the proof's reference reads the files

@@ -80,12 +80,12 @@ def slow(tmp_path_factory):
 
 def test_a_slowdown_fails_over_5_but_not_over_20_percent(compare, base, slow):
     # CI stands on these exit codes: B is 10 % slower in ddp only.
-    assert compare("--a", base, "--b", slow).returncode == 0
-    over_5 = compare("--a", base, "--b", slow, "--fail-over", "5%", *SAME_DAY)
+    assert compare(base, slow).returncode == 0
+    over_5 = compare(base, slow, "--fail-over", "5%", *SAME_DAY)
     assert over_5.returncode == 1 and "with confidence: ddp\n" in over_5.stderr
     assert over_5.stderr.endswith("failed: not timed in B: ddp_spawn\n")  # what broke must not pass unseen
     of_ddp = ("--strategy", "ddp", "--fail-over", "20%", *SAME_DAY)
-    assert compare("--a", base, "--b", slow, *of_ddp).returncode == 0
+    assert compare(base, slow, *of_ddp).returncode == 0
     assert " slower " in line(over_5, "ddp ") and " no difference seen " in line(over_5, "single ")
     assert "5 / 5" in line(over_5, "ddp ") and "25 / 25" in line(over_5, "ddp ")
     assert f"only in {base}: ddp_spawn" in over_5.stderr
@@ -93,51 +93,51 @@ def test_a_slowdown_fails_over_5_but_not_over_20_percent(compare, base, slow):
 
 def test_two_sets_have_no_verdict_while_the_days_effect_is_unknown(compare, base, slow):
     # Another day may well be 10 % slower by itself: the gate must not say that the code is, nor that all is well.
-    done = compare("--a", base, "--b", slow)
+    done = compare(base, slow)
     assert done.returncode == 0 and "no verdict: the day's effect is unknown" in line(done, "ddp ")
     assert "[" not in line(done, "ddp ") and 0.88 < float(line(done, "ddp ").split()[1]) < 0.92
-    gate = compare("--a", base, "--b", slow, "--fail-over", "5%")
+    gate = compare(base, slow, "--fail-over", "5%")
     last = gate.stderr.splitlines()[-1]
-    assert gate.returncode == 2 and "the day's effect is unknown" in last and "in one session" in last
-    equal = compare("--a", base, "--b", base, "--fail-over", "5%")
-    assert equal.returncode == 2, "equal sets are no verdict either"
-    wide = compare("--a", base, "--b", slow, "--fail-over", "5%", "--day-sd", "10%")
+    assert gate.returncode == 3 and "the day's effect is unknown" in last and "in one session" in last
+    equal = compare(base, base, "--fail-over", "5%")
+    assert equal.returncode == 3, "equal sets are no verdict either"
+    wide = compare(base, slow, "--fail-over", "5%", "--day-sd", "10%")
     assert wide.returncode == 0 or "not timed in B" in wide.stderr
     assert " no difference seen " in line(wide, "ddp ") and "day-to-day sd: 10.0 %" in wide.stdout
 
 
 def test_the_day_is_measured_from_three_sets(compare, base, slow, tmp_path):
     days = [write_set(tmp_path / f"day {n}", {"ddp": 170 + n}, seed=n + 5) for n in range(3)]
-    done = compare("--a", base, "--b", slow, "--day-sets", *days)
+    done = compare(base, slow, "--day-sets", *days)
     assert re.search(r"day-to-day sd: [01]\.\d %", done.stdout) and " no verdict" not in line(done, "ddp ")
-    two = compare("--a", base, "--b", slow, "--day-sets", *days[:2])
+    two = compare(base, slow, "--day-sets", *days[:2])
     assert two.returncode == 2 and "--day-sets: a day-to-day spread needs 3 sets" in two.stderr
-    assert compare("--a", base, "--b", slow, "--day-sets", days[0], days[0], days[0]).returncode == 2
+    assert compare(base, slow, "--day-sets", days[0], days[0], days[0]).returncode == 2
     (tmp_path / "link").symlink_to(slow)  # with one of them among the days any slowdown becomes the day's
     for own in (base, tmp_path / "link"):
-        hidden = compare("--a", base, "--b", slow, "--day-sets", *days, own)
+        hidden = compare(base, slow, "--day-sets", *days, own)
         assert hidden.returncode == 2 and "is one of the two that are compared" in hidden.stderr
-    both = compare("--a", base, "--b", slow, "--day-sd", "2%", "--day-sets", *days)
+    both = compare(base, slow, "--day-sd", "2%", "--day-sets", *days)
     assert both.returncode == 2 and "leave one of them out" in both.stderr
     other = write_set(tmp_path / "other", {"ddp": 150}, image_size=224)
-    mixed = compare("--a", base, "--b", slow, "--day-sets", *days[:2], other)
+    mixed = compare(base, slow, "--day-sets", *days[:2], other)
     assert mixed.returncode == 2 and "image_size" in mixed.stderr
 
 
 def test_a_gain_is_faster_and_never_fails(compare, base, slow):
-    done = compare("--a", slow, "--b", base, "--fail-over", "0%", "--strategy", "ddp", *SAME_DAY)
+    done = compare(slow, base, "--fail-over", "0%", "--strategy", "ddp", *SAME_DAY)
     assert done.returncode == 0 and " faster " in line(done, "ddp ") and "single " not in done.stdout
 
 
 def test_within_one_set(compare, base):
     # All over single are one family, the others over the fastest another; a pair with single is in one of them.
-    done = compare("--a", base)
+    done = compare(base)
     assert done.returncode == 0 and "80 % power" in done.stdout and "1 of 20 families" in done.stdout
     assert "there are two: over single, and over the highest mean" in done.stdout
     assert "What a round did" in done.stdout, "3 strategies and 5 rounds are blocks"
     assert " faster " in line(done, "ddp / single") and "single / " not in done.stdout
     assert len([text for text in done.stdout.splitlines() if re.match(r"ddp(_spawn)? / ddp", text)]) == 1
-    over_others = compare("--a", base, "--strategy", "ddp").stdout
+    over_others = compare(base, "--strategy", "ddp").stdout
     assert len([text for text in over_others.splitlines() if " / " in text]) == 2
     assert " faster " in next(text for text in over_others.splitlines() if text.startswith("ddp / single"))
 
@@ -159,47 +159,47 @@ def test_within_one_set(compare, base):
 )
 def test_unlike_sets_are_refused_and_the_difference_named(compare, base, tmp_path, column, value):
     other = write_set(tmp_path / "other", {"ddp": 170}, num_repeats=2, **{column: value})
-    done = compare("--a", base, "--b", other)
+    done = compare(base, other)
     error = done.stderr.splitlines()[-1]
     assert done.returncode == 2 and error.startswith("error: ddp: not alike in ") and done.stdout == ""
     assert f"{column} (" in error and f"against {value})" in error and "--anyway" in error
-    anyway = compare("--a", base, "--b", other, "--anyway")
+    anyway = compare(base, other, "--anyway")
     assert anyway.returncode == 0 and re.search(rf"warning: ddp: not alike in .*{column} \(", anyway.stderr)
     old = write_set(tmp_path / "old", {"ddp": 170}, num_repeats=2, old=True, **{column: value})
-    done = compare("--a", base, "--b", old)
+    done = compare(base, old)
     assert done.returncode == 2 and "older schema" in done.stderr and f" {column} (" in done.stderr.splitlines()[-1]
 
 
 def test_a_set_of_an_older_schema_is_compared_by_its_columns(compare, base, tmp_path):
     old = write_set(tmp_path / "old", {"ddp": 170}, num_repeats=2, old=True)
-    done = compare("--a", base, "--b", old)
+    done = compare(base, old)
     assert done.returncode == 0 and "2 / 5" in line(done, "ddp ") and "older schema" in done.stderr
 
 
 def test_other_differences_are_told(compare, base, tmp_path):
     other = write_set(tmp_path / "other", {"ddp": 170}, num_repeats=2, torch="2.16.0", commit="abc")
-    told = compare("--a", base, "--b", other)
+    told = compare(base, other)
     assert told.returncode == 0
     assert "differ in torch (unknown against 2.16.0), commit (unknown against abc)" in told.stderr
 
 
 def test_one_repeat_is_no_verdict(compare, base, tmp_path):
     one = write_set(tmp_path / "one", {"ddp": 10}, num_repeats=1)
-    done = compare("--a", base, "--b", one, "--fail-over", "5%", *SAME_DAY)
+    done = compare(base, one, "--fail-over", "5%", *SAME_DAY)
     assert done.returncode == 1 and " no verdict: one run " in line(done, "ddp ") and "REPEATS=3" in done.stdout
     assert "failed: no verdict: ddp" in done.stderr
-    assert compare("--a", base, "--b", one).returncode == 0
+    assert compare(base, one).returncode == 0
 
 
 def test_no_ok_rows_is_a_sentence_and_exit_1(compare, base, tmp_path):
-    done = compare("--a", base, "--b", tmp_path)
+    done = compare(base, tmp_path)
     assert done.returncode == 1 and "no ok rows" in done.stderr
 
 
 def test_a_half_written_last_line_is_skipped(compare, base, slow):
     with open(slow / "windows.csv", "a") as file:
         file.write("5-ddp,5,2")
-    done = compare("--a", base, "--b", slow)
+    done = compare(base, slow)
     assert done.returncode == 0 and "not a whole row" in done.stderr and "25 / 25" in line(done, "ddp ")
 
 
@@ -209,39 +209,39 @@ def test_a_half_written_last_line_is_skipped(compare, base, slow):
         (["--strategy", "dpp"], "did you mean ddp?"),
         (["--fail-over", "5"], "a percentage such as 5%"),
         (["--fail-over", "nan%"], "a percentage such as 5%"),
-        (["--fail-over", "5%"], "give the new one as --b"),
-        (["--day-sd", "2%"], "give the new one as --b"),
-        (["--b", ".", "--day-sd", "2"], "a percentage such as 5%"),
-        (["--b", "no such set"], "is not a folder of results"),
+        (["--fail-over", "5%"], "compare A B"),
+        (["--day-sd", "2%"], "compare A B"),
+        ([".", "--day-sd", "2"], "a percentage such as 5%"),
+        (["no such set"], "is not a folder of results"),
     ],
 )
 def test_mistakes_are_sentences(compare, base, args, words):
-    done = compare("--a", base, *args)
+    done = compare(base, *args)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and words in done.stderr
 
 
 def test_a_slowdown_that_may_be_chance_is_not_decided(compare, base, tmp_path):
     # The point is 10 % slower, but two repeats leave an interval that reaches over the limit: neither 1 nor 0.
     two = write_set(tmp_path / "two", {"ddp": 153}, num_repeats=2, seed=1)
-    done = compare("--a", base, "--b", two, "--fail-over", "9%", "--strategy", "ddp", *SAME_DAY)
-    assert done.returncode == 2 and float(line(done, "ddp ").split()[1]) < 0.91
+    done = compare(base, two, "--fail-over", "9%", "--strategy", "ddp", *SAME_DAY)
+    assert done.returncode == 3 and float(line(done, "ddp ").split()[1]) < 0.91
     (last,) = [text for text in done.stderr.splitlines() if text.startswith("not decided: ")]
-    assert "slower by more than 9%: ddp; " in last and "make ab" in last and "failed" not in done.stderr
+    assert "slower by more than 9%: ddp; " in last and "./bench ab" in last and "failed" not in done.stderr
 
 
 def test_a_set_too_noisy_to_say_anything_does_not_pass(compare, base, slow):
     # Equal things, whose days differ by more than the limit: this gate was green.
     wide = ("--fail-over", "5%", "--day-sd", "10%")
-    noisy = compare("--a", base, "--b", base, "--strategy", "ddp", *wide)
-    assert noisy.returncode == 2 and "not decided: " in noisy.stderr
-    both = compare("--a", base, "--b", slow, *wide)
+    noisy = compare(base, base, "--strategy", "ddp", *wide)
+    assert noisy.returncode == 3 and "not decided: " in noisy.stderr
+    both = compare(base, slow, *wide)
     assert both.returncode == 1 and "not decided: " in both.stderr, "a strategy that is missing fails, whatever else"
 
 
 def test_the_command_itself(base, tmp_path):
-    run = [sys.executable, "-m", "scripts.sets.compare", "--a", base]
+    run = [sys.executable, "-m", "scripts.sets.compare", base]
     good = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)
-    bad = subprocess.run([*run, "--b", tmp_path / "x"], cwd=ROOT, capture_output=True, text=True)
+    bad = subprocess.run([*run, tmp_path / "x"], cwd=ROOT, capture_output=True, text=True)
     assert (good.returncode, bad.returncode) == (0, 2)
     assert "smallest difference" in good.stdout and bad.stderr.count("\n") == 1
 
@@ -256,6 +256,6 @@ def test_a_real_slowdown_of_10_percent_is_found(compare, tmp_path, tiny_config):
         run_strategy("single", tmp_path / "a", args, CONFIG=tiny_config, REPEAT=repeat)
         wait_s = first["step_ms_p50"] / 1000 / 9
         run_strategy("single", tmp_path / "b", args, REPEAT=repeat, SLOW_S=wait_s, **slow)
-    done = compare("--a", tmp_path / "a", "--b", tmp_path / "b", "--fail-over", "2%", *SAME_DAY)
+    done = compare(tmp_path / "a", tmp_path / "b", "--fail-over", "2%", *SAME_DAY)
     print(done.stdout, done.stderr)
     assert " slower " in line(done, "single ") and done.returncode == 1

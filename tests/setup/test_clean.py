@@ -121,9 +121,9 @@ def test_a_folder_in_the_place_of_latest_costs_no_suite(tmp_path, monkeypatch, c
     assert left(tmp_path) == ["latest", "one"]
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1])
+@pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1], ids=["ours", "nobody's"])  # names alike in all processes
 def test_clean_leaves_checkouts_that_a_process_runs_in(checkout, pid):
-    """make ab runs launchers there. Mutant: hidden folders removed as they are found."""
+    """./bench ab runs launchers there. Mutant: hidden folders removed as they are found."""
     folder = checkout / f"results/.worktrees-{pid}@{os.uname().nodename}-abc"
     folder.mkdir()
     assert clean(checkout, YES="yes").returncode == 0 and folder.exists() == (pid == os.getpid())

@@ -219,7 +219,7 @@ def test_files_added_to_the_folder_are_not_lost(mini, capsys):
 
 
 def test_packed_images_lie_beside_their_files(mini, monkeypatch):
-    """Protects every make after make pack, whose files were called a stranger's."""
+    """Protects every make after ./bench data pack, whose files were called a stranger's."""
     monkeypatch.delenv("PACKED", raising=False)
     path = pack_path(Config(data=str(mini), loader="packed"), "train")
     path.parent.mkdir(parents=True)

@@ -112,7 +112,7 @@ def problem(data: Path, kind: str = "full") -> str:
 
 def test_no_packed_file_says_how_to_get_one(own_data):
     message = problem(own_data, "jpeg256")
-    assert f"make pack PACK=jpeg256 DATA='{own_data}'" in message and "No such file" in message
+    assert f"./bench data pack --pack jpeg256 --data '{own_data}'" in message and "No such file" in message
 
 
 def test_a_file_cut_off_anywhere_is_refused(own_data):
@@ -339,7 +339,7 @@ def test_a_packed_file_that_is_cut_short_while_workers_read_it_is_said(own_data)
     train, _ = packed_loaders(own_data, workers=1)
     os.truncate(path, 0)
     message = refusal(train)
-    assert "bus error: a file that it had mapped was cut short" in message and "make pack" in message
+    assert "bus error: a file that it had mapped was cut short" in message and "./bench data pack" in message
 
 
 @pytest.mark.parametrize("kind", PACK_KINDS)
@@ -414,7 +414,7 @@ def test_train_and_val_of_two_folders_are_refused_where_no_folder_tells(own_data
     message = problem(own_data)
     assert (
         "val.safetensors cannot be used: it is of other images than train" in message
-        and f"make pack PACK=full DATA='{own_data}'" in message
+        and f"./bench data pack --pack full --data '{own_data}'" in message
     )
 
 
@@ -423,7 +423,7 @@ def test_each_image_is_checked_once_and_not_at_every_start(own_data, monkeypatch
     path, checks = make(own_data), []
     monkeypatch.setattr(PackedSource, "check", lambda self, text: checks.append(self.path.name))
     packed_loaders(own_data)
-    assert checks == []  # make pack noted it
+    assert checks == []  # ./bench data pack noted it
     shutil.copy(path, path.with_name("copy"))
     os.replace(path.with_name("copy"), path)
     packed_loaders(own_data)
@@ -513,7 +513,7 @@ def test_a_folder_that_changes_while_it_is_packed_is_refused(own_data, monkeypat
         return encode(path, kind)
 
     monkeypatch.setattr(chunks, "encode_image", meanwhile)
-    with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
+    with pytest.raises(UserError, match=r"train changed while it was packed; run ./bench data pack again"):
         make(own_data)
     assert not (own_data / "packed" / "full" / "train.safetensors").exists()
     monkeypatch.setattr(chunks, "encode_image", encode)
@@ -525,7 +525,7 @@ def test_a_folder_that_changes_is_not_packed_to_its_end(own_data, monkeypatch):
     monkeypatch.setattr(pack, "CHECK_PERIOD_S", 0)
     monkeypatch.setattr(chunks, "MAX_CHUNK_IMAGES", 8)
     monkeypatch.setattr(pack, "estimate_bytes", lambda *_: save(own_data / "train" / "left" / "late.JPEG", "L") or 0)
-    with pytest.raises(UserError, match=r"train changed while it was packed; run make pack again"):
+    with pytest.raises(UserError, match=r"train changed while it was packed; run ./bench data pack again"):
         make(own_data)
     assert len((own_data / "packed" / "full" / "train.journal").read_text().splitlines()) <= 1 + 2
 
@@ -542,7 +542,7 @@ def test_a_file_that_is_written_again_meanwhile_is_refused(own_data, monkeypatch
         return found
 
     monkeypatch.setattr(chunks, "encode_image", meanwhile)
-    with pytest.raises(UserError, match=r"left 17.JPEG' changed while it was packed; run make pack again"):
+    with pytest.raises(UserError, match=r"left 17.JPEG' changed while it was packed; run ./bench data pack again"):
         make(own_data)
     monkeypatch.setattr(chunks, "encode_image", encode)
     assert len(PackedSource(make(own_data))) == NUM_TRAIN

@@ -88,7 +88,7 @@ def test_a_family_errs_seldom(model):
 
 @pytest.mark.parametrize("model, least", [("one noisy", 0.06), ("noisy baseline", 0.13)])
 def test_three_rounds_do_not_see_that_one_strategy_is_noisier(model, least):
-    """What results/README.md admits: the promise is broken at 3 rounds, and nearly kept at 10."""
+    """What scripts/stats/README.md admits: the promise is broken at 3 rounds, and nearly kept at 10."""
     assert family_errors(NOISIER[model], 10, 3, 250)[0] >= least
     assert family_errors(NOISIER[model], 10, 10, 250)[0] <= 0.09
 

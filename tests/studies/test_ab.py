@@ -1,4 +1,4 @@
-"""`make ab`: what A and B can be, what is refused before anything starts, and real sessions that leave nothing behind.
+"""`./bench ab`: what A and B can be, what is refused before anything starts, and real sessions leave nothing behind.
 
     .venv/bin/python -m pytest tests/studies/test_ab.py
     .venv/bin/python -m pytest tests/studies/test_ab.py -m slow -s      # A/A, and a planted delay: 20 minutes, alone
@@ -67,7 +67,7 @@ def read(kept_clone, monkeypatch, make_variables):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "B is not set; for example: make ab A=HEAD~1 B=tree:"),
+        ("", "B is not set; for example: ./bench ab HEAD~1 tree:"),
         ("nonsense", "B=nonsense is no commit of this repository"),
         ("commit:--help", "is no commit of this repository"),
         ("tree:x", "tree: is this checkout, and has no value; leave 'x' out"),
@@ -132,7 +132,7 @@ def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):
 
 
 def test_a_commit_whose_cut_was_a_number_gets_none_of_the_words(kept_clone, read, tmp_path):
-    """Protects `make ab A=03b5e43 B=tree: STRATEGY=pipeline_parallel`: that commit refuses `cut: auto`, and its own
+    """Protects `./bench ab 03b5e43 tree: --strategy pipeline_parallel`: that commit refuses `cut: auto`, and its own
     default, 0, is the estimate. Mutant: every field that it knows, whatever its type was."""
     path = kept_clone.folder / "benchmarks/common/config/config.py"
     text = path.read_text()
@@ -183,7 +183,7 @@ def test_rounds_in_random_order_leave_rows_and_a_last_line_that_says_which(untra
     """Protects rows, order and exit codes; constant throughput and one round have no verdict."""
     (untrained.folder / "new.py").write_text("")
     done = untrained.run(A="HEAD", B="tree:", RESULTS="results/x", FAIL_OVER="5%", REPEATS=5)
-    assert done.returncode == 2 and done.stderr == "not decided: whether B is slower by more than 5 %\n"
+    assert done.returncode == 3 and done.stderr == "not decided: whether B is slower by more than 5 %\n"
     said = done.stdout.splitlines()
     assert [line for line in said if line.startswith("round ")] == [f"round {n}: B/A 1.000" for n in range(1, 6)]
     assert said[-1].startswith("no verdict: every run has the same throughput")
@@ -199,7 +199,7 @@ def test_rounds_in_random_order_leave_rows_and_a_last_line_that_says_which(untra
     again = untrained.run(A="HEAD", B="tree:", RESULTS="results/x")
     assert again.returncode == 2 and "holds a comparison already" in again.stderr
     one = untrained.run(A="flags:", B="flags:", REPEATS=1, FAIL_OVER="5%")
-    assert one.returncode == 2 and "no verdict: one run says nothing" in one.stdout
+    assert one.returncode == 3 and "no verdict: one run says nothing" in one.stdout
     assert untrained.run(A="flags:", B="flags:", REPEATS=1).returncode == 0
 
 
@@ -292,9 +292,9 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     assert session.sd == pytest.approx(0.0219790 / 2 / 3**0.5 * 2 / 2**0.5, rel=1e-4)
     assert [ab.report_verdict(step, session, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
     close = ab.Session(0, time.monotonic(), {"A": [100.0] * 4, "B": [94.0, 96.0, 94.0, 96.0]}, list("ABBA"))
-    assert ab.report_verdict(ab.look_at_rounds(close.log_ratios, 4, 0.05), close, tmp_path, 0.05) == 2
+    assert ab.report_verdict(ab.look_at_rounds(close.log_ratios, 4, 0.05), close, tmp_path, 0.05) == 3
     constant = ab.Session(0, time.monotonic(), {"A": [100.0] * 4, "B": [90.0] * 4}, list("ABBA"))
-    assert ab.report_verdict(ab.look_at_rounds(constant.log_ratios, 4), constant, tmp_path, 0.05) == 2
+    assert ab.report_verdict(ab.look_at_rounds(constant.log_ratios, 4), constant, tmp_path, 0.05) == 3
     said = capsys.readouterr()
     assert "biased" not in said.out and "one look after 4 rounds, had that been set beforehand, finds" in said.out
     assert "B is slower; B/A 0.910 [" in said.out and "no verdict: every run has the same throughput" in said.out

@@ -1,4 +1,4 @@
-"""`make ablate`: what its runs are asked, and how a set's runs become ratios, intervals, lines and a chart.
+"""`./bench study ablation`: what its runs are asked, and how a set's runs become ratios, intervals, lines and a chart.
 
 .venv/bin/python -m pytest tests/studies/test_ablation.py
 """
@@ -91,7 +91,7 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
 
 
 def test_without_a_strategy_there_is_a_sentence(make_variables):
-    with pytest.raises(UserError, match="STRATEGY is not set; for example: make ablate"):
+    with pytest.raises(UserError, match=r"STRATEGY is not set; for example: \./bench study ablation"):
         ablation_plan.plan_runs(make_variables())
 
 
@@ -152,7 +152,7 @@ def test_two_studies_in_one_set_are_refused(measured, planned):
 def test_a_set_without_a_baseline_says_what_makes_one(planned, tmp_path):
     runs = [run for run in planned() if option_name(run.requested) != BASELINE]
     finish([dataclasses.replace(run, variables={}) for run in runs], tmp_path / "a set", images_per_s=1.0)
-    with pytest.raises(UserError, match="has no timed baseline of ddp; make ablate STRATEGY=ddp"):
+    with pytest.raises(UserError, match=r"has no timed baseline of ddp; \./bench study ablation --strategy ddp"):
         option_results(load_set(tmp_path / "a set"), "ddp")
 
 

@@ -1,4 +1,4 @@
-"""make bench-allreduce: sums are checked, bandwidths and the ratio to a bare loop are computed, ranks are real.
+"""./bench study allreduce: sums are checked, bandwidths and the ratio to a bare loop are computed, ranks are real.
 
 .venv/bin/python -m pytest tests/studies/test_allreduce.py
 """

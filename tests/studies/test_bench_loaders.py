@@ -1,4 +1,4 @@
-"""make bench-loaders: every loader measured, its ratios to what it stands beside, its files written.
+"""./bench study loaders: every loader measured, its ratios to what it stands beside, its files written.
 
 .venv/bin/python -m pytest tests/studies/test_bench_loaders.py
 """

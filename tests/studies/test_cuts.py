@@ -1,4 +1,4 @@
-"""`make cuts`: a ratio of pairs, the largest stage's share, and a row that says of what it is.
+"""`./bench study cuts`: a ratio of pairs, the largest stage's share, and a row that says of what it is.
 
 .venv/bin/python -m pytest tests/studies/test_cuts.py
 """

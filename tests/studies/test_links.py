@@ -137,11 +137,11 @@ def test_an_impossible_link_is_refused(tmp_path, changes, says):
     """Protects from a division by nothing: the line, what is wrong, and what to do."""
     with pytest.raises(UserError, match=says) as refused:
         read_links(link_file(tmp_path / "links.csv", **changes))
-    assert "make bench-allreduce" in str(refused.value)
+    assert "./bench study allreduce" in str(refused.value)
 
 
 def test_a_missing_link_file_says_what_makes_one(tmp_path):
-    with pytest.raises(UserError, match="make bench-allreduce"):
+    with pytest.raises(UserError, match=r"\./bench study allreduce"):
         read_links(tmp_path / "links.csv")
     (tmp_path / "links.csv").write_bytes(b"path,ranks\n\xff,2\n")
     with pytest.raises(UserError, match=r"is no table.*utf-8"):

@@ -1,4 +1,4 @@
-"""The chart of make bench-loaders: every loader with its rate, n and interval, every cause with its share.
+"""The chart of ./bench study loaders: every loader with its rate, n and interval, every cause with its share.
 
 .venv/bin/python -m pytest tests/studies/test_loaders_chart.py
 """
@@ -46,7 +46,7 @@ def test_the_chart_has_every_rate_with_n_and_starts_at_zero():
 
 
 def test_it_is_drawn_again_from_its_files(tmp_path):
-    with pytest.raises(UserError, match="run make bench-loaders first"):
+    with pytest.raises(UserError, match=r"run \./bench study loaders first"):
         main(Options(tmp_path))
     RATES.to_csv(tmp_path / "loaders.csv", index=False)
     COSTS.to_csv(tmp_path / "costs.csv", index=False)

@@ -1,4 +1,4 @@
-"""`make peers`: pairs of launches become ratios, a peer is done when its ratio is known, and what is missing is named.
+"""`./bench study peers`: pairs of launches become ratios, a peer is done once its ratio is known; what lacks is named.
 
 .venv/bin/python -m pytest tests/studies/test_peers.py
 """
@@ -121,7 +121,7 @@ def test_a_peer_has_images_for_all_its_steps(tiny_data, num_images, num_repetiti
 
 
 def test_a_launch_that_hangs_is_ended_with_its_ranks(tmp_path, monkeypatch):
-    """Protects the night in which make peers runs: MINUTES is read between rounds only."""
+    """Protects the night in which ./bench study peers runs: MINUTES is read between rounds only."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "python").write_text(f"#!/bin/sh\nsleep 600 & echo $! > '{tmp_path}/rank'\nwait\n")
     (tmp_path / "python").chmod(0o755)
@@ -140,7 +140,7 @@ def test_a_launch_that_hangs_is_ended_with_its_ranks(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_fewer_images_than_a_batch(tmp_path, tiny_data):
-    """Protects make peers by a GPU's batch on imagenet-mini: it hung. 64 images of a step, of 40."""
+    """Protects ./bench study peers by a GPU's batch on imagenet-mini: it hung. 64 images of a step, of 40."""
     (tmp_path / "own.yaml").write_text(TINY_YAML + "limit_s: 120\n")
     where = {"DATA": tiny_data, "CONFIG": tmp_path / "own.yaml", "RESULTS": tmp_path / "a set", "NPROC": 2}
     ran = run_peers("--rounds", "1", "--only", "bare", "imagenet_example", ARGS="--global-batch 64", **where)

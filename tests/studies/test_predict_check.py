@@ -1,4 +1,4 @@
-"""make predict-check: interleaved windows of real processes; only those without communication feed the prediction.
+"""./bench study predict-check: interleaved windows of real processes; those without communication feed the prediction.
 
 .venv/bin/python -m pytest tests/studies/test_predict_check.py
 """
@@ -33,7 +33,7 @@ def test_gpus_are_refused(monkeypatch, tmp_path, told):
     the GPUs that they see, whatever NUM_GPUS says."""
     see_gpus(monkeypatch, 2)
     monkeypatch.setenv("NUM_GPUS", told)
-    with pytest.raises(UserError, match="CPUs and gloo only; CUDA_VISIBLE_DEVICES= make predict-check"):
+    with pytest.raises(UserError, match=r"CPUs and gloo only; CUDA_VISIBLE_DEVICES= \./bench study predict-check"):
         main(Options(out=file_at(tmp_path)))
 
 

@@ -1,4 +1,4 @@
-"""make predict-check's arithmetic: what goes into a prediction, what may not, and how an error is counted.
+"""./bench study predict-check's arithmetic: what goes into a prediction, what may not, and how an error is counted.
 
 .venv/bin/python -m pytest tests/studies/test_prediction_error.py
 """
@@ -97,7 +97,7 @@ def test_a_step_with_an_exchange_among_the_inputs_is_refused(tmp_path):
 
 
 def test_missing_inputs_say_what_makes_them(tmp_path):
-    with pytest.raises(UserError, match="make predict-check"):
+    with pytest.raises(UserError, match=r"\./bench study predict-check"):
         predict_cases(tmp_path)
 
 

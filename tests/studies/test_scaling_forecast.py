@@ -1,4 +1,4 @@
-"""make predict: from a set and a link file, or a preset, to a table, a chart and a sentence; and what it refuses.
+"""./bench study predict: from a set and a link file, or a preset, to a table, a chart and a sentence; what it refuses.
 
 .venv/bin/python -m pytest tests/studies/test_scaling_forecast.py
 """

@@ -95,8 +95,8 @@ def test_the_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data
         ("STRATEGY=ddp KEY=workers VALUES=1,1.5", ["'1.5'", "whole number"]),
         ("STRATEGY=ddp_amp KEY=precision VALUES=bf16,fp15", ["fp15", "did you mean fp16"]),
         ("STRATEGY=ddp KEY=global_batch VALUES=8,9", ["9", "2 ranks", "--global-batch 8"]),
-        ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=", ["VALUES", "make sweep"]),
-        ("STRATEGY= KEY=workers VALUES=1", ["STRATEGY", "make sweep"]),
+        ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=", ["VALUES", "./bench study sweep"]),
+        ("STRATEGY= KEY=workers VALUES=1", ["STRATEGY", "./bench study sweep"]),
         ("STRATEGY=single,ddp KEY=workers VALUES=1", ["one strategy", "'single ddp'"]),
         ("STRATEGY=ddp KEY=workers VALUES=1 REPEATS=0", ["REPEATS is 0"]),
         ("STRATEGY=ddp KEY=workers VALUES=1 TIMEOUT=soon", ["TIMEOUT is 'soon'", "seconds"]),
@@ -104,7 +104,7 @@ def test_the_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data
         ("STRATEGY=ddp RANKS=1,0", ["'1 0'"]),
         ("STRATEGY=ddp RANKS=1,3 NUM_GPUS=0", ["3 ranks", "--global-batch 30", "RANKS"]),
         ("STRATEGY=ddp RANKS=2,2", ["two or more"]),
-        ("STRATEGY=ddp RANKS=", ["RANKS", "make scaling"]),
+        ("STRATEGY=ddp RANKS=", ["RANKS", "./bench study scaling"]),
         ("STRATEGY=ddp RANKS=1,8", ["8 ranks", "2 GPUs", "lower RANKS"]),
     ],
 )
@@ -277,7 +277,7 @@ def test_the_swept_value_is_read_from_the_flags(options, value):
     ("options", "value"), [("--augment", "yes"), ("--augment --no-augment", "no"), ("--seed 1", None)]
 )
 def test_a_swept_boolean_is_read_from_its_flags(options, value):
-    # make sweep KEY=augment VALUES="yes no" makes --augment and --no-augment.
+    # ./bench study sweep --key augment --values yes no makes --augment and --no-augment.
     assert parse_flags(options).get("augment") == value
 
 

@@ -52,7 +52,7 @@ def test_advice_of_real_loaders(tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("PACKED", "")  # which is set meanwhile
     monkeypatch.setattr(worker_counts, "WINDOW_S", 0.05)
     lines = worker_counts.advice(Config(data=str(tiny_data), image_size=32, global_batch=8), 1e6)
-    assert lines[-1].startswith("packed, full size (make pack): ") and "decoder pillow" in "".join(lines)
+    assert lines[-1].startswith("packed, full size (./bench data pack): ") and "decoder pillow" in "".join(lines)
 
 
 def test_a_sample_is_links_to_images_of_train(tiny_data, tmp_path):

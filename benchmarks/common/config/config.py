@@ -59,7 +59,7 @@ class Config:
     data: str = "data/imagenet-mini"
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
     loader: Literal["folder", "packed", "synthetic"] = "folder"
-    """`folder` reads JPEG files, `packed` what `make pack` made of them; `synthetic` repeats one random batch."""
+    """`folder` reads JPEG files, `packed` what `./bench data pack` made of them; `synthetic` repeats a random batch."""
     decoder: Literal["auto", "nvimgcodec", "torchcodec", "pillow", "nvimgcodec-gpu"] = "auto"
     """What decodes JPEGs; auto: the first of nvimgcodec, torchcodec and pillow that is installed. Pixels differ by 1 of
     255, in one of millions of values by 2. nvimgcodec-gpu: on the rank's GPU, in threads; not run on one yet."""
@@ -259,7 +259,7 @@ def find_field(text: str) -> str:
     if name in FIELDS:
         return name
     near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
-    raise UserError(f"no option {text!r}; {f'did you mean {near[0]}?' if near else '`make flags` lists them'}")
+    raise UserError(f"no option {text!r}; {f'did you mean {near[0]}?' if near else '`./bench flags` lists them'}")
 
 
 def _one_batch(values: dict[str, Any], source: str) -> dict[str, Any]:

@@ -27,8 +27,8 @@ ALIGNED = 8
 LARGEST_HEADER_BYTES = 1 << 25  # JSON takes 20 times its bytes as Python objects; 1,000 classes take 0.1 MB
 # What a bus error (SIGBUS) means here, for messages.
 TRUNCATED_FILE_HELP = (
-    "a file that it had mapped was cut short, or /dev/shm is full; run make pack again for a packed file; an index of "
-    "the images is written anew by the next start"
+    "a file that it had mapped was cut short, or /dev/shm is full; run ./bench data pack again for a packed file; "
+    "an index of the images is written anew by the next start"
 )
 
 Arrays = dict[str, numpy.ndarray]

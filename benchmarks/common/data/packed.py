@@ -1,4 +1,4 @@
-"""One file with all images of train/ or val/, mapped into memory: what `make pack` writes and `loader: packed` reads.
+"""One file with all images of train/ or val/, mapped into memory: written by `./bench data pack`, for `loader: packed`.
 
 It is a safetensors file (see mapped_arrays.py). `images` holds the bytes of all images, one after the other. Tables
 hold the end, the shape, the class and the checksum of each image. Images have the order of the folder, so that batches
@@ -23,7 +23,7 @@ from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import cache_path
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, checksum, map_arrays
 from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system.commands import make_command
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, locked, read_regular_file
 
@@ -188,7 +188,7 @@ def open_pack(config: Config, part: str, expected: str = "") -> PackedSource:
     later is not found.
     """
     path = pack_path(config, part)
-    again = make_command("pack", PACK=config.pack, DATA=config.data) + " writes it"
+    again = bench_command("data pack", pack=config.pack, data=config.data) + " writes it"
     try:
         pack = PackedSource(path)
         if (holds := (pack.metadata["part"], pack.metadata["kind"])) != (part, config.pack):

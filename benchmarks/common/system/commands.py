@@ -1,7 +1,9 @@
 """Commands that are printed for people to paste. A name in them may come from somebody else. Needs no torch.
 
->>> make_command("pack", PACK="full", DATA="/data/of $(me)")
-"make pack PACK=full DATA='/data/of $$(me)'"
+>>> make_command("verify", RESULTS="/sets/of $(me)")
+"make verify RESULTS='/sets/of $$(me)'"
+>>> bench_command("data pack", pack="full", data="/data/of $(me)")
+"./bench data pack --pack full --data '/data/of $(me)'"
 """
 
 import shlex
@@ -32,3 +34,14 @@ def make_command(target: str, **variables: object) -> str:
     """`make TARGET NAME=VALUE ...` for bash, with NAME=... for a value that make cannot carry (make_assignment)."""
     words = [make_assignment(name, value) or f"{name}={NOT_SHOWN}" for name, value in variables.items()]
     return " ".join(["make", target, *words])
+
+
+def bench_command(command: str, *arguments: object, **options: object) -> str:
+    """`./bench COMMAND ARGUMENT ... --option VALUE ...` for bash; a list is several words of one option."""
+    words = ["./bench", command, *map(shell_word, arguments)]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        values = [*map(shell_word, value)] if isinstance(value, list | tuple) else [shell_word(value)]
+        joined = len(values) == 1 and values[0].startswith("-")  # else it would pass for an option itself
+        words += [f"{flag}={values[0]}"] if joined else [flag, *values]
+    return " ".join(words)

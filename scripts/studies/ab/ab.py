@@ -1,7 +1,7 @@
 """Is B faster than A? Two variants of one strategy, in one session, round by round in random order.
 
-    A=HEAD~1 B=tree: STRATEGY=ddp python -m scripts.studies.ab.ab          # or: make ab A=HEAD~1 B=tree:
-    A=flags: B="flags:--bucket-cap-mb 100" FAIL_OVER=5% python -m scripts.studies.ab.ab
+    ./bench ab HEAD~1 tree: --strategy ddp
+    ./bench ab flags: "flags:--bucket-cap-mb 100" --fail-over 5%
 
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. After each round
@@ -10,11 +10,12 @@ the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RES
 and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
 Exit code: 0; 1 where a variant's run fails, or with FAIL_OVER where B is slower by more than that with confidence; 2
-for a mistake, and with FAIL_OVER where that is not decided; 129, 130, 131 or 143 after a signal. The last line says
+for a mistake; 3 with FAIL_OVER where that is not decided; 129, 130, 131 or 143 after a signal. The last line says
 which.
 """
 
 import dataclasses
+import json
 import math
 import os
 import random
@@ -71,15 +72,16 @@ class RunFailed(Exception):
     """A variant's run did not end ok. The text says why, and names its log."""
 
 
-def main() -> int:
+def main(found: dict[str, Any] | None = None) -> int:
+    """Compare A and B, which are in the environment with all other variables. found: gets the result, for --json."""
     variables = read_variables()
     limit = parse_percent(os.environ["FAIL_OVER"], "FAIL_OVER") if os.environ.get("FAIL_OVER") else None
     most = variables.repeats if os.environ.get("REPEATS") else MAX_ROUNDS
     if not variables.strategy:
-        raise UserError("STRATEGY is not set; for example: make ab A=HEAD~1 B=tree: STRATEGY=ddp")
+        raise UserError("STRATEGY is not set; for example: ./bench ab HEAD~1 tree: --strategy ddp")
     if machine.number_from_env("NNODES", "a number of nodes") not in (None, 1):
         raise UserError(
-            "make ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
+            "./bench ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
         )
     strategy = preflight.parse_strategy(variables.strategy)
     a, b = (variants.parse_variant(name, os.environ.get(name, "").strip(), variables, strategy) for name in ("A", "B"))
@@ -106,6 +108,8 @@ def main() -> int:
     for name in ("A", "B"):
         if (results / name / "runs.csv").exists():
             load_set(results / name).refuse_contradictions()
+    if found is not None and (results / "ab.json").exists():
+        found |= json.loads((results / "ab.json").read_text()) | {"results": str(results)}
     return report_verdict(step, session, results, limit)
 
 
@@ -256,10 +260,14 @@ def report_verdict(step: SequentialResult, session: Session, results: Path, limi
         return 1
     if found.low is None or found.low < 1 - limit:
         print(f"not decided: whether B is slower by more than {percent}", file=sys.stderr)
-        return 2
+        return 3
     print(f"fine: B is not slower by more than {percent}")
     return 0
 
 
+def command() -> int:
+    return main()
+
+
 if __name__ == "__main__":
-    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes="ab")
+    run_program(lambda: tyro.cli(command, description=__doc__), errors=(UserError, ValueError), writes="ab")

@@ -1,4 +1,4 @@
-"""The two variants that `make ab` compares, and a checkout of each that is a commit.
+"""The two variants that `./bench ab` compares, and a checkout of each that is a commit.
 
     commit:REV, or REV     a commit, in a git worktree of its own; its launchers and its code
     tree:                  this checkout as it is, local changes included
@@ -59,7 +59,7 @@ def parse_variant(name: str, text: str, variables: MakeVariables, strategy: str)
     """The variant `name` (A or B) that `text` describes. Raises UserError for what cannot be measured."""
     kind, colon, value = text.partition(":")
     if not text:
-        example = 'make ab A=HEAD~1 B=tree:, or A="flags:" B="flags:--bucket-cap-mb 100"'
+        example = './bench ab HEAD~1 tree:, or ./bench ab flags: "flags:--bucket-cap-mb 100"'
         raise UserError(f"{name} is not set; for example: {example}")
     if not colon or kind not in KINDS:
         kind, value = "commit", text

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common.store.results import format_cell, write_text_atomically
-from benchmarks.common.system.commands import make_command
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from scripts.sets.result_set import Group, ResultSet
 from scripts.stats.families import ratios_to_baseline
@@ -97,7 +97,7 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
             groups[name] = group
     baseline = groups.get(BASELINE)
     if baseline is None or not baseline.samples:
-        ablate = make_command("ablate", STRATEGY=strategy)
+        ablate = bench_command("study ablation", strategy=strategy)
         raise UserError(f"{results.path} has no timed baseline of {strategy}; {ablate} makes one")
     timed = {name: group.sample for name, group in groups.items() if group.samples}
     ratios = ratios_to_baseline(BASELINE, timed)

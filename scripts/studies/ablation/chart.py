@@ -1,4 +1,4 @@
-"""Draw the ratio of each option to the baseline, from a set that make ablate made.
+"""Draw the ratio of each option to the baseline, from a set that ./bench study ablation made.
 
     python -m scripts.studies.ablation.chart --results results/latest --strategy ddp
 

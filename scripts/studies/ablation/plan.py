@@ -1,6 +1,6 @@
-"""The plan of `make ablate`: a strategy's baseline, each option by itself, and all options together.
+"""The plan of `./bench study ablation`: a strategy's baseline, each option by itself, and all options together.
 
-    STRATEGY=ddp launchers/all.sh ablation         # or: make ablate
+    ./bench study ablation --strategy ddp
 
 The options are OPTIONS in scripts/studies/ablation/analysis.py. An option that cannot run here becomes a skipped row
 with its reason.
@@ -13,7 +13,7 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.packed import pack_path
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
-from benchmarks.common.system.commands import make_command
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
@@ -27,7 +27,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     """STRATEGY without options, with each option, and with all that can run here, REPEATS times. Raises UserError for a
     variable that is missing or wrong."""
     if not variables.strategy:
-        raise UserError("STRATEGY is not set; for example: make ablate STRATEGY=ddp")
+        raise UserError("STRATEGY is not set; for example: ./bench study ablation --strategy ddp")
     strategy, config = preflight.parse_strategy(variables.strategy), load_config(variables.flags)
     if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in variables.args.split()):
         config = dataclasses.replace(config, loader="synthetic")  # else the baseline's Pillow is all that is timed
@@ -67,14 +67,14 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
     if option.needs in ("cuda", "copies") and not machine.num_gpus():
         return "needs a GPU"
     if option.needs in ("files", "pack", "copies") and config.loader == "synthetic":
-        return 'images are synthetic, so that nothing is read; ARGS="--loader folder" reads some'
+        return "images are synthetic, so that nothing is read; -- --loader folder reads some"
     if option.needs == "compiler":
         return missing_compiler(on_gpu=machine.num_gpus() > 0)
     if option.needs == "ranks" and machine.ranks_and_nodes(ranks_here)[0] < 2:
         return "needs two ranks or more, which talk to each other"
     if option.needs == "pack":
         packed = all(pack_path(config, part).exists() for part in ("train", "val"))
-        pack = make_command("pack", DATA=config.data, PACK=config.pack)
+        pack = bench_command("data pack", data=config.data, pack=config.pack)
         return "" if packed else f"needs packed images: {pack} writes them"
     if option.needs == "bf16":
         try:

@@ -1,4 +1,4 @@
-"""One rank of `make bench-allreduce`: times all-reduces of many sizes over one path, interleaved with a bare loop.
+"""One rank of `./bench study allreduce`: times all-reduces of many sizes over one path, interleaved with a bare loop.
 
     from scripts.studies.allreduce.allreduce_rank import main   # measure.py and predict/measure.py start it
 

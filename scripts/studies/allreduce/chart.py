@@ -1,4 +1,4 @@
-"""The chart of `make bench-allreduce`: bandwidth and time over message size, with the fitted link. Needs no torch.
+"""The chart of `./bench study allreduce`: bandwidth and time over message size, with the fitted link. Needs no torch.
 
 from scripts.studies.allreduce.chart import allreduce_chart
 """

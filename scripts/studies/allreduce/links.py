@@ -1,4 +1,4 @@
-"""The link model: how long a message and an all-reduce take. `make bench-allreduce` fits it, `make predict` uses it.
+"""The link model: how long a message and an all-reduce take. The study allreduce fits it, the study predict uses it.
 
     from scripts.studies.allreduce.links import Link, fit_link, hierarchical, ring, tree
 
@@ -152,28 +152,30 @@ def read_links(path: Path) -> dict[str, LinkFit]:
     try:
         rows = list(csv.DictReader(io.StringIO(read_regular_file(path, LIMIT_BYTES).decode("utf-8"), newline="")))
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; run make bench-allreduce, or name one: LINK=") from None
+        raise UserError(
+            f"cannot read {path}: {error.strerror}; run ./bench study allreduce, or name one: --link"
+        ) from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} is no table ({error}); run make bench-allreduce again") from None
+        raise UserError(f"{path} is no table ({error}); run ./bench study allreduce again") from None
     if not rows or (missing := [name for name in LINKS_COLUMNS if name not in rows[0]]):
         problem = f"has no column {missing[0]}" if rows else "has no rows"
-        raise UserError(f"{path} {problem}; run make bench-allreduce again")
+        raise UserError(f"{path} {problem}; run ./bench study allreduce again")
     return {row["path"]: _read_row(row, f"{path}, line {number}") for number, row in enumerate(rows, start=2)}
 
 
 def _read_row(row: Mapping[str, str], line: str) -> LinkFit:
     if not (row["ranks"] or "").isdecimal() or int(row["ranks"]) < 2:
-        raise UserError(f"{line}: ranks is {row['ranks']!r}, not a number from 2 on; run make bench-allreduce again")
+        raise UserError(f"{line}: ranks is {row['ranks']!r}, not a number from 2 on; run ./bench study allreduce again")
     fitted = {name: _read_value(row, name, line) for name in FITTED}
     if min(dataclasses.astuple(fitted["bytes_per_s"])) <= 0:
         raise UserError(f"{line}: bytes_per_s is {row['bytes_per_s']} [{row['bytes_per_s_low']}, ...], but must be "
-                        "more than 0; run make bench-allreduce again")  # fmt: skip
+                        "more than 0; run ./bench study allreduce again")  # fmt: skip
     if fitted["latency_s"].low < 0 or fitted["busy"].low < 0 or fitted["busy"].high > 1:
-        raise UserError(f"{line}: latency_s must be 0 or more, and busy from 0 to 1; run make bench-allreduce again")
+        raise UserError(f"{line}: latency_s must be 0 or more, and busy from 0 to 1; run ./bench study allreduce again")
     for name, number in fitted.items():
         if not number.low <= number.value <= number.high:
             raise UserError(f"{line}: {name} is {number.value:g}, outside of its interval [{number.low:g}, "
-                            f"{number.high:g}]; run make bench-allreduce again")  # fmt: skip
+                            f"{number.high:g}]; run ./bench study allreduce again")  # fmt: skip
     return LinkFit(row["path"], int(row["ranks"]), fitted["latency_s"], fitted["bytes_per_s"], fitted["busy"])
 
 
@@ -181,7 +183,7 @@ def _read_value(row: Mapping[str, str], name: str, line: str) -> UncertainValue:
     try:
         value = UncertainValue(float(row[name]), float(row[f"{name}_low"]), float(row[f"{name}_high"]))
     except (TypeError, ValueError):
-        raise UserError(f"{line}: {name} is no number; run make bench-allreduce again") from None
+        raise UserError(f"{line}: {name} is no number; run ./bench study allreduce again") from None
     if not all(map(math.isfinite, dataclasses.astuple(value))):
-        raise UserError(f"{line}: {name} is no number; run make bench-allreduce again")
+        raise UserError(f"{line}: {name} is no number; run ./bench study allreduce again")
     return value

@@ -1,10 +1,10 @@
 """Bandwidth of gradient communication: all-reduces from 1 KB to 256 MB over the path that each strategy uses.
 
-    python -m scripts.studies.allreduce.measure --out results/allreduce              # make bench-allreduce
+    ./bench study allreduce --out results/allreduce
 
 The paths are gloo (NCCL where there are GPUs) as DDP calls it, in float32 and, for compressed gradients, in bf16; and
 Horovod. Each size is checked, then timed interleaved with a bare loop of the library's simplest call. Bandwidths are
-those of nccl-tests (algbw and busbw). A fit of latency and bandwidth is the link model of `make predict`. Writes
+those of nccl-tests (algbw and busbw). A fit of latency and bandwidth is the link model of the study predict. Writes
 allreduce.csv, bandwidths.csv, links.csv and a chart. Exit code 1: a sum was wrong.
 """
 
@@ -29,6 +29,7 @@ from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
+from scripts.options.study_options import AllreduceOptions as Options
 from scripts.runner.measured_figures import add_rows
 from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
@@ -49,22 +50,6 @@ from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
 
 RANK_MODULE = "scripts.studies.allreduce.allreduce_rank"
 HOROVOD = "horovod"
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """All-reduces of many sizes on the ranks of this machine: NPROC, by default one per GPU, else 2."""
-
-    out: Path = Path("results/allreduce")
-    """Folder for the tables and the chart."""
-    rounds: int = 10
-    """Of all sizes of a path; 2 or more."""
-    largest: int = 2**28
-    """Bytes of the largest all-reduce; 1 KB or more."""
-    only: tuple[str, ...] = ()
-    """Paths, such as gloo or horovod; default: all that are available."""
-    output: Path | None = None
-    """CSV file to which each path's link and ratio to a bare loop are added, with commit, date and machine."""
 
 
 def main(options: Options) -> int:

@@ -1,6 +1,6 @@
 """What `cut: auto` is worth: a pipeline of two stages with measured cuts, beside one with other cuts, by turns.
 
-    python -m scripts.studies.cuts.measure --image-sizes 48 224 --against estimate     # or: make cuts
+    ./bench study cuts --image-sizes 48 224 --against estimate
 
 Each pipeline is benchmarks.pipeline_parallel with its own two ranks, which wait while the others train. Of each build,
 in which `auto` measures anew, come a few windows; those of one turn, in random order, make a pair. The blocks' times
@@ -14,7 +14,6 @@ import os
 import random
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 import tyro
 from tqdm import tqdm
@@ -23,7 +22,8 @@ from benchmarks.common.config.config import load_config
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
+from scripts.options.study_options import CutsOptions as Options
+from scripts.runner.measured_figures import add_rows
 from scripts.setup.check_data import check_image_folder
 from scripts.studies.allreduce.worker_pool import WorkerPool
 from scripts.studies.peers.overhead import interval
@@ -31,25 +31,6 @@ from scripts.studies.peers.overhead import interval
 NUM_RANKS, AUTO = 2, "auto"
 STEP_WORKER, BLOCK_WORKER = "scripts.studies.predict.step_worker", "scripts.studies.cuts.block_worker"
 TIMES_OF_BLOCKS = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The configuration is the file's, with other image sizes. The images are those of Make's DATA, if it is set."""
-
-    image_sizes: tuple[int, ...] = (48, 224)
-    against: tuple[str, ...] = ("estimate",)
-    """Other values of `cut`: numbers, or estimate."""
-    builds: int = 3
-    """Builds of each pipeline for each size."""
-    pairs_per_build: int = 3
-    warmup_steps: int = 3
-    window_steps: int = 4
-    config: str = "configs/smoke.yaml"
-    seed: int = 0
-    """Of the order in each turn."""
-    output: Path = MEASURED_FOLDER / "cuts.csv"
-    """CSV file to add to, such as results/published/measured/cuts.csv."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +48,7 @@ def main(options: Options) -> int:
     if options.builds * options.pairs_per_build < 3:
         raise UserError("an interval needs 3 pairs or more; raise --builds or --pairs-per-build")
     if gpus.usable_gpus():
-        raise UserError("this study is for CPUs; on GPUs compare with: make ab A='flags:--cut estimate' B=flags:")
+        raise UserError("this study is for CPUs; on GPUs compare with: ./bench ab 'flags:--cut estimate' flags:")
     check_image_folder(load_config(common_flags(options)).data)
     names = [AUTO, *options.against]
     rng, threads = random.Random(options.seed), machine.threads_per_rank(NUM_RANKS)

@@ -1,4 +1,4 @@
-"""Draw what make bench-loaders measured: images/s of every loader, and what ours spends on an image, by cause.
+"""Draw what ./bench study loaders measured: images/s of every loader, and what ours spends on an image, by cause.
 
     python -m scripts.studies.loaders.chart --results results/loaders
 
@@ -28,7 +28,7 @@ CAUSE_HATCHES = ("", "///", "...", "xxx", "---")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Draw what make bench-loaders measured."""
+    """Draw what ./bench study loaders measured."""
 
     results: Path = Path("results/loaders")
     """Folder with loaders.csv and costs.csv."""
@@ -123,7 +123,7 @@ def main(options: Options) -> None:
         paths = [options.results / f"{name}.csv" for name in ("loaders", "costs")]
         rates, costs = (pandas.read_csv(io.BytesIO(read_regular_file(path, LIMIT_BYTES))) for path in paths)
     except OSError as error:
-        raise UserError(f"cannot read {error.filename}: {error.strerror}; run make bench-loaders first") from None
+        raise UserError(f"cannot read {error.filename}: {error.strerror}; run ./bench study loaders first") from None
     print("written:", *save_chart(loaders_chart(rates, costs), options.results, "loaders"), sep="\n  ")
 
 

@@ -27,6 +27,7 @@ from benchmarks.common.data.loaders import build_loaders, open_datasets
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
+from scripts.options.data_options import PackOptions
 from scripts.setup import pack
 
 PEERS = {
@@ -75,7 +76,7 @@ def prepare_variants(config: Config, temporary: Path, words: list[str]) -> list[
         check_disk_space(config.data, temporary)
     for kind in PACK_KINDS:
         if any("packed" in variant.name and kind in variant.name for variant in variants):
-            pack.main(pack.Options(config.data, kind))
+            pack.main(PackOptions(config.data, kind))
     if any("webdataset" in variant.name for variant in variants):
         write_tar(config, temporary / "shard.tar")
     if any("litdata" in variant.name for variant in variants):

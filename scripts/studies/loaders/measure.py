@@ -31,6 +31,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_cores
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import save_chart
+from scripts.options.study_options import LoadersOptions as Options
 from scripts.runner.measured_figures import origin
 from scripts.runner.preflight import check_data
 from scripts.stats.formatting import plural
@@ -50,24 +51,6 @@ Window = tuple[float, float]
 """Images and seconds."""
 Case = tuple[str, int]
 """The name of a loader, and the number of cores."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    data: str = "data/imagenet-mini"
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
-    out: Path = Path("results/loaders")
-    """Folder for loaders.csv, costs.csv and their chart."""
-    image_size: int = 224
-    """Pixels along each side."""
-    rounds: int = 5
-    """Windows of each loader, at least 2."""
-    window_s: float = 2.0
-    """Seconds of a window."""
-    turns: int = 20
-    """Rounds in which the CPU time of an image is measured, at least 6."""
-    only: str = ""
-    """Words; a loader takes part if its name has one of them."""
 
 
 def main(options: Options) -> int:

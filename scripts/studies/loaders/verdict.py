@@ -53,7 +53,7 @@ def verdict(rows: pandas.DataFrame) -> str:
     speed = _interval(_rate(loader - training)) if len(training) > 1 else None
     kept = _interval(_rate(both - training)) if len(training) > 1 else None
     if speed is None or kept is None:
-        return "no verdict: fewer than two rounds of windows say nothing of the spread; run make loader"
+        return "no verdict: fewer than two rounds of windows say nothing of the spread; run ./bench study loader-limit"
     return f"{_sentence(rows, speed, kept)}; in this one launch, over {len(training)} windows of each"
 
 

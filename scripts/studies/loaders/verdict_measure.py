@@ -11,7 +11,7 @@ has the verdict. Images a second a core: over the CPU seconds that this process 
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
+from scripts.options.study_options import LoaderVerdictOptions as Options
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
 from scripts.stats.formatting import format_interval, format_setting
@@ -34,12 +35,6 @@ if TYPE_CHECKING:
 
 ROUNDS, WINDOW_S = 8, 0.8  # windows of each kind, and how long one should last
 WARMUP_STEPS = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    results: Path | None = None
-    """Result set whose loader.csv is to hold the rates. Every other flag is a configuration field."""
 
 
 def main(config: Config, results: Path | None) -> None:
@@ -155,14 +150,18 @@ def cpu_s(process: "psutil.Process") -> float:
     return sum(one.user + one.system for one in times) + own.children_user + own.children_system
 
 
+def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
+    """Measure with the configuration of these flags, else with Make's variables. Raises UserError for no result set."""
+    if results and not results.is_dir():
+        raise UserError(f"{results} is no result set; run make bench-all first, or leave --results out")
+    os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
+    main(resolve_global_batch(load_config([*flags] or read_variables().flags), num_devices=1), results)
+
+
 def command() -> None:
     """`main` with the command line, which has the flags of a configuration, too."""
     options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-    if options.results and not options.results.is_dir():
-        raise UserError(f"{options.results} is no result set; run make bench-all first, or leave --results out")
-    os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-    config = resolve_global_batch(load_config(flags or read_variables().flags), num_devices=1)
-    main(config, options.results)
+    measure_set(options.results, flags)
 
 
 if __name__ == "__main__":

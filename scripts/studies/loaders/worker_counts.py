@@ -3,18 +3,18 @@
     python -m scripts.studies.loaders.worker_counts --results results/latest
     python -m scripts.studies.loaders.worker_counts --images-per-s 3000 --config configs/imagenet-bench.yaml
 
-The second half of `make loader`, whose loader.csv says what the device trains. Every other flag is a configuration
-field; without such flags Make's variables count. Packed pixels are measured on a sample of images, packed in a
-temporary folder, from memory: a disk that gives less is the limit then.
+The second half of `./bench study loader-limit`, whose loader.csv says what the device trains. Every other flag is a
+configuration field; without such flags Make's variables count. Packed pixels are measured on a sample of images, packed
+in a temporary folder, from memory: a disk that gives less is the limit then.
 """
 
 import contextlib
-import dataclasses
 import io
 import itertools
 import math
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import tyro
@@ -26,6 +26,8 @@ from benchmarks.common.data.listing import list_images
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
+from scripts.options.data_options import PackOptions
+from scripts.options.study_options import WorkerCountsOptions as Options
 from scripts.runner.make_variables import read_variables
 from scripts.setup import pack
 from scripts.stats.formatting import format_interval, format_number, plural
@@ -41,14 +43,6 @@ Curve = dict[int, Estimate]
 """By the number of workers, each with a core of its own: images/s of them together."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    results: Path = Path("results/latest")
-    """Result set whose loader.csv has the rate of training alone."""
-    images_per_s: float = 0.0
-    """What one device trains, instead. Every other flag is a configuration field."""
-
-
 def main(options: Options, config: Config) -> None:
     print("\n".join(advice(config, options.images_per_s or trained(options.results))))
 
@@ -58,7 +52,9 @@ def trained(results: Path) -> float:
     rows = read_table(results, "loader")
     alone = rows[rows.what == TRAINING]
     if alone.empty:
-        raise UserError(f"{results} does not say what a device trains; run make loader, or give --images-per-s")
+        raise UserError(
+            f"{results} does not say what a device trains; run ./bench study loader-limit, or give --images-per-s"
+        )
     return float(alone.images.sum() / alone.seconds.sum())
 
 
@@ -101,9 +97,9 @@ def cases(config: Config, temporary: Path) -> tuple[Batches, dict[str, Batches]]
     }
     data = sample(config, temporary)
     with contextlib.redirect_stdout(io.StringIO()):
-        pack.main(pack.Options(str(data)))
+        pack.main(PackOptions(str(data)))
     os.environ["PACKED"] = str(data / "packed")
-    others["packed, full size (make pack)"] = own_loader(loader="packed", pack="full", data=str(data))
+    others["packed, full size (./bench data pack)"] = own_loader(loader="packed", pack="full", data=str(data))
     return own_loader(decoder=decoder), others
 
 
@@ -144,10 +140,15 @@ def _rate(estimate: Estimate) -> str:
     )
 
 
+def advise(options: Options, flags: Sequence[str] = ()) -> None:
+    """`main` with the configuration of these flags, else with Make's variables."""
+    main(options, load_config([*flags] or read_variables().flags))
+
+
 def command() -> None:
     """`main` with the command line, which has the flags of a configuration, too."""
     options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
-    main(options, load_config(flags or read_variables().flags))
+    advise(options, flags)
 
 
 if __name__ == "__main__":

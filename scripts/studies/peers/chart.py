@@ -1,4 +1,4 @@
-"""Draw what make peers measured: the suite's throughput over that of other loops. Needs no torch.
+"""Draw what ./bench study peers measured: the suite's throughput over that of other loops. Needs no torch.
 
 from scripts.studies.peers.chart import peers_chart, read_peers
 """

@@ -1,6 +1,6 @@
 """The suite's ddp beside other training loops: interleaved launches, until the intervals of the ratios are narrow.
 
-    python -m scripts.studies.peers.measure                       # or: make peers RESULTS=results/latest MINUTES=30
+    ./bench study peers --results results/latest --minutes 30
     python -m scripts.studies.peers.measure --only bare itself        # is 0.93 of a bare loop noise?
 
 A round launches benchmarks.ddp and each peer once, in random order, each as a process group of its own, with the same
@@ -36,6 +36,7 @@ from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
+from scripts.options.study_options import PeersOptions as Options
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.preflight import check_data, check_ranks, open_result_set
 from scripts.stats.formatting import format_interval, text_table
@@ -77,20 +78,6 @@ PEERS = [
     Peer("bare", "a bare DDP loop", "bare_ddp"),
     Peer("itself", "the suite a second time: noise alone"),
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The configuration, data and result set are Make's variables: CONFIG, ARGS, DATA, RESULTS."""
-
-    only: tuple[str, ...] = ()
-    """Names of peers; default: all."""
-    minutes: float = 30
-    """Of pairs with one peer, after which it is done in any case."""
-    width: float = 0.03
-    """Half-width of an interval at which its peer is done."""
-    rounds: int = 0
-    """At most so many; 0: no such limit."""
 
 
 def main(options: Options) -> int:

@@ -1,7 +1,7 @@
 """What the suite costs: its ddp beside a bare DDP loop, and a timed window with its clock beside one without.
 
-    python -m scripts.studies.peers.overhead                             # images/s of benchmarks.ddp / of the bare loop
-    python -m scripts.studies.peers.overhead --what instrumentation      # speed of a window with the clock / without
+    ./bench study overhead                             # images/s of benchmarks.ddp / of the bare loop
+    ./bench study overhead --what instrumentation      # speed of a window with the clock / without
 
 `loop`: one torchrun of benchmarks.ddp as it is. Alternately before and after its timed windows, the same ranks
 run as many steps of the bare loop: same model, files, batches and threads, and the same state of the machine. 1
@@ -10,7 +10,6 @@ means that it costs nothing. Beside the wall clock, CPU time (user and system, o
 ratio, which other programs on the machine disturb less.
 """
 
-import dataclasses
 import json
 import os
 import statistics
@@ -20,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import numpy
 import tyro
@@ -33,6 +31,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
+from scripts.options.study_options import OverheadOptions as Options
 from scripts.runner.measured_figures import add_rows
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
 from scripts.studies.peers.repeated_images import repeated_images
@@ -40,21 +39,6 @@ from scripts.studies.peers.repeated_images import repeated_images
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
 SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
 NUM_EMPTY_WINDOWS = 1000
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    what: Literal["loop", "instrumentation"] = "loop"
-    """Compare the suite with a bare loop, or a window with its clock with one without."""
-    pairs: int = 60
-    """Pairs of windows; for the instrumentation a third as many samples, each the median of 25 pairs."""
-    config: str = "configs/smoke.yaml"
-    data: str = ""
-    """Default: the configuration's."""
-    output: Path | None = None
-    """CSV file to add the ratios to, such as results/published/measured/overhead.csv."""
-    fail_under: float = 0.0
-    """Exit with 1 where the ratio of the wall clock lies below."""
 
 
 def main(options: Options) -> int:

@@ -1,4 +1,4 @@
-"""One rank of a launch that `make peers` times: of the suite's own loop, or of a peer's. The first prints each window.
+"""One rank of a launch that the study peers times: of the suite's own loop, or of a peer's. Rank 0 prints each window.
 
 from scripts.studies.peers.peer_rank import rank
 """

@@ -9,6 +9,7 @@ field. Without either, Make's variables CONFIG and ARGS count.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.train.clock import Clock
+from scripts.options.study_options import GradientTimesOptions as Options
 from scripts.runner.make_variables import read_variables
 from scripts.runner.measured_figures import add_rows
 from scripts.runner.preflight import why_not_writable
@@ -34,16 +36,6 @@ from scripts.studies.predict.machine_models import baseline_of
 from scripts.studies.predict.timeline import Gradient
 
 WARMUP_STEPS, STEPS = 2, 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    out: Path | None = None
-    """CSV file to write; default: gradients.csv in --results."""
-    results: Path | None = None
-    """A result set, whose baseline has the model, the image size and the batch."""
-    num_classes: int = 0
-    """Of the last layer; 0: as many as the data have, or ImageNet's 1,000 without data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,10 +164,15 @@ def baseline_config(results: Path) -> Config:
 def command() -> None:
     """`main` with the command line, which has the flags of a configuration, too."""
     options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    measure_set(options, flags)
+
+
+def measure_set(options: Options, flags: Sequence[str] = ()) -> None:
+    """`main` with the configuration of these flags, else of the set's baseline, else of Make's variables."""
     if options.results is not None and not flags:
         config = baseline_config(options.results)
     else:
-        config = load_config(flags or read_variables().flags)
+        config = load_config([*flags] or read_variables().flags)
     main(options, config)
 
 

@@ -140,7 +140,7 @@ def h100x8(gradients: tuple[Gradient, ...], images_per_s: UncertainValue, images
             "(NVIDIA/nccl-tests, issue 212), which is taken as the most, and 300 is assumed as the least; the 480 of "
             "NVLink SHARP need messages larger than 256 MB",
             "ConnectX-7, one a GPU: 50 GB/s (NVIDIA, DGX H100 data sheet, 2023), 80 to 98 % of it taken as usable",
-            "images/s of one GPU: a forecast by its roofline (make roof), until one is measured",
+            "images/s of one GPU: a forecast by its roofline (./bench study roofline), until one is measured",
             LATENCY_SOURCE,
             GRADIENTS_SOURCE,
             ASSUMED_SOURCE,
@@ -208,7 +208,7 @@ def this_machine(
     group = baseline_of(results)
     parts = _baseline_parts(results, group)
     if path is None:
-        raise UserError(f"the links are of {', '.join(fits)}, but not of gloo or NCCL; run make bench-allreduce")
+        raise UserError(f"the links are of {', '.join(fits)}, but not of gloo or NCCL; run ./bench study allreduce")
     assert group is not None
     fit, half = fits[path], fits.get(f"{path}, bf16")
     on_cpu = path == "gloo"  # on GPUs, `busy` is that of the CPU, which waits, and says nothing about the GPU
@@ -236,9 +236,9 @@ def this_machine(
             if on_cpu
             else "busy (what NCCL's kernels take from computing), 3 to 25 %, is assumed: links.csv has that of a CPU "
             "that waited",
-            f"beside other ranks computing takes {slowdown.value:.2f} times as long: make predict-check"
+            f"beside other ranks computing takes {slowdown.value:.2f} times as long: ./bench study predict-check"
             if slowdown
-            else "ranks are assumed not to slow each other's computing; make predict-check measures whether they do",
+            else "ranks are assumed not to slow each other's computing; ./bench study predict-check measures it",
         ),
         half_precision_bytes_per_s=half.bytes_per_s if half else None,
         half_precision_contention=(half.busy if on_cpu else NCCL_CONTENTION) if half else None,

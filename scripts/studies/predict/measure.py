@@ -1,7 +1,7 @@
 """Is the prediction right? This machine's step on two ranks, predicted from measurements without communication.
 
-    python -m scripts.studies.predict.measure --out results/predict-check           # make predict-check
-    python -m scripts.studies.predict.measure --gbit 1        # two network namespaces, joined by a link of 1 Gb/s
+    ./bench study predict-check --out results/predict-check
+    ./bench study predict-check --gbit 1        # two network namespaces, joined by a link of 1 Gb/s
 
 For each model and image size, four kinds of windows are interleaved in random order: steps of one rank by itself; steps
 of two ranks side by side that do not communicate; all-reduces of many sizes with no training beside them; and, to
@@ -15,7 +15,6 @@ import dataclasses
 import json
 import os
 import random
-from pathlib import Path
 from typing import Any
 
 import pandas
@@ -27,6 +26,7 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
+from scripts.options.study_options import PredictCheckOptions as Options
 from scripts.runner.measured_figures import add_rows
 from scripts.runner.preflight import check_data
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
@@ -57,28 +57,6 @@ Tables = dict[str, list[dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """The configuration is the file's, with other models and sizes; the batch of a rank is half of its batch. The
-    images are those of Make's variable DATA, where it is set."""
-
-    out: Path = Path("results/predict-check")
-    """Folder for what is measured and predicted, anew."""
-    archs: tuple[str, ...] = ("resnet18", "resnet34", "resnet50")
-    image_sizes: tuple[int, ...] = (48, 96)
-    rounds: int = 6
-    """Windows of each kind of each case; 3 or more."""
-    window_steps: int = 4
-    """Steps of a window."""
-    config: str = "configs/smoke.yaml"
-    gbit: float = 0.0
-    """Gb/s between the ranks, each in a network namespace of its own (needs root); 0: over this machine's loopback."""
-    seed: int = 0
-    """Of the order in each round."""
-    output: Path | None = None
-    """CSV file to which the predictions and their errors are added, with commit, date and machine."""
-
-
-@dataclasses.dataclass(frozen=True)
 class Case:
     """What one prediction is about. The fields are the first columns of every table."""
 
@@ -102,7 +80,8 @@ def main(options: Options) -> int:
         raise UserError(f"--rounds is {options.rounds}, but an interval needs 3 or more")
     if gpus.usable_gpus():  # whatever NUM_GPUS says: ranks would use them, and those of `alone` all the same one
         raise UserError(
-            "predict-check has inputs for CPUs and gloo only; CUDA_VISIBLE_DEVICES= make predict-check checks these"
+            "predict-check has inputs for CPUs and gloo only; "
+            "CUDA_VISIBLE_DEVICES= ./bench study predict-check checks these"
         )
     check_data(load_config(user_flags(options)).data)
     measure(options)

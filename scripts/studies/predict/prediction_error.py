@@ -89,7 +89,7 @@ def read_inputs(folder: Path) -> dict[Case, CaseInputs]:
     try:
         alone, exchange, gradients = (pandas.read_csv(folder / f"{name}.csv") for name in INPUT_FILES)
     except OSError as error:
-        raise UserError(f"cannot read {error.filename}: {error.strerror}; run make predict-check") from None
+        raise UserError(f"cannot read {error.filename}: {error.strerror}; run ./bench study predict-check") from None
     if unknown := {*alone.what} - {ALONE, SIDE_BY_SIDE}:
         raise UserError(f"{folder}/alone.csv has steps {unknown.pop()!r}; only steps without communication are inputs")
     inputs = {}
@@ -125,8 +125,8 @@ def _all_reduce_times(rows: pandas.DataFrame) -> AllReduceTimes:
 
 
 def measured_slowdown(folder: Path, arch: str, image_size: int) -> UncertainValue | None:
-    """How many times as long a rank computes beside another, from alone.csv of make predict-check; None where the file
-    has no such model. The interval is over rounds."""
+    """How many times as long a rank computes beside another, from alone.csv of the study predict-check; None where the
+    file has no such model. The interval is over rounds."""
     path = folder / "alone.csv"
     if not path.exists():
         return None

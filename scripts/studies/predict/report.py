@@ -1,21 +1,20 @@
 """The scaling forecast for 2 to 4,096 devices: step, exposed communication, waits and efficiency, and a chart.
 
-    python -m scripts.studies.predict.report --results results/latest            # make predict RESULTS=... LINK=...
-    python -m scripts.studies.predict.report --machine h100x8 --out results/predict     # make predict MACHINE=h100x8
+    ./bench study predict --results results/latest
+    ./bench study predict --machine h100x8 --out results/predict
 
 The inputs are one device's measured step, the moments at which its backward pass has each gradient (gradient_times.py),
-and the links (make bench-allreduce); or the numbers of a preset. Weak scaling: each device keeps its images. Strong
+and the links (./bench study allreduce); or the numbers of a preset. Weak scaling: each device keeps its images. Strong
 scaling: the images are divided. Writes predict.csv and a chart. The last line says up to how many devices DDP is
 efficient, and what would help. Needs no torch.
 """
 
 import csv
-import dataclasses
 import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 from matplotlib.axes import Axes
@@ -36,6 +35,7 @@ from scripts.charts.figures import (
     make_figure,
     save_chart,
 )
+from scripts.options.study_options import PredictOptions as Options
 from scripts.sets.result_set import load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.stats.formatting import format_interval, text_table
@@ -68,30 +68,6 @@ PREDICT_COLUMNS = (
 )  # fmt: skip
 PRESET_IMAGES = 256.0  # per device and step
 STRONG_CAVEAT = "strong: computing shrinks in proportion to images; too good where these are few"
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    machine: Literal["here", "h100x8", "v100x4"] = "here"
-    """`here`: the machine on which --results was measured; or a preset, which trains ResNet-50 at 224 px."""
-    results: Path = Path("results/latest")
-    """A result set with accounted steps of the baseline, and gradients.csv."""
-    link: Path = Path("results/allreduce/links.csv")
-    """What make bench-allreduce fitted."""
-    neighbours: Path = Path("results/predict-check")
-    """Folder of make predict-check, which has measured how much ranks side by side slow each other."""
-    out: Path | None = None
-    """Folder for predict.csv and the chart; default: the set, or results/predict."""
-    between_gbit: float = 0.0
-    """Gb/s between nodes of this machine's kind; 0: 10 are assumed. Presets have their own."""
-    bucket_cap_mb: float = 0.0
-    """DDP's buckets, MiB; 0: PyTorch's own."""
-    local_period: int = 4
-    """Local SGD: steps between two averages."""
-    stages: int = 0
-    """Of a pipeline; 0: a node's devices."""
-    microbatches: int = 0
-    """Of a pipeline's step; 0: the least multiple of the stages from 4 on."""
 
 
 def main(options: Options) -> int:

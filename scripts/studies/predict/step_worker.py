@@ -1,4 +1,4 @@
-"""A process that trains by the suite's own loop, a window for each line on stdin: what `make predict-check` times.
+"""A process that trains by the suite's own loop, a window for each line on stdin: the study predict-check times it.
 
     from scripts.studies.predict.step_worker import main        # scripts.studies.predict.measure starts it
 

@@ -2,7 +2,7 @@
 
     from scripts.studies.roofline.forecast_table import forecast_table
 
-The roofs are of results/published/measured/forecast.csv, which `make roof ARGS="--output ..."` writes. Each is a
+The roofs are of results/published/measured/forecast.csv, which `./bench study roofline --output` writes. Each is a
 forecast until a row of the set measures it. The rows below them are an estimate by reading (analysis.EXPECTED). Needs
 no torch.
 """

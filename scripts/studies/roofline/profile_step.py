@@ -1,6 +1,6 @@
 """Where a training step's time goes on the device: its top kernels, and each kind of layer beside its roof.
 
-    python -m scripts.studies.roofline.profile_step --precision bf16 --memory-format channels_last # make profile
+    ./bench study profile -- --precision bf16 --memory-format channels_last
     torchrun --standalone --nproc-per-node 2 -m scripts.studies.roofline.profile_step --strategy ddp # on every address
 
 Every other flag is a configuration field; synthetic images, unless --loader says otherwise. torch.profiler is around
@@ -18,7 +18,6 @@ import io
 import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,9 +30,9 @@ from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.programs import run_program
+from scripts.options.study_options import ProfileOptions as Options
 from scripts.runner import preflight
 from scripts.sets.device_use import peak_tflops
-from scripts.sets.result_set import BASELINE
 from scripts.studies.roofline.analysis import GPUS, TRAFFIC_PRECISION
 from scripts.studies.roofline.step_costs import DTYPES, Operation, trace_step
 
@@ -49,19 +48,6 @@ KINDS = (
     ("elementwise", r"relu|clamp|threshold|aten::(add|mul|sub|div|zero|fill|copy|_to_copy|sum|clone)|triton"),
 )
 PROFILE_COLUMNS = ("kind", "ms_a_step", "share_pct", "roof_ms", "times_roof", "calls_a_step")
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Where the time of a training step goes."""
-
-    strategy: str = BASELINE
-    steps: int = 5
-    """Steps that are profiled."""
-    top: int = 12
-    """Kernels, or on a CPU operations, that are listed."""
-    output: Path | None = None
-    """CSV file for the table by kind of layer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,8 +191,13 @@ def main(options: Options, config: Config) -> int:
 def command() -> int:
     """`main` with the command line, which has the flags of a configuration, too."""
     options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    return profile_flags(options, flags)
+
+
+def profile_flags(options: Options, flags: Sequence[str]) -> int:
+    """`main` with the configuration of these flags, whose images are synthetic unless --loader says otherwise."""
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-    return main(options, load_config(flags if "--loader" in flags else ["--loader", "synthetic", *flags]))
+    return main(options, load_config([*flags] if "--loader" in flags else ["--loader", "synthetic", *flags]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The FLOPs and bytes of one training step, layer by layer, and the roofline of GPUs that are not available.
 
-    python -m scripts.studies.roofline.step_costs --arch resnet50 --image-size 224 --batch 256 [--layers]    # make roof
+    ./bench study roofline --arch resnet50 --image-size 224 --batch 256 [--layers]
 
 The step is traced with tensors that have shapes but no data (FakeTensorMode), in seconds and without a GPU. Bytes are
 those that each operation reads and writes. "Fused" leaves out the bytes that do not travel where every elementwise
@@ -11,7 +11,6 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,23 +24,11 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
+from scripts.options.study_options import RooflineOptions as Options
 from scripts.runner.measured_figures import add_rows
 from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_text
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16}  # of autocast; tf32 moves fp32's bytes, fp16 those of bf16
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """FLOPs and bytes of a training step, and the roof that they set on each GPU."""
-
-    arch: str = "resnet50"
-    image_size: int = 224
-    batch: int = 256
-    layers: bool = False
-    """Print every layer, too."""
-    output: Path | None = None
-    """CSV file for the forecast, anew; the report shows results/published/measured/forecast.csv."""
 
 
 @dataclasses.dataclass
@@ -188,7 +175,7 @@ def _is_optimizer(operations: list[Operation], number: int | None) -> bool | Non
 
 def main(options: Options) -> int:
     if options.arch not in torchvision.models.list_models():
-        raise UserError(f"torchvision has no model {options.arch!r}; `make flags` lists those of this suite")
+        raise UserError(f"torchvision has no model {options.arch!r}; `./bench flags` lists those of this suite")
     make_net = functools.partial(torchvision.models.get_model, options.arch)
     layers = {
         name: sum_by_layer(trace_step(make_net, options.batch, options.image_size, dtype))

@@ -76,8 +76,8 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingP
     if len(scaled) > 1:
         raise several_settings_error(results, *(next(iter(family.values())) for family in scaled[:2]))
     (timed,) = scaled
-    # `make scaling` never plans a larger batch than the configured one, nor fewer images per device than the most
-    # devices get of it.
+    # `./bench study scaling` never plans a larger batch than the configured one, nor fewer images per device than the
+    # most devices get of it.
     largest_batch = max(size.global_batch for size in timed)
     images_per_device = min(size.global_batch / size.num_devices for size in timed)
     strong = {size: timed[size] for size in sorted(timed) if size.global_batch == largest_batch}

@@ -1,4 +1,4 @@
-"""Draw strong and weak scaling over devices, from a set that make scaling made.
+"""Draw strong and weak scaling over devices, from a set that ./bench study scaling made.
 
     python -m scripts.studies.scaling.chart --results results/latest --strategy ddp
 

@@ -1,6 +1,6 @@
-"""The plan of `make scaling`: one strategy on several numbers of devices, strong and weak, beside the baseline.
+"""The plan of `./bench study scaling`: one strategy on several numbers of devices, beside the baseline.
 
-STRATEGY=ddp RANKS="1 2 4" launchers/all.sh scaling          # or: make scaling
+./bench study scaling --strategy ddp --ranks 1 2 4
 """
 
 import dataclasses
@@ -24,7 +24,9 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     from scripts.sets.result_set import BASELINE  # pandas, which nothing else here needs
 
     if not variables.strategy or not variables.ranks:
-        raise UserError('STRATEGY and RANKS must be set; for example: make scaling STRATEGY=ddp RANKS="1 2 4"')
+        raise UserError(
+            "STRATEGY and RANKS must be set; for example: ./bench study scaling --strategy ddp --ranks 1 2 4"
+        )
     strategy, ranks = preflight.parse_strategy(variables.strategy), parse_ranks(variables.ranks)
     config, most = load_config(variables.flags), ranks[-1]
     preflight.check_ranks([config], ranks, "RANKS")

@@ -33,14 +33,14 @@ def figures(sets: StudySets) -> dict[str, Figure]:
 
 
 def commands(results: ResultSet) -> list[StudyCommand]:
-    """One command a strategy, of a set that `make scaling` made."""
+    """One command a strategy, of a set that `./bench study scaling` made."""
     if not (results.path / "scaling.csv").exists():
         return []
     found = []
     for strategy, modes in scaled_strategies(results).items():
         num_devices = sorted({point.num_devices for points in modes.values() for point in points})
-        variables = {"RANKS": " ".join(map(str, num_devices))}
-        found.append(StudyCommand("scaling", strategy, variables, replaced=("NPROC",)))
+        ranks = [*map(str, num_devices)]
+        found.append(StudyCommand("study scaling", strategy, {"--ranks": ranks}, replaced=("NPROC",)))
     return found
 
 

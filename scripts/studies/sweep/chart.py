@@ -1,4 +1,4 @@
-"""Draw throughput against the value of one option, from a set that make sweep made.
+"""Draw throughput against the value of one option, from a set that ./bench study sweep made.
 
     python -m scripts.studies.sweep.chart --results results/latest --strategy ddp --key bucket_cap_mb
 

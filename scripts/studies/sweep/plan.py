@@ -1,6 +1,6 @@
-"""The plan of `make sweep`: one strategy with several values of one configuration field, beside the baseline.
+"""The plan of `./bench study sweep`: one strategy with several values of one configuration field, beside the baseline.
 
-STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100" launchers/all.sh sweep          # or: make sweep
+./bench study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other
 from scripts.sets.identity import STRATEGY_OPTIONS
 from scripts.studies.sweep.field_flags import value_flags
 
-EXAMPLE = 'make sweep STRATEGY=ddp KEY=bucket_cap_mb VALUES="1 5 25 100"'
+EXAMPLE = "./bench study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100"
 
 
 def plan_runs(variables: MakeVariables) -> list[Run]:

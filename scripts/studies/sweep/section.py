@@ -34,7 +34,7 @@ def figures(sets: StudySets) -> dict[str, Figure]:
 
 def commands(results: ResultSet) -> list[StudyCommand]:
     return [
-        StudyCommand("sweep", strategy, {"KEY": key, "VALUES": " ".join(points)})
+        StudyCommand("study sweep", strategy, {"--key": [key], "--values": [*points]})
         for (strategy, key), points in sweeps(results).items()
     ]
 

@@ -1,0 +1,306 @@
+"""What each command does. The modules of the suite are imported when they are needed: some of them load torch.
+
+A function gets the command's options, and what follows `--`; those with --json also get a dict for the result.
+It returns the exit code.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from benchmarks.common.system.programs import exit_code
+from benchmarks.common.system.repository import ROOT
+from scripts.options import data_options, run_options, set_options, study_options
+from scripts.options.run_options import set_variables
+
+LATEST = Path("results/latest")
+
+
+# --- what several commands do -------------------------------------------------------------------------------------
+
+
+def ensure_data() -> int:
+    """Make imagenet-mini, where DATA is not given; returns the exit code."""
+    if os.environ.get("DATA"):
+        return 0
+    from scripts.setup import make_dataset
+
+    return make_dataset.main(data_options.MakeDatasetOptions())
+
+
+def start_suite(name: str) -> int:
+    """Run the suite `name` with the variables of the environment: all, or a study with a plan."""
+    from scripts.runner import bench
+
+    return exit_code(lambda: bench.main(name), errors=(), writes="the suite")
+
+
+def start_slurm_job() -> NoReturn:
+    """Become the program that submits the job and follows it: signals reach it as they are."""
+    os.execv(ROOT / "launchers/slurm_all.sh", ["launchers/slurm_all.sh"])
+
+
+def prove(steps: run_options.ProofOptions | None = None, found: dict[str, Any] | None = None) -> int:
+    from scripts.proof import verify
+
+    return verify.command(steps or run_options.ProofOptions(), found)
+
+
+def write_report(results: Path | str, measure: bool) -> int:
+    from scripts.pages import page
+
+    return page.main(set_options.ReportOptions(Path(results), measure))
+
+
+def run_with_data(name: str, options: Any, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    return ensure_data() or start_suite(name)
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+
+def run_suite(options: run_options.RunOptions, flags: Sequence[str]) -> int:
+    return run_with_data("all", options, flags)
+
+
+def sweep(options: run_options.SweepOptions, flags: Sequence[str]) -> int:
+    return run_with_data("sweep", options, flags)
+
+
+def scaling(options: run_options.ScalingOptions, flags: Sequence[str]) -> int:
+    return run_with_data("scaling", options, flags)
+
+
+def ablation(options: run_options.AblationOptions, flags: Sequence[str]) -> int:
+    return run_with_data("ablation", options, flags)
+
+
+def run_slurm(options: run_options.SlurmOptions, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    return ensure_data() or start_slurm_job()
+
+
+def ab(options: run_options.AbOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    set_variables(options, flags)
+    from scripts.studies.ab import ab
+
+    return ensure_data() or exit_code(lambda: ab.main(found), errors=(), writes="ab")
+
+
+def verify(options: run_options.VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    set_variables(options, flags)
+    return ensure_data() or prove(run_options.ProofOptions(options.steps, options.missing), found)
+
+
+def reproduce(options: run_options.ReproduceOptions, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    from scripts.publish import reproduce
+
+    return ensure_data() or reproduce.main()
+
+
+def gpu_check(options: run_options.GpuCheckOptions, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    from scripts.gpu_check import run
+
+    return exit_code(lambda: run.main(options), errors=(), writes="gpu-check")
+
+
+def gpu_check_file(options: data_options.CarryOptions, flags: Sequence[str]) -> int:
+    from scripts.gpu_check import carry
+
+    return carry.main(options)
+
+
+def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) -> int:
+    from benchmarks.common.config.config import load_config
+    from scripts.runner import memory_check
+
+    return memory_check.main(options, load_config([*flags]))
+
+
+# --- result sets --------------------------------------------------------------------------------------------------
+
+
+def plot(options: set_options.PlotOptions, flags: Sequence[str]) -> int:
+    from scripts.charts import plot
+
+    return plot.main(options)
+
+
+def report(options: set_options.ReportCommand, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    return (options.measure and ensure_data()) or write_report(options.results, options.measure)
+
+
+def compare(options: set_options.CompareOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    from scripts.sets import compare
+
+    return compare.main(options, found)
+
+
+def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    from scripts.sets import power
+
+    return power.main(options, found)
+
+
+def mlperf(options: set_options.MlperfOptions, flags: Sequence[str]) -> int:
+    from scripts.publish import mlperf_log
+
+    return mlperf_log.main(options)
+
+
+def publish(options: set_options.PublishOptions, flags: Sequence[str]) -> int:
+    from scripts.publish import publish
+
+    return publish.main(options)
+
+
+def gallery(options: set_options.GalleryOptions, flags: Sequence[str]) -> int:
+    from scripts.publish import gallery
+
+    return gallery.main(options)
+
+
+def readme(options: data_options.NoOptions, flags: Sequence[str]) -> int:
+    from scripts.publish import readme
+
+    readme.main()
+    return 0
+
+
+# --- studies that start no runs of strategies ---------------------------------------------------------------------
+
+
+def peers(options: study_options.PeersCommand, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    from scripts.studies.peers import measure
+
+    return ensure_data() or measure.main(options)
+
+
+def overhead(options: study_options.OverheadOptions, flags: Sequence[str]) -> int:
+    from scripts.studies.peers import overhead
+
+    return overhead.main(options)
+
+
+def loaders(options: study_options.LoadersOptions, flags: Sequence[str]) -> int:
+    from scripts.studies.loaders import measure
+
+    if options.data == data_options.MakeDatasetOptions.output.as_posix() and (code := ensure_data()):
+        return code
+    return measure.main(options) or 0
+
+
+def loader_limit(options: study_options.LoaderLimitCommand, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    from scripts.studies.loaders import verdict_measure, worker_counts
+
+    if code := ensure_data():
+        return code
+    verdict_measure.measure_set(options.results)
+    worker_counts.advise(study_options.WorkerCountsOptions(options.results))
+    return 0
+
+
+def allreduce(options: study_options.AllreduceCommand, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    from scripts.studies.allreduce import measure
+
+    return measure.main(options)
+
+
+def predict(options: study_options.PredictOptions, flags: Sequence[str]) -> int:
+    if options.machine == "here" and not (options.results / "gradients.csv").exists():
+        from scripts.studies.predict import gradient_times
+
+        gradient_times.measure_set(study_options.GradientTimesOptions(results=options.results))
+    from scripts.studies.predict import report
+
+    return report.main(options)
+
+
+def predict_check(options: study_options.PredictCheckCommand, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    from scripts.studies.predict import measure
+
+    return ensure_data() or measure.main(options)
+
+
+def cuts(options: study_options.CutsCommand, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
+    from scripts.studies.cuts import measure
+
+    return ensure_data() or measure.main(options)
+
+
+def roofline(options: study_options.RooflineOptions, flags: Sequence[str]) -> int:
+    from scripts.studies.roofline import step_costs
+
+    return step_costs.main(options) or 0
+
+
+def profile(options: study_options.ProfileOptions, flags: Sequence[str]) -> int:
+    from scripts.studies.roofline import profile_step
+
+    return profile_step.profile_flags(options, flags)
+
+
+# --- data, and the rest -------------------------------------------------------------------------------------------
+
+
+def make_data(options: data_options.MakeDatasetOptions, flags: Sequence[str]) -> int:
+    from scripts.setup import make_dataset
+
+    return make_dataset.main(options)
+
+
+def check_data(options: data_options.CheckDataOptions, flags: Sequence[str]) -> int:
+    from scripts.setup import check_data
+
+    return check_data.main(options)
+
+
+def pack(options: data_options.PackOptions, flags: Sequence[str]) -> int:
+    from scripts.setup import pack
+
+    pack.main(options)
+    return 0
+
+
+def index_data(options: data_options.IndexOptions, flags: Sequence[str]) -> int:
+    from benchmarks.common.data.fingerprint import cached_fingerprint
+    from benchmarks.common.data.listing import list_images
+    from scripts.setup.check_data import check_image_folder
+
+    root = Path(options.data)
+    check_image_folder(root)
+    for part in ("train", "val"):
+        print(f"{root / part}: {len(list_images(root / part)):,} images")
+    print(f"fingerprint {cached_fingerprint(root)}")
+    return 0
+
+
+def list_flags(options: data_options.NoOptions, flags: Sequence[str]) -> int:
+    from benchmarks.common.config.config import load_config
+
+    load_config(["--help"])
+    return 0
+
+
+def kill_fuzz(options: data_options.KillFuzzOptions, flags: Sequence[str]) -> int:
+    given = {"--kills": options.kills, "--seed": options.seed}
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    env = os.environ | {"PYTHONPATH": "tests"}
+    return subprocess.run([sys.executable, "-m", "faults.kill_fuzz", *words], cwd=ROOT, env=env).returncode
+
+
+def nothing(options: data_options.NoOptions, flags: Sequence[str]) -> int:
+    """The set-up was done before (start.py)."""
+    return 0

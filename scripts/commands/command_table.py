@@ -1,0 +1,350 @@
+"""Every command of ./bench: its words, what it does, an example, its options and the function that does it.
+
+./bench --help prints this table before anything is installed. So this module needs the standard library only.
+"""
+
+import dataclasses
+import difflib
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One command. The functions are in scripts/commands/actions.py."""
+
+    words: str
+    """What a person types after ./bench: one word, or a group and a word."""
+    summary: str
+    example: str
+    """What follows ./bench in an example."""
+    options: str
+    """The class of its options, as `module.Class` below scripts/options."""
+    action: str
+    """The function of scripts/commands/actions.py."""
+    flags: str = ""
+    """What may follow `--`."""
+
+
+FIELDS = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
+COMMANDS = [
+    Command(
+        "run",
+        "time strategies in rounds, then draw the charts",
+        "run single ddp --repeats 5 --until 5% -- --global-batch 64",
+        "run_options.RunOptions",
+        "run_suite",
+        FIELDS,
+    ),
+    Command(
+        "slurm",
+        "the same as one Slurm job, all strategies by turns on the same nodes",
+        "slurm --nodes 2 --tasks-per-node 8 --gpus-per-node 8 --partition gpu --time-min 240",
+        "run_options.SlurmOptions",
+        "run_slurm",
+        FIELDS,
+    ),
+    Command(
+        "plot",
+        "draw the charts of result sets again",
+        "plot --results results/x",
+        "set_options.PlotOptions",
+        "plot",
+    ),
+    Command(
+        "report",
+        "report.html and report.md of a result set, after measuring what it lacks",
+        "report --results results/x --no-measure",
+        "set_options.ReportCommand",
+        "report",
+    ),
+    Command(
+        "compare",
+        "is set B faster than set A? without B: the strategies within A",
+        "compare results/x results/y --day-sd 2% --fail-over 5%",
+        "set_options.CompareOptions",
+        "compare",
+    ),
+    Command(
+        "ab",
+        "is B faster than A? two commits, options or interpreters, in one session",
+        "ab HEAD~1 tree: --strategy ddp --fail-over 5%",
+        "run_options.AbOptions",
+        "ab",
+        FIELDS,
+    ),
+    Command(
+        "verify",
+        "prove that strategies compute the same update",
+        "verify ddp fsdp --results results/x",
+        "run_options.VerifyOptions",
+        "verify",
+        FIELDS,
+    ),
+    Command(
+        "power",
+        "how many rounds find a difference of 2, 5 or 10 %",
+        "power --results results/x",
+        "set_options.PowerOptions",
+        "power",
+    ),
+    Command(
+        "study sweep",
+        "one option with several values",
+        "study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100",
+        "run_options.SweepOptions",
+        "sweep",
+        FIELDS,
+    ),
+    Command(
+        "study scaling",
+        "strong and weak scaling over numbers of ranks",
+        "study scaling --strategy ddp --ranks 1 2 4",
+        "run_options.ScalingOptions",
+        "scaling",
+        FIELDS,
+    ),
+    Command(
+        "study ablation",
+        "what each option is worth, by itself and all together",
+        "study ablation --strategy ddp --repeats 5",
+        "run_options.AblationOptions",
+        "ablation",
+        FIELDS,
+    ),
+    Command(
+        "study peers",
+        "ddp beside other training loops, launches by turns",
+        "study peers --only fabric bare --minutes 30",
+        "study_options.PeersCommand",
+        "peers",
+        FIELDS,
+    ),
+    Command(
+        "study loaders",
+        "the loaders of this suite, bare loops and other projects' loaders",
+        "study loaders --data /path/to/images --rounds 9",
+        "study_options.LoadersOptions",
+        "loaders",
+    ),
+    Command(
+        "study loader-limit",
+        "does loading limit training, and how many cores does it need",
+        "study loader-limit --results results/x",
+        "study_options.LoaderLimitCommand",
+        "loader_limit",
+        FIELDS,
+    ),
+    Command(
+        "study allreduce",
+        "all-reduces of 1 KB to 256 MB by each strategy's own path",
+        "study allreduce --nproc 2 --rounds 10",
+        "study_options.AllreduceCommand",
+        "allreduce",
+    ),
+    Command(
+        "study predict",
+        "step times of 2 to 4,096 devices, from a result set and a link",
+        "study predict --machine h100x8",
+        "study_options.PredictOptions",
+        "predict",
+    ),
+    Command(
+        "study predict-check",
+        "predictions of this machine's 2-rank steps beside measured ones",
+        "study predict-check --gbit 1",
+        "study_options.PredictCheckCommand",
+        "predict_check",
+    ),
+    Command(
+        "study cuts",
+        "what a measured cut of a pipeline is worth",
+        "study cuts --image-sizes 48 224 --against estimate 3",
+        "study_options.CutsCommand",
+        "cuts",
+    ),
+    Command(
+        "study roofline",
+        "what V100, A100, H100 and H200 can reach at most",
+        "study roofline --arch resnet50 --layers",
+        "study_options.RooflineOptions",
+        "roofline",
+    ),
+    Command(
+        "study profile",
+        "the top kernels of a step, and each kind of layer beside its roof",
+        "study profile --strategy ddp --steps 5 -- --global-batch 64",
+        "study_options.ProfileOptions",
+        "profile",
+        FIELDS,
+    ),
+    Command(
+        "study overhead",
+        "the suite's ddp beside a bare loop, in interleaved pairs",
+        "study overhead --pairs 60",
+        "study_options.OverheadOptions",
+        "overhead",
+    ),
+    Command(
+        "gpu-check",
+        "try on this GPU everything that the suite says of GPUs; without a GPU a dry run",
+        "gpu-check --deadline-s 0 --retry failed",
+        "run_options.GpuCheckOptions",
+        "gpu_check",
+    ),
+    Command(
+        "gpu-check-file",
+        "gpu-check as one file, for a machine without a network that has torch",
+        "gpu-check-file gpu-check.pyz --python 3.12",
+        "data_options.CarryOptions",
+        "gpu_check_file",
+    ),
+    Command(
+        "forecast-memory",
+        "memory that each strategy needs on a GPU",
+        "forecast-memory --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml",
+        "run_options.MemoryOptions",
+        "forecast_memory",
+        FIELDS,
+    ),
+    Command(
+        "data make",
+        "make imagenet-mini, the small data set",
+        "data make",
+        "data_options.MakeDatasetOptions",
+        "make_data",
+    ),
+    Command(
+        "data check",
+        "check a folder of images",
+        "data check --data /path/to/imagenet",
+        "data_options.CheckDataOptions",
+        "check_data",
+    ),
+    Command(
+        "data pack",
+        "write the images as one mapped file a split",
+        "data pack --data /path/to/imagenet --pack full",
+        "data_options.PackOptions",
+        "pack",
+    ),
+    Command(
+        "data index",
+        "list the images once, so that runs find the list",
+        "data index --data /path/to/imagenet",
+        "data_options.IndexOptions",
+        "index_data",
+    ),
+    Command(
+        "publish",
+        "check a result set and put it into results/published",
+        "publish --name h100_torch2.15_202612",
+        "set_options.PublishOptions",
+        "publish",
+    ),
+    Command(
+        "gallery",
+        "all published sets on one page, results/gallery.html",
+        "gallery --price-per-hour 2.50",
+        "set_options.GalleryOptions",
+        "gallery",
+    ),
+    Command(
+        "reproduce",
+        "run a published set again, at its commit, and compare",
+        "reproduce results/published/x --strategies single ddp -- --day-sd 2%",
+        "run_options.ReproduceOptions",
+        "reproduce",
+        "options of compare",
+    ),
+    Command(
+        "mlperf",
+        "an MLPerf-style log of one run",
+        "mlperf --results results/x",
+        "set_options.MlperfOptions",
+        "mlperf",
+    ),
+    Command(
+        "flags",
+        "every configuration field and its flag",
+        "flags",
+        "data_options.NoOptions",
+        "list_flags",
+    ),
+    Command(
+        "readme",
+        "write the figures of the READMEs again, from the committed results",
+        "readme",
+        "data_options.NoOptions",
+        "readme",
+    ),
+    Command(
+        "kill-fuzz",
+        "kill random processes of a suite at random moments",
+        "kill-fuzz --kills 60 --seed 1",
+        "data_options.KillFuzzOptions",
+        "kill_fuzz",
+    ),
+    Command(
+        "setup",
+        "install everything into .venv, as the other commands do by themselves",
+        "setup",
+        "data_options.NoOptions",
+        "nothing",
+    ),
+]
+BY_WORDS = {command.words: command for command in COMMANDS}
+GROUPS = {command.words.split()[0] for command in COMMANDS if " " in command.words}
+EXIT_CODES = """exit codes:
+  0    yes: it was done, or the check passed
+  1    the check failed: slower, not proved, a run failed, nothing to draw
+  2    wrong use: an unknown option, a missing file, sets that cannot be compared; nothing was decided
+  3    undecided: the data allow no answer, such as an interval that reaches over the limit of --fail-over
+  129, 130, 143   ended by SIGHUP, SIGINT (Ctrl-C) or SIGTERM: 128 + the signal"""
+ENVIRONMENT = """variables of the environment:
+  PYTHON     the interpreter; default: .venv/bin/python
+  SETUP=no   install nothing, and use PYTHON as it is
+  TORCH, LOCK, PIP_ARGS, APEX_GIT   for ./bench setup: launchers/README.md
+  NPROC, HOSTS, NODES, NNODES, ...   several machines: launchers/README.md"""
+
+
+def find_command(words: list[str]) -> tuple[Command | None, list[str]]:
+    """(the command that the first words name, the words after it); None where they name no command."""
+    for length in (2, 1):
+        command = BY_WORDS.get(" ".join(words[:length]))
+        if command is not None and len(words) >= length:
+            return command, words[length:]
+    return None, words
+
+
+def nearest_commands(words: list[str]) -> str:
+    """What somebody may have meant who typed `words`, which name no command."""
+    first = words[0]
+    if first in GROUPS:
+        known = [each.split()[1] for each in BY_WORDS if each.startswith(f"{first} ")]
+        typed = words[1] if len(words) > 1 and not words[1].startswith("-") else ""
+        near = difflib.get_close_matches(typed, known, n=1)
+        begins = f"no command '{first} {typed}'" if typed else f"'{first}' needs another word"
+        hint = f"did you mean: ./bench {first} {near[0]}" if near else f"there are {', '.join(known)}"
+        return f"{begins}; {hint}"
+    names = {each: each for each in BY_WORDS} | {each.split()[-1]: each for each in BY_WORDS if " " in each}
+    near = difflib.get_close_matches(first, [*names, *GROUPS], n=1)
+    hint = f"did you mean: ./bench {names.get(near[0], near[0])}" if near else "./bench --help lists all"
+    return f"no command {first!r}; {hint}"
+
+
+def overview(group: str = "") -> str:
+    """The text of ./bench --help, or of one group's."""
+    shown = [command for command in COMMANDS if not group or command.words.startswith(f"{group} ")]
+    width = max(len(command.words) for command in shown)
+    lines = [f"  {command.words:<{width}}  {command.summary}" for command in shown]
+    if group:
+        return "\n".join([f"usage: ./bench {group} COMMAND [OPTION ...]", "", *lines])
+    about = [
+        "usage: ./bench COMMAND [OPTION ...] [-- FLAG ...]",
+        "",
+        *lines,
+        "",
+        "./bench COMMAND --help lists its options, with units, defaults and an example.",
+        "What follows -- goes to every script: configuration fields, such as --global-batch 64.",
+        "Completion: ./bench --tyro-print-completion bash (or zsh, tcsh).",
+    ]
+    return "\n".join([*about, "", EXIT_CODES, "", ENVIRONMENT])

@@ -1,0 +1,188 @@
+"""Runs one command of ./bench, in the interpreter that has the packages: parses its options, calls its function.
+
+    main(["compare", "results/x", "results/y", "--json"], Path.cwd())
+
+The process is in the checkout's folder. Paths that were typed in another folder are made absolute first.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Union
+
+import tyro
+
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.programs import exit_code
+from benchmarks.common.system.repository import ROOT
+from scripts.commands import actions, make_targets
+from scripts.commands.command_table import COMMANDS, Command, find_command
+
+NEEDED = "torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2".split()
+PATH_FLAGS = ("--config", "--data", "--checkpoint-dir")
+"""Configuration fields that are paths."""
+PATH_FIELDS = ("data", "config")
+"""Options that are paths, though their type is text."""
+TYRO = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
+
+
+def main(words: list[str], from_folder: Path) -> int:
+    """The exit code of a command line. from_folder: the folder in which it was typed."""
+    ignore_output_errors()
+    if words[0].startswith("--tyro-"):
+        return complete(words)
+    if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:
+        print(f"error: {sys.executable} lacks {', '.join(missing)}; requirements.txt lists all", file=sys.stderr)
+        return 2
+    try:
+        if words[0] == "make":
+            return exit_code(lambda: run_target(words[1:], from_folder), errors=(UserError, ValueError))
+        return run_words(words, from_folder)
+    except KeyboardInterrupt:
+        return 130
+
+
+def run_target(words: Sequence[str], from_folder: Path) -> int:
+    """Run a target of the Makefile, whose variables are in the environment."""
+    if len(words) != 1:
+        raise UserError("./bench make is for the Makefile, which names one target")
+    translated = make_targets.words_of(words[0], os.environ)
+    if translated is not None:
+        return run_words(translated, from_folder)
+    return make_targets.run_with_variables(words[0])
+
+
+def run_words(words: list[str], from_folder: Path) -> int:
+    """Parse the words of a command and run it."""
+    command, rest = find_command(words)
+    assert command is not None  # start.py has refused other words
+    split_at = rest.index("--") if "--" in rest else len(rest)
+    flags = flags_from_folder(rest[split_at + 1 :], from_folder)
+    if flags and not command.flags:
+        print(f"error: ./bench {command.words} takes nothing after --, such as {flags[0]}", file=sys.stderr)
+        return 2
+    options = options_from_folder(parse(command, rest[:split_at]), from_folder)
+    action = getattr(actions, command.action)
+    with json_output(getattr(options, "json", False)) as print_json:
+        found: dict[str, Any] = {}
+        run = functools.partial(action, options, flags, found) if hasattr(options, "json") else None
+        code = exit_code(run or functools.partial(action, options, flags), errors=(UserError, ValueError))
+        if found:
+            print_json({"command": command.words, "exit_code": code} | found)
+    return code
+
+
+def options_class(command: Command) -> Any:
+    module, _, name = command.options.partition(".")
+    return getattr(importlib.import_module(f"scripts.options.{module}"), name)
+
+
+def describe(command: Command) -> str:
+    """The text above the options in a command's help."""
+    lines = [f"{command.summary[0].upper()}{command.summary[1:]}.", f"Example: ./bench {command.example}"]
+    return "\n\n".join([*lines, *([f"After --: {command.flags}."] if command.flags else [])])
+
+
+def parse(command: Command, words: Sequence[str]) -> Any:
+    """The options of a command. Exits with 2 for words that it does not have."""
+    return tyro.cli(
+        options_class(command), prog=f"./bench {command.words}", description=describe(command), args=words, config=TYRO
+    )
+
+
+def complete(words: Sequence[str]) -> int:
+    """Print or write tyro's shell completion of all commands."""
+    tyro.cli(command_tree(), prog="bench", args=words, config=TYRO)
+    return 0
+
+
+def annotated(options: Any, name: object) -> Any:
+    """Annotated[options, name], of a type that only runtime knows."""
+    form: Any = Annotated
+    return form[options, name]
+
+
+def command_tree() -> Any:
+    """All commands as one type, whose subcommands tyro completes."""
+    tops: list[Any] = []
+    groups: dict[str, list[Any]] = {}
+    for command in COMMANDS:
+        group, _, name = command.words.rpartition(" ")
+        entry = annotated(options_class(command), tyro.conf.subcommand(name=name, description=command.summary))
+        groups.setdefault(group, []).append(entry)
+    tops = groups.pop("")
+    for group, entries in groups.items():
+        holder: Any = dataclasses.make_dataclass(group, [("command", Union[tuple(entries)])])  # noqa: UP007
+        tops.append(annotated(holder, tyro.conf.subcommand(name=group)))
+    return Union[tuple(tops)]  # noqa: UP007
+
+
+def options_from_folder(options: Any, folder: Path) -> Any:
+    """The options, where each path that was typed in another folder than the checkout's is absolute."""
+    if folder == ROOT:
+        return options
+    changed = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if value != field.default and value:
+            changed[field.name] = _from_folder(value, folder, field.name in PATH_FIELDS)
+    return dataclasses.replace(options, **changed)
+
+
+def _from_folder(value: Any, folder: Path, text_is_path: bool) -> Any:
+    if isinstance(value, Path):
+        return folder / value
+    if isinstance(value, tuple):
+        return tuple(_from_folder(each, folder, text_is_path) for each in value)
+    if isinstance(value, str) and text_is_path:
+        return str(folder / value)
+    if isinstance(value, str) and value.startswith(("config:", "python:")):  # of ab
+        kind, _, path = value.partition(":")
+        return f"{kind}:{folder / path if '/' in path or kind == 'config' else path}"
+    return value
+
+
+def flags_from_folder(flags: Sequence[str], folder: Path) -> list[str]:
+    """What follows --, with absolute paths likewise."""
+    if folder == ROOT:
+        return [*flags]
+    made = []
+    for before, flag in zip(["", *flags], flags, strict=False):
+        name, equals, value = flag.partition("=")
+        if before in PATH_FLAGS:
+            flag = str(folder / flag)
+        elif name in PATH_FLAGS and equals:
+            flag = f"{name}={folder / value}"
+        made.append(flag)
+    return made
+
+
+@contextlib.contextmanager
+def json_output(wanted: bool) -> Iterator[Any]:
+    """Where `wanted`, all that is printed meanwhile goes to stderr, that of child processes too; what this yields
+    prints an object on stdout."""
+    if not wanted:
+        yield lambda found: None
+        return
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+
+    def print_json(found: dict[str, Any]) -> None:
+        with os.fdopen(os.dup(stdout), "w") as file:
+            print(json.dumps(found, default=str), file=file)
+
+    try:
+        yield print_json
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.close(stdout)

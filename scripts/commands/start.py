@@ -1,0 +1,119 @@
+"""What ./bench does before anything is installed: help, set-up, and the change to the suite's interpreter.
+
+Standard library only, and quick: `./bench --help` works in a fresh clone, and installs nothing.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from benchmarks.common.system.files import locked
+from benchmarks.common.system.repository import ROOT
+from scripts.commands.command_table import GROUPS, find_command, nearest_commands, overview
+
+STARTED = "BENCH_STARTED_FROM"
+"""Set for the second start, by the suite's interpreter: the folder in which the user typed the command."""
+FOREIGN_CODE = ("CDPATH", "PYTHONSAFEPATH")
+"""With either set, a launcher would run another folder's code: launchers/lib.sh says how."""
+SOURCES = ("requirements.txt", "requirements.lock", "requirements-torch2.10.lock")
+LIBRARIES = ("scripts/setup/install_horovod.sh", "scripts/setup/install_apex.sh")
+HELP = ("--help", "-h")
+
+
+def start(words: list[str]) -> NoReturn:
+    """Run the command line `words`, by the suite's interpreter. Ends the process with the command's exit code."""
+    from_folder = os.environ.pop(STARTED, "")
+    for name in FOREIGN_CODE:
+        os.environ.pop(name, None)
+    if not words or words[0] in HELP:
+        print(overview())
+        sys.exit(0 if words else 2)
+    if words[0] in GROUPS and (len(words) == 1 or words[1] in HELP):
+        print(overview(words[0]))
+        sys.exit(0 if len(words) > 1 else 2)
+    command, rest = find_command(words)
+    if command is None and words[0] != "make" and not words[0].startswith("--tyro-"):
+        print(f"error: {nearest_commands(words)}", file=sys.stderr)
+        sys.exit(2)
+    wants_help = any(word in HELP for word in rest[: rest.index("--") if "--" in rest else None])
+    if from_folder:
+        run_here(words, Path(from_folder))
+    python = interpreter()
+    if wants_help or words[0].startswith("--tyro-"):
+        if command is not None and not can_start(python):
+            print(f"{command.summary}\nexample: ./bench {command.example}")
+            print("Its options are listed once everything is installed: ./bench setup")
+            sys.exit(0)
+    else:
+        prepare(again=words[0] == "setup" or words == ["make", "setup"])
+    if not can_start(python):
+        print(f"error: no interpreter at {python}; set PYTHON, or run ./bench setup without SETUP=no", file=sys.stderr)
+        sys.exit(2)
+    os.environ.update({STARTED: os.getcwd(), "PYTHON": python})
+    os.chdir(ROOT)
+    os.execvp(python, [python, str(ROOT / "bench"), *words])
+
+
+def run_here(words: list[str], from_folder: Path) -> NoReturn:
+    """Run the command in this interpreter, which has the packages."""
+    try:
+        from scripts.commands.run_command import main
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {sys.executable} lacks {error.name}; requirements.txt lists all that is needed")
+    sys.exit(main(words, from_folder))
+
+
+def interpreter() -> str:
+    """PYTHON, else that of .venv. A path holds in every folder, and is not resolved, or a .venv would be lost."""
+    chosen = os.environ.get("PYTHON", "")
+    if not chosen:
+        return str(ROOT / ".venv/bin/python")
+    return os.path.abspath(chosen) if os.sep in chosen else chosen
+
+
+def can_start(python: str) -> bool:
+    """Whether there is such a program."""
+    return any(
+        os.access(os.path.join(folder, python), os.X_OK)
+        for folder in ([""] if os.sep in python else os.environ.get("PATH", "").split(os.pathsep))
+    )
+
+
+def prepare(*, again: bool) -> None:
+    """Make .venv, unless SETUP=no or it is there and as new as the lists of packages.
+
+    again: whether TORCH and LOCK, where they are set, choose anew what is installed. Ends the process with the
+    installer's exit code where that fails.
+    """
+    if os.environ.get("SETUP") == "no":
+        return
+    venv = ROOT / ".venv"
+    chosen = again and bool(os.environ.get("TORCH") or os.environ.get("LOCK"))
+    if not chosen and is_current(venv):
+        return
+    venv.mkdir(exist_ok=True)
+    with locked(venv / ".setup", limit_s=3600):
+        if chosen or not is_newer(venv / ".ready", SOURCES):
+            print("setting up .venv (a minute or two, some GB)", file=sys.stderr, flush=True)
+            code = subprocess.run([sys.executable, "-m", "scripts.setup.install", ".venv"], cwd=ROOT).returncode
+            if code:
+                sys.exit(code if code > 0 else 128 - code)
+            (venv / ".ready").touch()
+        if not is_current(venv):  # tried once: where one fails, its strategy's row says how to try again
+            for script in LIBRARIES:
+                subprocess.run([ROOT / script], cwd=ROOT, env=os.environ | {"PYTHON": str(venv / "bin/python")})
+            (venv / ".extras").touch()
+
+
+def is_current(venv: Path) -> bool:
+    """Whether nothing is left to install."""
+    return is_newer(venv / ".ready", SOURCES) and is_newer(venv / ".extras", (".venv/.ready", *LIBRARIES))
+
+
+def is_newer(mark: Path, sources: tuple[str, ...]) -> bool:
+    """Whether the file `mark` is there, and as new as each of the files."""
+    if not mark.exists():
+        return False
+    return all((ROOT / source).stat().st_mtime_ns <= mark.stat().st_mtime_ns for source in sources)

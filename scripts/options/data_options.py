@@ -1,0 +1,65 @@
+"""Options of the commands that make, check and pack images. Imports nothing heavy: --help reads them."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class MakeDatasetOptions:
+    output: Path = Path("data/imagenet-mini")
+    """The folder to make."""
+    seed: int = 0
+    """Seed of the random choices."""
+    num_train_per_class: int = 40
+    """Training images of each class."""
+    num_val_per_class: int = 11
+    """Validation images of each class."""
+    verify: bool = False
+    """Check the hash of every file of a folder that is already there, not only its size."""
+    force: bool = False
+    """Make it again where it is complete, has other settings, or holds other files too (which are lost)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckDataOptions:
+    data: str
+    """The folder that holds train/ and val/."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PackOptions:
+    data: str
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
+    pack: Literal["full", "256", "jpeg256"] = "full"
+    """What is kept of an image."""
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexOptions:
+    data: str
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
+
+
+@dataclasses.dataclass(frozen=True)
+class KillFuzzOptions:
+    kills: int | None = None
+    """Signals to send; default: 60."""
+    seed: int | None = None
+    """Seed of the random choices."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """A command without options."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CarryOptions:
+    file: Annotated[Path, tyro.conf.Positional]
+    """What is written."""
+    python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
+    """The version of Python there."""

@@ -1,0 +1,251 @@
+"""Options of the commands that start runs of strategies, and the variable that carries each to launchers and jobs.
+
+    set_variables(RunOptions(strategies=("ddp",), repeats=5), ["--global-batch", "64"])
+
+A launcher, a Slurm job and the record of a set (environment.json) know an option as an environment variable. The table
+VARIABLES is the one place that says which. scripts/runner/make_variables.py reads the variables and checks each value.
+Imports nothing heavy: --help reads this module.
+"""
+
+import dataclasses
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+DEFAULT_STRATEGY = "ddp"
+RetriedStatus = Literal["", "failed", "timeout", "interrupted", "skipped", "invalid"]
+VARIABLES = {
+    "strategies": "STRATEGIES",
+    "strategy": "STRATEGY",
+    "data": "DATA",
+    "config": "CONFIG",
+    "results": "RESULTS",
+    "repeats": "REPEATS",
+    "until": "UNTIL",
+    "budget": "BUDGET",
+    "seeds": "SEEDS",
+    "plan": "PLAN",
+    "retry": "RETRY",
+    "timeout_s": "TIMEOUT",
+    "nproc": "NPROC",
+    "key": "KEY",
+    "values": "VALUES",
+    "ranks": "RANKS",
+    "a": "A",
+    "b": "B",
+    "fail_over": "FAIL_OVER",
+    "published_set": "SET",
+    "nodes": "NODES",
+    "tasks_per_node": "TASKS_PER_NODE",
+    "gpus_per_node": "GPUS_PER_NODE",
+    "cpus_per_task": "CPUS_PER_TASK",
+    "partition": "PARTITION",
+    "time_min": "TIME",
+    "warning_s": "WARNING_S",
+    "container": "CONTAINER",
+}
+OF_THE_MACHINE = {
+    "nproc", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "time_min", "warning_s",
+    "container",
+}  # fmt: skip
+"""Options whose variable counts where they are not given: a cluster's profile sets it for every command."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedOptions:
+    data: Path | None = None
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
+    config: Path | None = None
+    """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
+    results: Path | None = None
+    """Result set; default: a new one. Of one that exists only the missing runs are started."""
+    plan: bool = False
+    """Print the runs, and start none."""
+    timeout_s: float | None = None
+    """Seconds that one run may take; default: the configuration's limit_s."""
+    nproc: int | None = None
+    """Ranks on this machine; default: one a GPU, else 2."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundOptions(SharedOptions):
+    repeats: int = 3
+    """Rounds: each strategy runs once in a round."""
+    until: str = ""
+    """More rounds, until all ratios to `single` are known to this width, such as 5%."""
+    budget: str = ""
+    """More rounds as long as another one fits into this time, such as 90s, 20m or 1.5h."""
+    seeds: int | None = None
+    """The rounds take this many seeds in turn; default: one seed."""
+    retry: RetriedStatus = ""
+    """Run again what ended with this status."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions(RoundOptions):
+    strategies: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Such as: single ddp. Default: the core strategies; all: every one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SlurmOptions(RunOptions):
+    nodes: int | None = None
+    """Nodes of the job; default: 2."""
+    tasks_per_node: int | None = None
+    """Ranks on each node; default: its GPUs."""
+    gpus_per_node: int | None = None
+    """GPUs of each node; default: those of this machine."""
+    cpus_per_task: int | None = None
+    """Cores of each rank; default: its share of a node's cores."""
+    partition: str = ""
+    """Slurm's partition; default: the cluster's."""
+    time_min: int | None = None
+    """Time limit of the job in minutes; default: the partition's."""
+    warning_s: int | None = None
+    """Seconds before the time limit at which the run in progress is ended; default: 60."""
+    container: str = ""
+    """Image in which the scripts run: by Apptainer (.sif), or by srun with pyxis."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepOptions(RoundOptions):
+    strategy: str = DEFAULT_STRATEGY
+    """The strategy that runs with each value, beside `single`."""
+    key: str = ""
+    """The configuration field, such as bucket_cap_mb; `./bench flags` lists all fields."""
+    values: tuple[str, ...] = ()
+    """Its values, such as: 1 5 25 100."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalingOptions(RoundOptions):
+    strategy: str = DEFAULT_STRATEGY
+    """The strategy that runs on each number of ranks, beside `single`."""
+    ranks: tuple[str, ...] = ()
+    """Numbers of ranks on this machine, such as: 1 2 4."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AblationOptions(RoundOptions):
+    strategy: str = DEFAULT_STRATEGY
+    """The strategy that runs with each option by itself, and with all of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AbOptions(SharedOptions):
+    a: tyro.conf.Positional[str] = ""
+    """The first of the two: commit:REV or REV, tree:, flags:..., config:FILE, or python:PATH."""
+    b: tyro.conf.Positional[str] = ""
+    """The second; the ratio is of B over A."""
+    strategy: str = DEFAULT_STRATEGY
+    """The strategy that is timed."""
+    repeats: int | None = None
+    """The most rounds; default: 20. Fewer are run where the answer is clear."""
+    budget: str = ""
+    """No round is started that does not fit into this time, such as 20m."""
+    fail_over: str = ""
+    """Such as 5%: exit 1 where B is slower by more than this, and 3 where that is undecided."""
+    json: bool = False
+    """Print the result as one JSON object on stdout; all else goes to stderr."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProofOptions:
+    steps: int = 20
+    """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs, each compared by itself."""
+    missing: bool = False
+    """Prove only what has no row in the set's equivalence.csv yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyOptions(ProofOptions):
+    strategies: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Such as: ddp fsdp. Default: all strategies of the set."""
+    results: Path | None = None
+    """Result set whose runs are proved; default: results/latest."""
+    data: Path | None = None
+    """Folder with the images of the set; default: the folder that the set names."""
+    config: Path | None = None
+    """YAML file: proves what this configuration would run, in place of the set's runs."""
+    nproc: int | None = None
+    """Ranks on this machine; default: one a GPU, else 2."""
+    timeout_s: float | None = None
+    """Seconds that one run may take; default: the configuration's limit_s."""
+    json: bool = False
+    """Print the result as one JSON object on stdout; all else goes to stderr."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReproduceOptions:
+    published_set: tyro.conf.Positional[Path]
+    """The published set, such as results/published/x."""
+    strategies: tuple[str, ...] = ()
+    """Some of the set's strategies; default: all."""
+    repeats: int | None = None
+    """Rounds; default: as many as the set has."""
+    until: str = ""
+    """More rounds, until all ratios to `single` are known to this width, such as 5%."""
+    budget: str = ""
+    """More rounds as long as another one fits into this time, such as 20m."""
+    data: Path | None = None
+    """Folder with the same images, by their fingerprint."""
+    results: Path | None = None
+    """Result set of the new runs; default: a new one."""
+    plan: bool = False
+    """Print the runs, and start none."""
+
+
+def set_variables(options: Any, flags: Sequence[str]) -> None:
+    """Set the environment variable of every option, for this process and those that it starts; flags: what follows --.
+
+    An option that is not given clears its variable, but for those OF_THE_MACHINE: nothing that happens to be in the
+    environment chooses what is run.
+    """
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    for name, variable in VARIABLES.items():
+        text = _as_text(given.get(name))
+        if text or name not in OF_THE_MACHINE:
+            os.environ[variable] = text
+    os.environ["ARGS"] = shlex.join(flags)
+
+
+def _as_text(value: Any) -> str:
+    if value is None or value is False:
+        return ""
+    if value is True:
+        return "yes"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckGpuOptions:
+    deadline_s: float | None = None
+    """Seconds after which nothing is started; 0: no deadline. Default: 540 on a GPU, none in a dry run."""
+    moved: bool = False
+    """You have brought the folder here from another machine of yours: what passed there counts."""
+    list: bool = False
+    """Print the checks and the command of each, and start nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuCheckOptions(CheckGpuOptions):
+    results: Path | None = None
+    """Result set; default: results/gpu-check, without a GPU results/gpu-check-dry."""
+    data: Path | None = None
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
+    retry: Literal["", "failed", "skipped", "elsewhere"] = ""
+    """Try again the checks that ended with this status."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryOptions:
+    memory_gb: float
+    """Memory of one GPU, 10^9 bytes: a V100 has 16.9 or 34.1."""
+    num_devices: int = 4
+    """GPUs in all."""
+    strategies: str = ""
+    """Such as "single ddp"; default: all."""

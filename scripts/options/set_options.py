@@ -1,0 +1,116 @@
+"""Options of the commands that read result sets. Imports nothing heavy: --help reads them."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from benchmarks.common.system.repository import ROOT
+
+
+@dataclasses.dataclass(frozen=True)
+class PlotOptions:
+    """Draw the charts of result sets and print their summary table."""
+
+    results: tuple[Path, ...] = (Path("results/latest"),)
+    """Result sets, drawn side by side."""
+    output: Path | None = None
+    """Folder for the charts; default: charts/ in the (first) set."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportOptions:
+    """Write report.html and report.md of a result set."""
+
+    results: Path = Path("results/latest")
+    """The result set."""
+    measure: bool = False
+    """Measure first what the set lacks; some minutes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareOptions:
+    """Is one result really faster than another? Ratio, 95 % interval, verdict, and what could have been seen."""
+
+    a: tyro.conf.Positional[Path] = Path("results/latest")
+    """Result set to compare with: the baseline."""
+    b: tyro.conf.Positional[Path | None] = None
+    """Result set that is compared; without it, the strategies within A are."""
+    strategy: str = ""
+    """Only this strategy."""
+    fail_over: str = ""
+    """Such as 5%: exit 1 where the whole interval of B/A says that B is slower by more than this, and 3 where that is
+    undecided."""
+    day_sd: str = ""
+    """Such as 2%: standard deviation from day to day of the throughput of equal things, if it is known."""
+    day_sets: tuple[Path, ...] = ()
+    """Three or more sets of the same settings, of as many days, to measure it from."""
+    anyway: bool = False
+    """Compare what differs in other things than strategies and software versions, too."""
+    json: bool = False
+    """Print the result as one JSON object on stdout; all else goes to stderr."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerOptions:
+    """How many rounds does it take to see a difference of 2, 5 or 10 %, with the spread that a result set has?"""
+
+    results: Path = Path("results/latest")
+    """Result set whose spread between runs is taken."""
+    json: bool = False
+    """Print the result as one JSON object on stdout; all else goes to stderr."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishOptions:
+    """Check a result set and put it into results/published/<name>/."""
+
+    name: str
+    """<hardware>_<torch>_<yyyymm>."""
+    results: Path = Path("results/latest")
+    """The result set."""
+    replace: bool = False
+    """Put it in the place of a published set of that name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GalleryOptions:
+    """All published sets on one page."""
+
+    published: Path = ROOT / "results/published"
+    """Folder with the published sets."""
+    output: Path = ROOT / "results/gallery.html"
+    """The page to write."""
+    price_per_hour: str = ""
+    """Of one machine: a number, or NAME=NUMBER for each of some sets."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MlperfOptions:
+    """Write an MLPerf training log of one run of a result set."""
+
+    results: Path = Path("results/latest")
+    """The result set."""
+    run_id: str = ""
+    """Default: the ok run with the best top-1 accuracy."""
+    output: Path | None = None
+    """Default: mlperf.log in the set."""
+    submission_org: str = "unaffiliated"
+    """Who submits, as MLPerf has it."""
+    status: Literal["cloud", "onprem", "preview", "research"] = "research"
+    """MLPerf's category of the system."""
+    target_accuracy: float = 0.759
+    """Top-1 accuracy, as a fraction, at which the run is a success; MLPerf's for ResNet-50 by default."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportCommand:
+    results: Path = Path("results/latest")
+    """The result set."""
+    strategy: str = "ddp"
+    """The strategy whose scaling is measured, where the set lacks it."""
+    measure: bool = True
+    """Measure first what the set lacks; some minutes. --no-measure: draw what is there."""
+    data: Path | None = None
+    """Folder with the images of the set; default: the folder that the set names."""

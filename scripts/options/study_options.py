@@ -1,0 +1,239 @@
+"""Options of the studies that start no runs of strategies. Imports nothing heavy: --help reads them."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.common.system.repository import ROOT
+
+
+@dataclasses.dataclass(frozen=True)
+class PeersOptions:
+    only: tuple[str, ...] = ()
+    """Names of peers; default: all."""
+    minutes: float = 30
+    """Of pairs with one peer, after which it is done in any case."""
+    width: float = 0.03
+    """Half-width of an interval at which its peer is done."""
+    rounds: int = 0
+    """At most so many; 0: no such limit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OverheadOptions:
+    what: Literal["loop", "instrumentation"] = "loop"
+    """Compare the suite with a bare loop, or a window with its clock with one without."""
+    pairs: int = 60
+    """Pairs of windows; for the instrumentation a third as many samples, each the median of 25 pairs."""
+    config: str = "configs/smoke.yaml"
+    """YAML file of the configuration."""
+    data: str = ""
+    """Default: the configuration's."""
+    output: Path | None = None
+    """CSV file to add the ratios to, such as results/published/measured/overhead.csv."""
+    fail_under: float = 0.0
+    """Exit with 1 where the ratio of the wall clock lies below."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadersOptions:
+    data: str = "data/imagenet-mini"
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
+    out: Path = Path("results/loaders")
+    """Folder for loaders.csv, costs.csv and their chart."""
+    image_size: int = 224
+    """Pixels along each side."""
+    rounds: int = 5
+    """Windows of each loader, at least 2."""
+    window_s: float = 2.0
+    """Seconds of a window."""
+    turns: int = 20
+    """Rounds in which the CPU time of an image is measured, at least 6."""
+    only: str = ""
+    """Words; a loader takes part if its name has one of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoaderVerdictOptions:
+    results: Path | None = None
+    """Result set whose loader.csv is to hold the rates. Every other flag is a configuration field."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerCountsOptions:
+    results: Path = Path("results/latest")
+    """Result set whose loader.csv has the rate of training alone."""
+    images_per_s: float = 0.0
+    """What one device trains, instead. Every other flag is a configuration field."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AllreduceOptions:
+    """All-reduces of many sizes on the ranks of this machine."""
+
+    out: Path = Path("results/allreduce")
+    """Folder for the tables and the chart."""
+    rounds: int = 10
+    """Of all sizes of a path; 2 or more."""
+    largest: int = 2**28
+    """Bytes of the largest all-reduce; 1 KB or more."""
+    only: tuple[str, ...] = ()
+    """Paths, such as gloo or horovod; default: all that are available."""
+    output: Path | None = None
+    """CSV file to which each path's link and ratio to a bare loop are added, with commit, date and machine."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictOptions:
+    machine: Literal["here", "h100x8", "v100x4"] = "here"
+    """`here`: the machine on which --results was measured; or a preset, which trains ResNet-50 at 224 px."""
+    results: Path = Path("results/latest")
+    """A result set with accounted steps of the baseline, and gradients.csv."""
+    link: Path = Path("results/allreduce/links.csv")
+    """What `./bench study allreduce` fitted."""
+    neighbours: Path = Path("results/predict-check")
+    """Folder of `./bench study predict-check`, which has measured how much ranks side by side slow each other."""
+    out: Path | None = None
+    """Folder for predict.csv and the chart; default: the set, or results/predict."""
+    between_gbit: float = 0.0
+    """Gb/s between nodes of this machine's kind; 0: 10 are assumed. Presets have their own."""
+    bucket_cap_mb: float = 0.0
+    """DDP's buckets, MiB; 0: PyTorch's own."""
+    local_period: int = 4
+    """Local SGD: steps between two averages."""
+    stages: int = 0
+    """Of a pipeline; 0: a node's devices."""
+    microbatches: int = 0
+    """Of a pipeline's step; 0: the least multiple of the stages from 4 on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictCheckOptions:
+    """The configuration is the file's, with other models and sizes; the batch of a rank is half of its batch."""
+
+    out: Path = Path("results/predict-check")
+    """Folder for what is measured and predicted, anew."""
+    archs: tuple[str, ...] = ("resnet18", "resnet34", "resnet50")
+    """Models."""
+    image_sizes: tuple[int, ...] = (48, 96)
+    """Pixels along each side of an image."""
+    rounds: int = 6
+    """Windows of each kind of each case; 3 or more."""
+    window_steps: int = 4
+    """Steps of a window."""
+    config: str = "configs/smoke.yaml"
+    """YAML file of the configuration."""
+    gbit: float = 0.0
+    """Gb/s between the ranks, each in a network namespace of its own (needs root); 0: over this machine's loopback."""
+    seed: int = 0
+    """Of the order in each round."""
+    output: Path | None = None
+    """CSV file to which the predictions and their errors are added, with commit, date and machine."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientTimesOptions:
+    out: Path | None = None
+    """CSV file to write; default: gradients.csv in --results."""
+    results: Path | None = None
+    """A result set, whose baseline has the model, the image size and the batch."""
+    num_classes: int = 0
+    """Of the last layer; 0: as many as the data have, or ImageNet's 1,000 without data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileOptions:
+    """Where the time of a training step goes."""
+
+    strategy: str = "single"
+    """The strategy whose step is profiled."""
+    steps: int = 5
+    """Steps that are profiled."""
+    top: int = 12
+    """Kernels, or on a CPU operations, that are listed."""
+    output: Path | None = None
+    """CSV file for the table by kind of layer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RooflineOptions:
+    """FLOPs and bytes of a training step, and the roof that they set on each GPU."""
+
+    arch: str = "resnet50"
+    """Model."""
+    image_size: int = 224
+    """Pixels along each side of an image."""
+    batch: int = 256
+    """Images of a step."""
+    layers: bool = False
+    """Print every layer, too."""
+    output: Path | None = None
+    """CSV file for the forecast, anew; the report shows results/published/measured/forecast.csv."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PeersCommand(PeersOptions):
+    data: Path | None = None
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
+    config: Path | None = None
+    """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
+    results: Path | None = None
+    """Result set to write into; default: a new one."""
+    nproc: int | None = None
+    """Ranks on this machine; default: one a GPU, else 2."""
+    timeout_s: float | None = None
+    """Seconds that one launch may take."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoaderLimitCommand:
+    results: Path = Path("results/latest")
+    """Result set whose loader.csv is to hold the rates."""
+    data: Path | None = None
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
+    config: Path | None = None
+    """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
+    nproc: int | None = None
+    """Ranks on this machine, which share its cores; default: one a GPU, else 2."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AllreduceCommand(AllreduceOptions):
+    nproc: int | None = None
+    """Ranks on this machine; default: one a GPU, else 2."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictCheckCommand(PredictCheckOptions):
+    data: Path | None = None
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CutsOptions:
+    """The configuration is the file's, with other image sizes. The images are those of Make's DATA, if it is set."""
+
+    image_sizes: tuple[int, ...] = (48, 224)
+    """Pixels along each side of an image."""
+    against: tuple[str, ...] = ("estimate",)
+    """Other values of `cut`: numbers, or estimate."""
+    builds: int = 3
+    """Builds of each pipeline for each size."""
+    pairs_per_build: int = 3
+    """Pairs of windows of each build."""
+    warmup_steps: int = 3
+    """Steps of each build that are not timed."""
+    window_steps: int = 4
+    """Steps of a window."""
+    config: str = "configs/smoke.yaml"
+    """YAML file of the configuration."""
+    seed: int = 0
+    """Of the order in each turn."""
+    output: Path = ROOT / "results/published/measured/cuts.csv"
+    """CSV file to add to, such as results/published/measured/cuts.csv."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CutsCommand(CutsOptions):
+    data: Path | None = None
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""

@@ -1,0 +1,265 @@
+"""./bench and the Makefile: help before anything is installed, words and paths, exit codes as a shell sees them.
+
+.venv/bin/python -m pytest tests/commands/test_bench_command.py
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from result_sets import write_set
+from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint, put
+
+from scripts.commands.command_table import COMMANDS, find_command
+from scripts.commands.run_command import command_tree, options_class, parse
+from scripts.options.run_options import OF_THE_MACHINE, VARIABLES, RunOptions, set_variables
+
+pytestmark = pytest.mark.real_interpreter  # which interpreter is started, and where from
+BENCH = ROOT / "bench"
+
+
+def bench(*words, cwd=ROOT, **variables):
+    """./bench, started as a shell starts it."""
+    env = environment(SETUP="no", **variables)
+    return subprocess.run([BENCH, *map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def fresh_clone(tmp_path):
+    """The suite as it is here, with an installer that only says so."""
+    folder = tmp_path / "a clone"
+    for part in ("benchmarks", "scripts"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in [BENCH, *ROOT.glob("requirements*")]:
+        shutil.copy(path, folder)
+    install = (
+        f"print('installed'); import os; os.makedirs('.venv/bin'); os.symlink({sys.executable!r}, '.venv/bin/python')"
+    )
+    (folder / "scripts/setup/install.py").write_text(install)
+    put(folder / "scripts/setup", **{"install_horovod.sh": "echo horovod", "install_apex.sh": "exit 1"})
+    return folder
+
+
+def bare(clone, *words):
+    """./bench by an interpreter without packages."""
+    command = [sys.executable, "-I", "-S", clone / "bench", *words]
+    env = {"PATH": os.environ["PATH"]}
+    return subprocess.run(command, cwd=clone.parent, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_help_needs_nothing_that_is_installed(fresh_clone):
+    """Protects a fresh clone: a bare python3 prints the help, and installs nothing. Mutant: start.py imports tyro."""
+    for words in (["--help"], ["study", "--help"], ["run", "--help"]):
+        done = bare(fresh_clone, *words)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "./bench run single ddp" in done.stdout and "./bench setup" in done.stdout
+    assert not (fresh_clone / ".venv").exists()
+
+
+def test_set_up_is_made_once(fresh_clone):
+    """Protects minutes: .venv is made where it is missing or older than the lists of packages. A library that fails is
+    tried once. Mutant: no mark of the libraries."""
+    first, second = bare(fresh_clone, "setup"), bare(fresh_clone, "setup")
+    assert "setting up .venv" in first.stderr and "installed" in first.stdout and "horovod" in first.stdout
+    assert "setting up" not in second.stderr and second.stdout == ""
+    (fresh_clone / ".venv/bin/python").unlink()
+    (fresh_clone / ".venv/bin").rmdir()
+    (fresh_clone / "requirements.lock").touch()
+    assert "installed" in bare(fresh_clone, "setup").stdout
+
+
+def test_help_of_a_command_loads_no_torch():
+    """Protects the second in which --help answers. Mutant: an import of the study at the top of actions.py."""
+    code = "import sys; from scripts.commands import run_command\n"
+    code += "try:\n    run_command.main(['study', 'allreduce', '--help'], None)\nexcept SystemExit: pass\n"
+    code += "print([name for name in ('torch', 'pandas', 'matplotlib', 'scipy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
+def test_every_example_is_a_command_line(command):
+    """Protects who copies the example of a help: its words name this command, and it has all of the options."""
+    found, rest = find_command(command.example.split())
+    assert found == command
+    split_at = rest.index("--") if "--" in rest else len(rest)
+    parse(command, rest[:split_at])
+    assert not rest[split_at:] or command.flags
+
+
+def test_every_option_says_what_it_is():
+    """Protects the reader of --help: each option has a sentence."""
+    for command in COMMANDS:
+        text = (ROOT / "scripts/options" / f"{command.options.split('.')[0]}.py").read_text()
+        assert options_class(command).__name__ in text
+    silent = re.findall(r'(?m)^    (\w+): .+\n(?!    """)', "".join(map(_text, ("run", "set", "study", "data"))))
+    assert silent == []
+
+
+def _text(name):
+    return (ROOT / f"scripts/options/{name}_options.py").read_text()
+
+
+def test_shells_can_complete_all_commands():
+    """Protects completion: the tree of all commands is one that tyro can print."""
+    assert command_tree()
+    done = bench("--tyro-print-completion", "bash")
+    assert done.returncode == 0 and "predict-check" in done.stdout and "--fail-over" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["comparre"], "./bench compare"),
+        (["swep"], "./bench study sweep"),
+        (["study", "loadrs"], "./bench study loaders"),
+        (["data", "chek"], "./bench data check"),
+        (["xyzzy"], "./bench --help"),
+        (["compare", "--fail-ovr", "5%"], "--fail-over"),
+        (["plot", "--", "--global-batch", "8"], "takes nothing after --"),
+    ],
+)
+def test_a_misspelt_word_gets_the_nearest(words, hint):
+    """Protects who mistypes: exit code 2, and what was meant."""
+    done = bench(*words)
+    assert done.returncode == 2 and hint in done.stderr and "Traceback" not in done.stderr
+
+
+def test_options_become_variables_and_nothing_else_does(monkeypatch):
+    """Protects from a REPEATS or an A that happens to be in the environment. A cluster's own variables stay."""
+    for name in [*VARIABLES.values(), "ARGS"]:
+        monkeypatch.setenv(name, "stray")
+    set_variables(
+        RunOptions(strategies=("single", "ddp"), repeats=5, until="5%", plan=True), ["--checkpoint-dir", "a folder"]
+    )
+    found = {name: os.environ[variable] for name, variable in VARIABLES.items()}
+    given = {"strategies": "single ddp", "repeats": "5", "until": "5%", "plan": "yes"}
+    assert found == {name: "stray" if name in OF_THE_MACHINE else given.get(name, "") for name in VARIABLES}
+    assert os.environ["ARGS"] == "--checkpoint-dir 'a folder'"
+
+
+def test_paths_are_of_the_folder_in_which_they_were_typed(tmp_path):
+    """Protects who stands elsewhere, and whose paths have spaces. Mutant: paths relative to the checkout."""
+    (tmp_path / "a file.yaml").write_text(SYNTHETIC_YAML)
+    words = ["run", "single", "--plan", "--repeats", "2", "--config", "a file.yaml", "--results", "my set"]
+    done = bench(*words, "--", "--steps", "3", cwd=tmp_path, DATA="/nowhere", REPEATS="7")
+    assert done.returncode == 0, done.stderr
+    assert f"2 of 2 runs, in {tmp_path}/my set; none is started" in done.stdout
+
+
+# --- exit codes, which GNU make would all turn into 2 ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    speeds = {"base": {"single": 100, "ddp": 170}, "slow": {"single": 100, "ddp": 140}}
+    return {name: write_set(folder / name, speed, 5) for name, speed in speeds.items()}
+
+
+@pytest.mark.parametrize(
+    ("b", "options", "code"),
+    [
+        ("base", ["--day-sd", "0.1%"], 0),
+        ("slow", ["--day-sd", "0.1%"], 1),
+        ("nowhere", [], 2),
+        ("base", [], 3),
+        ("slow", ["--day-sd", "20%"], 3),
+    ],
+)
+def test_compare_has_four_exit_codes(sets, b, options, code):
+    """Protects CI: yes, slower, wrong use, undecided. Mutant: undecided as 2, which is wrong use."""
+    done = bench("compare", sets["base"], sets.get(b, "nowhere"), "--fail-over", "5%", *options)
+    assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_json_is_one_object_on_stdout(sets):
+    """Protects a program that reads the result: all other text is on stderr."""
+    words = ["compare", sets["base"], sets["slow"], "--fail-over", "5%", "--day-sd", "0.1%", "--json"]
+    done = bench(*words)
+    found = json.loads(done.stdout)
+    assert done.returncode == found["exit_code"] == 1 and found["command"] == "compare" and "ratio" in done.stderr
+    (ddp,) = [each for each in found["comparisons"] if each["comparison"] == "ddp"]
+    assert ddp["verdict"] == "slower" and ddp["ratio_low"] < ddp["ratio"] < ddp["ratio_high"] < 0.95
+    power = json.loads(bench("power", "--results", sets["base"], "--json").stdout)
+    assert [each["difference"] for each in power["to_find"]] == [0.02, 0.05, 0.1] and power["num_rounds"] == 5
+    wrong = bench("compare", sets["base"], "nowhere", "--json")
+    assert wrong.returncode == 2 and wrong.stdout == "" and wrong.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_the_exit_code(tmp_path, signum):
+    """Protects a script around ./bench: a shell sees 128 + the signal. Mutant: a child of ./bench gets it, and 1 is
+    left."""
+    (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML + "steps: 100000\nepochs: 1\n")
+    words = [BENCH, "run", "single", "--repeats", "1", "--results", tmp_path / "set", "--config", tmp_path / "a.yaml"]
+    env = environment(SETUP="no")
+    child = subprocess.Popen(words, cwd=ROOT, env=env, preexec_fn=hear_sigint, stdout=subprocess.DEVNULL)
+    while child.poll() is None and not [*tmp_path.glob("set/logs/*/progress")]:
+        time.sleep(0.05)
+    child.send_signal(signum)
+    assert child.wait(timeout=120) in (128 + signum, -signum)
+
+
+# --- the Makefile -----------------------------------------------------------------------------------------------------
+
+
+def make(*words, **variables):
+    env = environment(SETUP="no", **variables)
+    return subprocess.run(["make", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_makes_help_is_one_screen():
+    """Protects a terminal of 24 lines and 100 columns."""
+    lines = make("help").stdout.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 100 and lines[-1] == "more: ./bench --help"
+
+
+def test_every_variable_of_makes_help_counts():
+    """Protects the list: no variable stands in it that nothing reads."""
+    named = {"NAME", "YAML"} ^ {*re.findall(r"\b([A-Z][A-Z_]+)\b(?= {1,}[a-z5\"0-9]|, B)", make("help").stdout)}
+    texts = "".join(path.read_text() for path in [ROOT / "Makefile", *ROOT.glob("scripts/**/*.py")])
+    assert {"STRATEGIES", "REPEATS", "RESULTS", "PLAN", "TESTS"} <= named
+    assert [
+        name
+        for name in named
+        if f'"{name}"' not in texts and f"$${name}" not in texts.replace("{", "") and f"({name})" not in texts
+    ] == []
+
+
+def test_what_went_says_where_it_is():
+    """Protects who knows the targets and variables of before: none is ignored. The new places are commands."""
+    text = (ROOT / "Makefile").read_text()
+    targets = dict(
+        re.findall(r"([\w-]+)=([\w-]+)", text.partition("GONE_TARGETS := ")[2].partition("GONE_VARIABLES")[0])
+    )
+    assert {"ab", "sweep", "pack", "kill-fuzz"} <= targets.keys()
+    for target, place in targets.items():
+        assert find_command(place.split("_"))[0], target
+    gone = make("sweep", "-s")
+    assert gone.returncode == 2 and "make sweep is now: ./bench study sweep" in gone.stderr
+    for name in ("KEY", "PRICE_PER_HOUR", "NAME", "SET"):
+        refused = make("-n", "plot", f"{name}=x")
+        assert refused.returncode == 2 and f"{name} is no variable of make any more" in refused.stderr
+    assert make("-n", "plot", NAME="DESKTOP-1").returncode == 0  # WSL sets it
+
+
+def test_make_passes_its_variables_on(tmp_path):
+    """Protects users of make: the same variables as before choose the runs. Mutant: ./bench make clears them."""
+    (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
+    told = {"CONFIG": tmp_path / "own.yaml", "PLAN": "yes", "RESULTS": tmp_path / "a set"}
+    done = make("bench-all", "STRATEGIES=single ddp", "REPEATS=2", 'ARGS=--steps "3"', **told)
+    assert done.returncode == 0 and "4 of 4 runs" in done.stdout, done.stderr
+    one = make("bench-ddp", "REPEATS=1", **told)
+    assert "1 of 1 runs" in one.stdout and "round 1  ddp" in one.stdout
+
+
+def test_make_compare_takes_two_sets(sets):
+    done = make("-s", "compare", f"A={sets['base']}", f"B={sets['slow']}", "FAIL_OVER=5%", "ARGS=--day-sd 0.1%")
+    assert done.returncode == 2 and "failed: slower by more than 5%" in done.stderr
