@@ -126,11 +126,7 @@ def run(tree: Path, packages: Path, output: Path, arguments: list[str]) -> int:
     env = os.environ | {"PYTHONPATH": path, "PYTHON": sys.executable}
     for name in ("RESULTS", "OUTPUT", "WORK"):
         env.pop(name, None)
-    sys.path.insert(0, str(tree))
-    from benchmarks.common.system.forward_signals import die_with_parent  # it is in the tree, which is unpacked by now
-
-    words = [sys.executable, "-m", "scripts.gpu_check.run", *arguments]
-    child = subprocess.Popen(words, cwd=tree, env=env, preexec_fn=die_with_parent())
+    child = subprocess.Popen([sys.executable, "-m", "scripts.gpu_check.run", *arguments], cwd=tree, env=env)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, frame: child.send_signal(number))
     kept: list[str] = []
