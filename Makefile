@@ -45,7 +45,8 @@ help:
 #: slurm-all  bench-all as one Slurm job       plot        draw the charts of RESULTS again
 #: report     report.html; MEASURE=no: quickly compare     is B faster than A? A=results/x B=results/y
 #: verify     prove equal updates              gallery     all published sets on one page
-#: gpu-check  try this GPU in 9 minutes        test, test-slow/all/faults, fuzz, lint, clean
+#: gpu-check  try this GPU in 9 minutes        test        also test-slow, test-all, test-faults
+#: lint       ruff, mypy and shellcheck        fuzz, clean
 #:
 #: STRATEGIES  "single ddp", or all            DATA      folder with train/<class>/ and val/<class>/
 #: REPEATS     rounds; default 5               CONFIG    YAML file; default: configs/smoke.yaml, on
@@ -96,7 +97,7 @@ lint: setup
 
 clean:
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
-	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.runner.clean $(if $(filter yes,$(YES)),--yes)
+	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(filter yes,$(YES)),--yes)
 
 $(GONE):
 	@echo "error: make $@ is now: ./bench $(call place_of,$(filter $@=%,$(GONE_TARGETS))) --help" >&2; exit 2

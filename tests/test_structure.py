@@ -403,7 +403,8 @@ def test_locks_and_replaced_files_have_one_place():
 def test_every_child_dies_with_its_parent():
     """Protects the machine from ranks that go on after `./bench study peers` or any other was killed, and time beside
     whatever comes next. Mutant: a Popen without it."""
-    without = {"setup.install", "common.system.gpus"}  # pip, which may finish; nvidia-smi, which has its own end
+    # pip, which may finish; nvidia-smi, which has its own end; what has the standard library alone
+    without = {"setup.install", "common.system.gpus", "gpu_check.carried"}
     modules = TOOLS | {f"common.{name}": text for name, text in COMMON.items()}
     found = set()
     for name, text in modules.items():

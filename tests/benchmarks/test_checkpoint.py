@@ -73,10 +73,11 @@ def train(name: str, tiny_config, tiny_data, run_dir: Path, *flags, **faults) ->
 
 
 def kill_in_the_middle(process: subprocess.Popen, run_dir: Path, folder: Path) -> None:
-    """SIGKILL to every process of the run, as soon as it has written its second checkpoint."""
+    """SIGKILL to every process of the run, as soon as it has written its second checkpoint: the first is previous.pt
+    then, and no file of another name is about to become last.pt."""
     try:
         deadline = time.monotonic() + 200
-        while not (folder / "previous.pt").exists():
+        while not (folder / "previous.pt").exists() or [*folder.glob(".*.pt.*")]:
             assert process.poll() is None and time.monotonic() < deadline, (run_dir / "run.log").read_text()
             time.sleep(0.01)
     finally:

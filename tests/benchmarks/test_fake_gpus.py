@@ -92,7 +92,7 @@ def test_what_waits_on_the_host_is_known_and_named(what):
     """Protects "no `.item()` inside": its exceptions stand beside it, and what torch has mended must leave the list."""
     function, line, name = HOST_WAITS[what]
     assert line in inspect.getsource(function)
-    (clock,) = re.findall(r"\*\*A clean clock\.\*\*.*?\n- ", (ROOT / "README.md").read_text(), re.DOTALL)
+    (clock,) = re.findall(r"\*\*The clock times whole steps.*?\n- ", (ROOT / "README.md").read_text(), re.DOTALL)
     assert name in clock
 
 

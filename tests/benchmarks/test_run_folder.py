@@ -49,7 +49,9 @@ def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path_factory, 
     folder = RunFolder.create(tmp_path_factory.mktemp("a set"), "ddp", 1)
     config = Config(**values, config="my own.yaml")
     folder.write_requested(config, ASKED)
-    read = load_config(["--config", str(folder.config)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUN_DIR", str(folder.config.parent))  # as its launcher sets it
+        read = load_config(["--config", str(folder.config)])
     assert dataclasses.replace(read, config="my own.yaml") == config
 
 

@@ -292,7 +292,7 @@ def test_what_did_not_run_here_has_not_passed(tmp_path, capsys):
     assert run.end_words(listed, state, left, tmp_path) == 0
     assert "2 checks of this folder did not run here; RETRY=elsewhere runs them" in capsys.readouterr().out
     state.forget("elsewhere")
-    work(listed, state, Deadline(), lambda check: "")
+    work(listed, state, Deadline(), Capabilities())
     assert statuses(state) == {"own": "passed", "changed": "failed", "foreign": "passed", "next": "passed"}
     assert State(tmp_path / "checks").ended == state.ended
 

@@ -416,7 +416,7 @@ def test_a_proof_takes_the_cut_of_its_run_and_nothing_else_from_there(
     own set has the cut for it; what no cut can be is left out."""
     recorded_set(tmp_path / "a set", tiny_data, monkeypatch, "pipeline_parallel", args, cut=cut)
     (run,) = cases.cases_of_set(run_plan.read_variables(), tmp_path / "a set", 20)
-    for number, proof in enumerate((run, cases.step_by_step(run))):
+    for number, proof in enumerate((run, cases.with_every_state(run))):
         run_plan.create_run_folder(proof, tmp_path / f"proofs {number}")
         assert read_cuts(tmp_path / f"proofs {number}", proof.requested) == recorded
 

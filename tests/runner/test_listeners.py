@@ -98,6 +98,15 @@ COMMANDS = {  # name: (words, variables); the configuration is the tests' own, 5
     ),
     "scaling": ([*STUDY, "scaling"], {"STRATEGY": "ddp", "RANKS": "1 2", "REPEATS": 1}),
     "ablate": ([*STUDY, "ablation"], {"STRATEGY": "ddp", "REPEATS": 1}),
+    "cuts": (
+        [
+            *MODULE,
+            "scripts.studies.cuts.measure",
+            *"--image-sizes 32 --builds 1 --window-steps 2 --output".split(),
+            "CSV",
+        ],
+        {},
+    ),
     "ab": (
         [*MODULE, "scripts.studies.ab.ab"],
         {"STRATEGY": "ddp", "A": "flags:", "B": "flags:--bucket-cap-mb 1", "REPEATS": 2},
@@ -115,11 +124,16 @@ STARTED_BY = {
     "runner.schedule": ["bench"],
     "studies.ab.ab": ["ab"],
     "studies.allreduce.measure": ["allreduce"],
-    "studies.allreduce.worker_pool": ["allreduce", "predict_check"],
+    "studies.allreduce.worker_pool": ["allreduce", "predict_check", "cuts"],
+    "studies.cuts.measure": ["cuts"],
     "studies.peers.measure": ["peers"],
     "studies.peers.overhead": ["overhead"],
     "studies.predict.measure": ["predict_check"],
     # start no ranks: git, nvidia-smi and pip; TeX; loaders alone; network namespaces; or other commands of this table
+    "commands.actions": [],
+    "commands.start": [],
+    "gpu_check.carried": [],
+    "gpu_check.carry": [],
     "pages.latex": [],
     "pages.measure_missing": [],
     "publish.reproduce": [],
@@ -201,7 +215,7 @@ def test_a_command_that_starts_ranks_listens_on_loopback(tmp_path, checkout, tin
     words, variables = COMMANDS[name]
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    known = {"CONFIG": tiny_config, "DATA": tiny_data, "RESULTS": tmp_path / "a set"}
+    known = {"CONFIG": tiny_config, "DATA": tiny_data, "RESULTS": tmp_path / "a set", "CSV": tmp_path / "cuts.csv"}
     user_variables = {"LOOKED_AT": tmp_path, "NPROC": 2, "TMPDIR": temporary} | known | variables
     command = [str(known.get(word, word)) for word in words]
     folder = ROOT if name == "predict_check" else checkout  # it reads results/published, and writes no results/latest

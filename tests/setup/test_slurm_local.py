@@ -76,6 +76,14 @@ def daemons_of(folder):
     return [p for p in processes_of(folder) if p.name() in ("munged", "slurmctld", "slurmd")]
 
 
+@pytest.fixture
+def tmp_path():
+    """A short one: Slurm's sockets allow 70 letters, which pytest's folders exceed beside other pytest processes."""
+    folder = tempfile.mkdtemp(prefix="slurm-test-")
+    yield Path(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")

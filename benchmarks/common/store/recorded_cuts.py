@@ -81,7 +81,7 @@ def _read_entries(results: Path) -> list[dict[str, Any]]:
         sound = found["schema"] == SCHEMA and all(
             isinstance(entry["of"], dict) and _are_cuts(entry["blocks_before"]) for entry in entries
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # whether the set can be made is for others to say
         return []
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         sound, entries = False, []
