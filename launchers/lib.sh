@@ -73,7 +73,9 @@ use_file_stores() { # fills FILE_STORE, torchrun's flags for it
   # torchrun unpickles its store, so whoever can replace the file can run commands. Members of a group often can write to
   # RESULTS, but nobody else can rename what lies in /tmp. remove_rendezvous removes the folder. A container may not have /tmp.
   if [ -z "${CONTAINER:-}" ]; then
-    folder=$(mktemp -d "${TMPDIR:-/tmp}/ranks.$RUN_ID.XXXXXXXX")
+    mkdir -p "$folder"
+    # Device and inode: a run of another set may have the same run_id, and would remove this folder.
+    folder=$(mktemp -d "${TMPDIR:-/tmp}/ranks.$RUN_ID.$(stat -c %d-%i "$folder").XXXXXXXX")
   fi
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$folder/ranks
   FILE_STORE=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$folder/torchrun")

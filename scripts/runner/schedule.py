@@ -172,7 +172,7 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
     """End the processes of a run whose launcher or supervisor failed, and write its row where the supervisor has
     not."""
     processes.end_processes(folder.path, GRACE_S)
-    remove_rendezvous(folder.run_id)
+    remove_rendezvous(folder.path)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
     row = row_at_start(folder, run.strategy, run.round, run.requested, env)
@@ -231,7 +231,7 @@ def record_lost_runs(results: Path) -> None:
             locked(path, limit_s=0),
         ):  # a living supervisor holds this lock
             processes.end_processes(folder.path, GRACE_S)
-            remove_rendezvous(folder.run_id)
+            remove_rendezvous(folder.path)
             if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
                 append_rows(folder.results, "runs", [lost_row(folder)])
             path.unlink()

@@ -61,7 +61,7 @@ def main(options: Options, command: list[str]) -> int:
         try:
             code = run(options, command, folder, unrecorded)
         finally:
-            remove_rendezvous(options.run_id)
+            remove_rendezvous(folder.path)
         folder.unrecorded.unlink()
         return code
 

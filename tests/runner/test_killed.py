@@ -139,16 +139,21 @@ def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
 
 
 def test_the_next_suite_removes_the_rendezvous_folder_of_a_lost_run(tmp_path, monkeypatch):
-    """Protects /tmp from a folder for each killed suite. Mutant: record_lost without remove_rendezvous."""
+    """Protects /tmp from a folder for each killed suite, and the ranks of another suite, which began a run of the same
+    run_id in the same second: their torchrun waited forever for its folder. Mutants: record_lost without
+    remove_rendezvous; the folder's name without the run folder's inode."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     folder = folder_of(tmp_path)
     folder.unrecorded.touch()
-    own, other = (tmp_path / "temporary" / f"ranks.{name}.abcd1234" for name in (folder.run_id, "ddp-9-000000"))
-    for path in (own, other):
+    status = folder.path.stat()
+    here, there = (f"{status.st_dev}-{number}" for number in (status.st_ino, status.st_ino + 1))
+    names = (f"{folder.run_id}.{here}", f"ddp-9-000000.{here}", f"{folder.run_id}.{there}")
+    own, other, of_another_set = (tmp_path / "temporary" / f"ranks.{name}.abcd1234" for name in names)
+    for path in (own, other, of_another_set):
         path.mkdir(parents=True)
         (path / "torchrun").touch()
     schedule.record_lost_runs(tmp_path)
-    assert not own.exists() and other.exists()
+    assert not own.exists() and other.exists() and of_another_set.exists()
 
 
 def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):

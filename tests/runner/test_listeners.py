@@ -141,6 +141,7 @@ STARTED_BY = {
     "runner.source_version": [],
     "setup.install": [],
     "studies.loaders.measure": [],
+    "studies.loaders.verdict_measure": [],
     "studies.predict.network_namespaces": [],
 }
 STARTERS = {
