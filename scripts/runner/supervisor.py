@@ -25,6 +25,7 @@ from benchmarks.common.store.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
+from benchmarks.common.system.host import kernel_variables
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
@@ -129,6 +130,7 @@ def write_row(options: Options, folder: RunFolder, row: dict, requested: dict, r
             if resolved:
                 # those of the start: a commit that is made during the run is not what ran
                 resolved = resolved | {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
+                resolved |= {"variables": kernel_variables(os.environ)}
                 folder.add_resolved(resolved)
             row = row | {"settings": add_settings(options.results, requested, resolved)}
         append_rows(options.results, "runs", [row])

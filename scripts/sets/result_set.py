@@ -22,8 +22,10 @@ from benchmarks.common.system.files import read_regular_file
 from scripts.sets.contradictions import find_contradictions
 from scripts.sets.identity import (
     Identity,
+    NEWER_FIELDS,
     belongs_to,
     compute_precision,
+    differing_fields,
     group_labels,
     same_request,
     same_share_of_machine,
@@ -308,4 +310,16 @@ def _parts(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity
         if places is None:
             places = parts.setdefault(identity.key, (identity, []))[1]
         places.append(place)
-    return [(identity, rows.loc[sorted(places)]) for identity, places in parts.values()]
+    return [(identity, rows.loc[sorted(places)]) for identity, places in _without_unknown(parts).values()]
+
+
+def _without_unknown(parts: dict[str, tuple[Identity, list]]) -> dict[str, tuple[Identity, list]]:
+    """The parts, where runs that did not record some of NEWER_FIELDS are with the one part that may be theirs."""
+    newer = {name for identity, _ in parts.values() for name in identity.fields if name in NEWER_FIELDS}
+    for key, (identity, places) in [*parts.items()]:
+        if identity.recorded and newer - identity.fields.keys():
+            alike = [other for other in parts if other != key and not differing_fields([identity, parts[other][0]])]
+            if len(alike) == 1 and parts[alike[0]][0].recorded:
+                parts[alike[0]][1].extend(places)
+                del parts[key]
+    return parts

@@ -58,7 +58,7 @@ FIELDS = [
     "ranks",
     "norm",
     "memory_format",
-    "bucket_cap_mb",
+    "split_size",
     "momentum",
     "new",
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.config.config import FIELD_TYPES, FIELDS, Config
-from benchmarks.common.config.settings import NOT_COMPARED, SOURCE_FIELDS, requested_settings, settings_hash
+from benchmarks.common.config.settings import NOT_COMPARED, READERS, requested_settings, settings_hash
 from benchmarks.common.store.results import add_settings, append_rows
 from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set, same_hash_other_settings
@@ -58,21 +58,30 @@ def another(name):
     if name == "cut":  # a number, or one of two words
         return 3
     choices = getattr(wanted, "__args__", (f"{default}x",))
-    return next(choice for choice in choices if choice != default)
+    return next(choice for choice in choices if choice not in (default, "auto"))
 
 
 @pytest.mark.parametrize("name", [*FIELDS, "a field of the future"])
 def test_runs_that_differ_in_a_field_are_two_groups_or_it_does_not_count(tmp_path, name):
     """Protects every mean. Seen to fail with norm and seed left out of Identity.fields."""
     value = another(name) if name in FIELDS else [1, 2]
-    for half in (asked(), asked(**{name: value}), asked()):
+    strategy = READERS.get(name, ["ddp"])[0]
+    for half in (asked(strategy), asked(strategy, **{name: value}), asked(strategy)):
         add(tmp_path, half)
     if name in NOT_COMPARED:
         assert labels(tmp_path) == {"ddp": 3}
     else:
         found = labels(tmp_path)
-        assert sorted(found.values()) == [1, 2] and all(label.startswith(f"ddp, {name} ") for label in found)
-        assert not any(", " in label.removeprefix("ddp, ").replace("[1, 2]", "") for label in found), found
+        assert sorted(found.values()) == [1, 2] and all(label.startswith(f"{strategy}, {name} ") for label in found)
+        assert not any(", " in label.removeprefix(f"{strategy}, ").replace("[1, 2]", "") for label in found), found
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_option_that_a_strategy_does_not_read_is_no_setting_of_its_runs(tmp_path, name):
+    """Protects `bench-all ARGS="--compression fp16"`: only Horovod's runs are others, the rest stay one group."""
+    for round, half in enumerate((asked("single"), asked("single", **{name: another(name)}))):
+        add(tmp_path, half, repeat=round + 1)
+    assert labels(tmp_path) == {"single": 2}
 
 
 @pytest.mark.parametrize("name", ["ranks", "nodes", "threads_per_rank", "fingerprint"])
@@ -83,10 +92,11 @@ def test_where_and_on_what_count_too(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [*MET, "num_shards", "a library's version"])
-def test_what_a_run_met_counts_but_for_its_source(tmp_path, name):
+def test_what_a_run_met_counts(tmp_path, name):
+    """Two commits are two groups, and so are a commit and the same with local changes."""
     add(tmp_path, asked())
     add(tmp_path, asked(), MET | {name: "other"})
-    assert len(labels(tmp_path)) == (1 if name in SOURCE_FIELDS else 2)
+    assert len(labels(tmp_path)) == 2
 
 
 def test_what_follows_is_named_where_nothing_else_tells_groups_apart(tmp_path):
