@@ -25,8 +25,8 @@ from benchmarks.common.store.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
-from benchmarks.common.system.host import kernel_variables
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
+from benchmarks.common.system.host import kernel_variables
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out

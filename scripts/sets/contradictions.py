@@ -2,9 +2,9 @@
 
     for sentence in find_contradictions(path, tables, groups): ...
 
-A run has one row and one run_id; a round has one ok run of the same settings; rates are images over seconds; a run has at most
-the requested number of windows, and a window is as long as its steps. A run that failed, was interrupted or warmed
-the machine may be repeated in its round.
+A run has one row and one run_id; a round has one ok run of the same settings; rates are images over seconds; a run has
+at most the requested number of windows, and a window is as long as its steps. A run that failed, was interrupted or
+warmed the machine may be repeated in its round.
 """
 
 from collections.abc import Iterable, Iterator

@@ -119,9 +119,7 @@ def _identities_with_field(name: str, identities: list[Identity]) -> list[Identi
     """The identities that can have this field: recorded settings may have fields that columns of runs.csv lack, or that
     older ones lack."""
     kinds = {each.recorded for each in identities if name in each.fields}
-    return [
-        each for each in identities if each.recorded in kinds and (name in each.fields or name not in NEWER_FIELDS)
-    ]
+    return [each for each in identities if each.recorded in kinds and (name in each.fields or name not in NEWER_FIELDS)]
 
 
 def _as_json(value: object) -> str:

@@ -21,8 +21,8 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from scripts.sets.contradictions import find_contradictions
 from scripts.sets.identity import (
-    Identity,
     NEWER_FIELDS,
+    Identity,
     belongs_to,
     compute_precision,
     differing_fields,

@@ -209,7 +209,7 @@ def unclean(results: ResultSet) -> Iterator[str]:
         yield "made with changes that are in no commit, so nobody can repeat it exactly; commit, and run again."
     commits = sorted(set(results.ok.commit) - {""})
     if len(commits) > 1:
-        yield f"made by {len(commits)} commits ({_list(commits)}): differences may be the code's; use a set of its own."
+        yield f"made by {len(commits)} commits ({_list(commits)}): the runs of each are groups of their own."
 
 
 def uncommitted_changes(results: ResultSet) -> Iterator[str]:

@@ -75,6 +75,19 @@ def test_whatever_was_met_must_be_the_same(tmp_path, name):
     assert said in (f"no proof of these settings: {name}", f"no proof of these settings: {name} resolved")
 
 
+MACHINE = {"host": "a", "kernel": "6.1", "num_cores": 2, "cpu_capability": "AVX512", "variables": "none"}
+
+
+@pytest.mark.parametrize("name", MACHINE)
+def test_a_proof_covers_another_host_but_no_other_kernels(tmp_path, name):
+    """Protects a proof that was made on another node: what computes is the same there. A proof from before these were
+    recorded covers, too."""
+    covered = "yes: bit-identical; but for length"
+    assert cell(tmp_path / "old", proof=LENGTH, runs_met=SHAPE | MACHINE) == covered
+    said = cell(tmp_path / "new", proof=LENGTH, met=MACHINE | {name: "other"}, runs_met=SHAPE | MACHINE)
+    assert said == (covered if name in ("host", "kernel", "num_cores") else f"no proof of these settings: {name}")
+
+
 def test_a_list_of_seeds_is_proved_when_each_is(tmp_path):
     """Protects SEEDS=2: one group of two seeds, and a proof of one of them is no proof of the other."""
     runs = {"runs": {"seeds": [0, 1], "seed": 1}}

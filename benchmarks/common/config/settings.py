@@ -3,9 +3,9 @@
     {"schema": 1, "asked": {"strategy": "ddp", "ranks": 2, ...}, "met": {"device_name": ..., "torch": ..., ...}}
 
 Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint and contents of the data, and every
-field of the configuration, with `auto` where it says `auto`. The plan writes this half before the start, so that skipped and killed
-runs have it. Resolved, stored as "met": the value of each `auto`, the hardware, the versions, the commit. The run adds
-this half. Needs no torch.
+field of the configuration, with `auto` where it says `auto`. The plan writes this half before the start, so that
+skipped and killed runs have it. Resolved, stored as "met": the value of each `auto`, the machine, the versions, the
+commit. The run adds this half. Needs no torch.
 """
 
 import dataclasses

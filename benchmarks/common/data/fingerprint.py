@@ -94,6 +94,7 @@ def keep_value(kept: Path, train: ImageListing, val: ImageListing, value: str, s
     """Write a value that holds as long as the listing and these files are as they are. A cache that cannot be written
     only costs time."""
     with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(kept, json.dumps({"listed": _listed(train, val), "value": value, "files": stats}))
 
 

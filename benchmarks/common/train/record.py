@@ -148,8 +148,8 @@ def _versions() -> dict[str, str]:
 
 
 def _kernels(context: RankContext) -> dict[str, str]:
-    """What else chooses the kernels: the CPU's level of torch's own, which ATEN_CPU_CAPABILITY lowers, the GPU's driver,
-    and NCCL. '' for what the run does not use."""
+    """What else chooses the kernels: torch's level of the CPU, which ATEN_CPU_CAPABILITY lowers, the GPU's driver, and
+    NCCL. '' for what the run does not use."""
     nccl = torch.cuda.nccl.version() if context.backend == "nccl" else ()
     return {
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
