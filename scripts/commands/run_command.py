@@ -42,12 +42,9 @@ def main(words: list[str], from_folder: Path) -> int:
     if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:
         print(f"error: {sys.executable} lacks {', '.join(missing)}; requirements.txt lists all", file=sys.stderr)
         return 2
-    try:
-        if words[0] == "make":
-            return exit_code(lambda: run_target(words[1:], from_folder), errors=(UserError, ValueError))
-        return run_words(words, from_folder)
-    except KeyboardInterrupt:
-        return 130
+    if words[0] == "make":
+        return exit_code(lambda: run_target(words[1:], from_folder), errors=(UserError, ValueError))
+    return run_words(words, from_folder)
 
 
 def run_target(words: Sequence[str], from_folder: Path) -> int:

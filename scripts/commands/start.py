@@ -4,12 +4,14 @@ Standard library only, and quick: `./bench --help` works in a fresh clone, and i
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.common.system.files import locked
+from benchmarks.common.system.forward_signals import ENDING_SIGNALS, die_with_parent, end_on_signals
 from benchmarks.common.system.repository import ROOT
 from scripts.commands.command_table import GROUPS, find_command, nearest_commands, overview
 
@@ -23,7 +25,11 @@ HELP = ("--help", "-h")
 
 
 def start(words: list[str]) -> NoReturn:
-    """Run the command line `words`, by the suite's interpreter. Ends the process with the command's exit code."""
+    """Run the command line `words`, by the suite's interpreter. Ends the process with the command's exit code.
+
+    bench has blocked the ending signals; from here on they end the process in one line.
+    """
+    end_on_signals()
     from_folder = os.environ.pop(STARTED, "")
     for name in FOREIGN_CODE:
         os.environ.pop(name, None)
@@ -53,6 +59,7 @@ def start(words: list[str]) -> NoReturn:
         sys.exit(2)
     os.environ.update({STARTED: os.getcwd(), "PYTHON": python})
     os.chdir(ROOT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)  # until bench, started again, has handlers
     os.execvp(python, [python, str(ROOT / "bench"), *words])
 
 
@@ -97,14 +104,29 @@ def prepare(*, again: bool) -> None:
     with locked(venv / ".setup", limit_s=3600):
         if chosen or not is_newer(venv / ".ready", SOURCES):
             print("setting up .venv (a minute or two, some GB)", file=sys.stderr, flush=True)
-            code = subprocess.run([sys.executable, "-m", "scripts.setup.install", ".venv"], cwd=ROOT).returncode
+            code = run_installer([sys.executable, "-m", "scripts.setup.install", ".venv"], {})
             if code:
                 sys.exit(code if code > 0 else 128 - code)
             (venv / ".ready").touch()
         if not is_current(venv):  # tried once: where one fails, its strategy's row says how to try again
             for script in LIBRARIES:
-                subprocess.run([ROOT / script], cwd=ROOT, env=os.environ | {"PYTHON": str(venv / "bin/python")})
+                run_installer([str(ROOT / script)], {"PYTHON": str(venv / "bin/python")})
             (venv / ".extras").touch()
+
+
+def run_installer(command: list[str], variables: dict[str, str]) -> int:
+    """Run the command with further environment variables; returns its exit code.
+
+    It has a session of its own, so that a signal to this process ends pip and compilers, too.
+    """
+    with subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | variables, start_new_session=True, preexec_fn=die_with_parent()
+    ) as child:
+        try:
+            return child.wait()
+        except BaseException:
+            os.killpg(child.pid, signal.SIGTERM)
+            raise
 
 
 def is_current(venv: Path) -> bool:

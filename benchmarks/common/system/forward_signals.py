@@ -1,4 +1,11 @@
-"""Run processes one after the other, and forward ending signals to the one in progress."""
+"""What an ending signal does to a program.
+
+    end_on_signals()                    # ends it in one line; called before the imports, which take seconds
+    with forward_signals() as children:
+        children.run(["launchers/ddp.sh"])      # the signal goes to this process
+
+Standard library alone.
+"""
 
 import contextlib
 import ctypes
@@ -11,6 +18,7 @@ from typing import Any
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG = 1
+STDERR = 2
 _LIBC = ctypes.CDLL(None)  # loaded here, since a forked child should load nothing
 
 
@@ -33,6 +41,44 @@ def die_with_parent() -> Callable[[], None]:
             os.kill(os.getpid(), signal.SIGTERM)
 
     return ask_the_kernel
+
+
+def end_on_signals() -> None:
+    """From now on an ending signal ends this process with one line on stderr and exit code 128 + signal.
+
+    SystemExit is raised, so that temporary folders are removed and child processes end. During an import the process
+    exits at once, since an exception may become another one there. A second signal is ignored, since a terminal and
+    make may both send one. A third ends the process at once. Forked children have Python's own handlers.
+    """
+    owner, received = os.getpid(), 0
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        nonlocal received
+        if os.getpid() != owner:
+            for each in ENDING_SIGNALS:
+                signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+            signal.raise_signal(signum)
+            return
+        received += 1
+        if received == 1:
+            with contextlib.suppress(OSError):  # a terminal that has gone
+                os.write(STDERR, f"stopped by {signal.Signals(signum).name}\n".encode())
+        if received > 2 or _is_importing(frame):
+            os._exit(128 + signum)
+        if received == 1:
+            raise SystemExit(128 + signum)
+
+    for signum in ending_signals():
+        signal.signal(signum, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class SignalForwarder:
@@ -60,7 +106,13 @@ class SignalForwarder:
         if self.signum and not after_signal:
             return -self.signum
         words = [str(word) for word in command]
-        self._child = subprocess.Popen(words, preexec_fn=die_with_parent(), close_fds=False, **popen)
+        # The child has SIGINT blocked until it sets handlers. Else Ctrl-C would print the traceback of a Python program
+        # that is still starting. SIGTERM ends the child meanwhile.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self._child = subprocess.Popen(words, preexec_fn=die_with_parent(), close_fds=False, **popen)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if self._num_received != num_received:  # before the child had a name
             self._child.terminate()
         code = self._child.wait()
@@ -80,6 +132,7 @@ def forward_signals() -> Iterator[SignalForwarder]:
     forwarder, before = SignalForwarder(), {}
     for signum in ending_signals():
         before[signum] = signal.signal(signum, forwarder._forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
     try:
         yield forwarder
     finally:
