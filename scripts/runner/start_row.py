@@ -5,13 +5,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.common.store.columns import columns_from
 from benchmarks.common.store.results import SCHEMA, WARM_UP
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import source_version
 
-COPIED_COLUMNS = (
-    "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
-)  # fmt: skip
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
@@ -26,7 +24,7 @@ def row_at_start(folder: RunFolder, strategy: str, repeat: int, requested: dict,
         "repeat": repeat,
         "position": int(env.get("POSITION") or 0) or None,
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **{name: requested.get(name) for name in COPIED_COLUMNS},
+        **{name: requested.get(name) for name in columns_from("requested")},
         "oversubscribed": ranks > cores and not gpus,
         "commit": commit,
         "dirty": bool(source_version.local_changes()) if commit else None,

@@ -134,6 +134,15 @@ def test_a_row_tells_of_graphs_that_were_not_replayed(tmp_path, monkeypatch):
         assert folder.summary()["row"].get("cudagraph_skips") == (3 if graphs else None)
 
 
+def test_a_column_is_written_where_its_source_says(tmp_path, monkeypatch):
+    """Protects pooling: a measured value among the resolved settings would make each run a group of its own."""
+    monkeypatch.setenv(RUN_DIR_VARIABLE, str(RunFolder.create(tmp_path, "single", 1).path))
+    record = Record(with_options(), RankContext(CPU), 1)
+    for measured, resolved in (({}, {"acc1": 2.0}), ({"device_name": "a GPU"}, {})):
+        with pytest.raises(ValueError, match="another source for"):
+            record.finish(measured, resolved)
+
+
 def trained(folder, results, args, strategy="ddp", **where):
     args += f" --no-augment --account-steps 2 --checkpoint-dir {folder}"
     row = run_strategy(strategy, results, args, NPROC=2, **where)

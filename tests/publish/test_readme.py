@@ -15,7 +15,8 @@ from fault_runs import NUM_ROWS, Matrix
 from support import ROOT, recorded
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.store.results import TABLES, append_rows
+from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
 from scripts.charts.detail_charts import step_chart
 from scripts.commands.command_table import COMMANDS, find_command
