@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from scripts.charts.figures import COLORS, LINES, MARKERS, footnote, in_paper_column, label_with_set, make_figure, wrap
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.step_breakdown import (
     PHASES,
     PipelineBubble,
@@ -48,7 +48,7 @@ class StepBar:
 
     label: str
     parts: pandas.DataFrame
-    group: Group
+    group: RunGroup
     exposed: StepMean | None
     bubble: PipelineBubble | None = None
 
@@ -252,7 +252,7 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     return figure
 
 
-def _series(samples: pandas.DataFrame, group: Group, panel: tuple) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
+def _series(samples: pandas.DataFrame, group: RunGroup, panel: tuple) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
     """(seconds, values) of each ok run for a panel of TELEMETRY."""
     device, column, _, factor, how = panel
     mine = samples[samples.device.str.startswith(device) & samples[column].notna() & samples.t_s.notna()]

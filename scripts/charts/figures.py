@@ -19,7 +19,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.formatting import device_count, format_number, format_setting, printable
 from scripts.stats.intervals import strategy_throughput
 
@@ -185,14 +185,14 @@ def describe_rows(rows: pandas.DataFrame) -> str:
     )
 
 
-def draw_point(axes: Axes, place: float, group: Group, marker: str, hollow: bool = False) -> None:
+def draw_point(axes: Axes, place: float, group: RunGroup, marker: str, hollow: bool = False) -> None:
     """Images/s of a group at a place of the x axis: geometric mean, 95 % interval, every repeat, and n."""
     estimate = group.timed_throughput
     if estimate.low is not None and estimate.high is not None:
         axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
     face = "white" if hollow else COLORS[0]
     axes.plot(place, estimate.value, marker=marker, markersize=6, color=COLORS[0], markerfacecolor=face)
-    repeats = [strategy_throughput([run]).value for run in group.samples]
+    repeats = [strategy_throughput([run]).value for run in group.run_windows]
     aside = axes.transData + ScaledTranslation(-7 / 72, 0, axes.figure.dpi_scale_trans)
     axes.plot([place] * len(repeats), repeats, transform=aside, **REPEAT_STYLE)
     annotate_point(axes, place, estimate.value, f"{format_number(estimate.value)}\nn = {estimate.num_runs}")
@@ -215,7 +215,7 @@ def describe_failures(results: ResultSet) -> list[str]:
             reason = "; ".join(dict.fromkeys(filter(None, rows.reason))) or "no reason was recorded"
             if status != "ok":
                 sentences.append(f"{group.label} {status or 'without a status'}{of}: {reason}")
-            elif not group.samples:
+            elif not group.run_windows:
                 sentences.append(f"{group.label} is ok but has neither windows nor images_per_s")
     return sentences
 
@@ -224,6 +224,6 @@ def wrap(text: str, width: int) -> str:
     return "\n".join(textwrap.wrap(printable(text), width)) or "?"
 
 
-def label_with_set(group: Group, results: ResultSet, sets: list[ResultSet]) -> str:
+def label_with_set(group: RunGroup, results: ResultSet, sets: list[ResultSet]) -> str:
     """The group's label, with the name of its set where there are several."""
     return printable(f"{group.label} in {results.name}" if len(sets) > 1 else group.label)

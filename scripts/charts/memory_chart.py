@@ -16,7 +16,7 @@ from scripts.charts.figures import (
     make_figure,
 )
 from scripts.charts.throughput import groups_by_model
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.formatting import plural
 from scripts.stats.intervals import Estimate
 
@@ -32,7 +32,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         return None
     every = [pair for found in works.values() for pair in found]
     words = [
-        f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.samples), 'run')})"
+        f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.run_windows), 'run')})"
         for number, group in every
     ]
     num_columns, num_rows = legend_shape(words)
@@ -71,7 +71,7 @@ def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
     return bottom - margin, top + margin
 
 
-def _draw_memory(axes: Axes, group: Group, color: str, marker: str) -> Line2D:
+def _draw_memory(axes: Axes, group: RunGroup, color: str, marker: str) -> Line2D:
     """One group as a point with its lines; returns the point, for the legend."""
     estimate, memory = group.timed_throughput, group.ok.peak_memory_mb.dropna() / 1000
     where: dict[str, Any] = {"color": color, "linewidth": 1.0, "zorder": 2, "markersize": 4}

@@ -37,7 +37,7 @@ from scripts.publish.passive_page import find_active
 from scripts.sets.dataset_text import describe_images
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
-from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable
 
@@ -151,14 +151,14 @@ def changed_files(path: Path) -> list[str]:
 def why_not_shown(results: ResultSet) -> list[str]:
     """Why the set's figures cannot be shown; [] where they can."""
     return [*results.contradictions, *uncommitted_changes(results)] or (
-        [] if any(group.samples for group in results.groups) else ["no run was timed"]
+        [] if results.timed_groups else ["no run was timed"]
     )
 
 
 def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
     """What the page says of a set, as text, with links from a page in the folder `base`."""
     at = _link(results.path, base)
-    timed = [group for group in results.groups if group.samples]
+    timed = results.timed_groups
     said = {row["strategy"]: row for row in table_rows(results)}
     mark, again = _read_mark(results.path), ""
     if (results.path / manifest.NAME).exists():
@@ -191,7 +191,7 @@ def _link(path: Path, base: Path) -> str:
     return quote(os.path.relpath(path.resolve(), base.resolve()))
 
 
-def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> dict[str, Any]:
+def _row(results: ResultSet, group: RunGroup, said: dict, price: float | None) -> dict[str, Any]:
     """One strategy of a set: its cells by column, and what it is filtered by. said: its row of the report."""
     first, epoch = group.ok.iloc[0], epoch_time(results, group)
     cells = {

@@ -269,7 +269,7 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
         dataclasses.replace(group, label=labels.get(settings_hash(group.identity.requested), group.label))
         for group in again.groups
     ]
-    timed = [group.label for group in groups if group.samples]
+    timed = [group.label for group in groups if group.run_windows]
     if twice := [label for label in timed if timed.count(label) > 1]:
         raise UserError(f"{again.path} has {twice[0]} of several versions or machines; give a new RESULTS=")
     return dataclasses.replace(again, groups=groups)

@@ -182,7 +182,7 @@ def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, Sample
     from scripts.sets.result_set import load_set  # pandas
 
     requested, found = {run.key[0] for run in runs}, load_set(results)
-    groups = [group for group in found.groups if group.samples and settings_hash(group.identity.requested) in requested]
+    groups = [group for group in found.timed_groups if settings_hash(group.identity.requested) in requested]
     labels = {group.label for group in groups}
     baselines = {of: to for of, to in found.baselines.items() if {of, to} <= labels}
     compared = {*baselines, *baselines.values()} or labels

@@ -24,7 +24,7 @@ import tyro
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_program
 from scripts.options.set_options import CompareOptions as Options
-from scripts.sets.pairs import Comparison, between_sets, find_day_spread, timed_groups, within_set
+from scripts.sets.pairs import Comparison, between_sets, find_day_spread, timed_by_label, within_set
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.stats.formatting import format_interval, parse_percent, text_table
 from scripts.stats.intervals import MIN_ROUNDS, NO_REPEAT
@@ -77,7 +77,7 @@ def main(options: Options, found: dict[str, Any] | None = None) -> int:
     if options.b is not None:
         return compare_two(load_set(options.a), load_set(options.b), options, limit, day, found)
     results = load_set(options.a)
-    if not _timed(results):
+    if not _has_timed_runs(results):
         return 1
     comparisons = within_set(results, options.strategy, options.anyway)
     print("\n".join([comparison_table(comparisons), "", *footnotes(comparisons)]))
@@ -114,9 +114,9 @@ def read_gate(options: Options) -> tuple[float | None, DaySpread | None]:
     return limit, find_day_spread(options.day_sd, options.day_sets, options.anyway, compared)
 
 
-def _timed(results: ResultSet) -> bool:
+def _has_timed_runs(results: ResultSet) -> bool:
     """Whether the set has anything to compare; says so on stderr where it has not."""
-    if timed_groups(results):
+    if timed_by_label(results):
         return True
     print(f"error: no ok rows with a throughput in {results.path}/runs.csv", file=sys.stderr)
     return False
@@ -133,7 +133,7 @@ def compare_two(
     """Print B over A; returns the exit code. Raises UserError where they are not alike. limit, day: as of read_gate."""
     for sentence in same_hash_other_settings([a, b]):
         print(f"warning: {sentence}", file=sys.stderr)
-    if not all(_timed(results) for results in (a, b)):
+    if not all(_has_timed_runs(results) for results in (a, b)):
         return 1
     comparisons = between_sets(a, b, options.strategy, options.anyway, day)
     print(f"throughput of B, {b.path}, over that of A, {a.path}")
@@ -144,7 +144,7 @@ def compare_two(
         found |= {"comparisons": [as_fields(each) for each in comparisons]}
     if limit is None:
         return 0
-    missing = [label for label in timed_groups(a) if label not in timed_groups(b)] if not options.strategy else []
+    missing = [label for label in timed_by_label(a) if label not in timed_by_label(b)] if not options.strategy else []
     return _gate(comparisons, missing, limit)
 
 

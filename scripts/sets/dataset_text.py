@@ -8,7 +8,7 @@ Needs no torch.
 import re
 from collections.abc import Iterable
 
-from scripts.sets.result_set import Group
+from scripts.sets.result_set import RunGroup
 from scripts.stats.formatting import format_setting
 
 COUNTS = re.compile(
@@ -17,12 +17,12 @@ COUNTS = re.compile(
 UNKNOWN = "unrecorded images"
 
 
-def describe_images(groups: Iterable[Group]) -> str:
+def describe_images(groups: Iterable[RunGroup]) -> str:
     """Such as "12 classes, 480 training and 132 validation images"; several kinds are joined by "or"."""
     return " or ".join(dict.fromkeys(_of(group) for group in groups)) or UNKNOWN
 
 
-def _of(group: Group) -> str:
+def _of(group: RunGroup) -> str:
     """Sets that an older suite made tell no fingerprint, but whether the images were synthetic."""
     if {format_setting(loader) for loader in group.ok.loader} == {"synthetic"}:
         return "synthetic images"

@@ -15,7 +15,7 @@ from benchmarks.common.config.settings import SOURCE_FIELDS
 from benchmarks.common.system.errors import UserError
 from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
 from scripts.sets.recorded_settings import identity_from_columns
-from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.stats.families import Sample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.formatting import format_setting, parse_percent
 from scripts.stats.intervals import RatioEstimate
@@ -40,8 +40,8 @@ class Comparison:
     """One line of the answer: `of` over `to`."""
 
     title: str
-    of: Group
-    to: Group
+    of: RunGroup
+    to: RunGroup
     estimate: RatioEstimate
 
 
@@ -52,7 +52,7 @@ def between_sets(
 
     Raises UserError where no strategy is in both, or where they differ in more than FIELDS_THAT_MAY_DIFFER.
     """
-    in_a, in_b = timed_groups(a), timed_groups(b)
+    in_a, in_b = timed_by_label(a), timed_by_label(b)
     if strategy:
         in_a, in_b = (
             {(name := _find(strategy, groups, each)): groups[name]} for groups, each in ((in_a, a), (in_b, b))
@@ -74,7 +74,7 @@ def between_sets(
 def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparison]:
     """The strategies of a set over `single` and, where they compute in the precision that most do, over the fastest; or
     `strategy` over each other one."""
-    groups = timed_groups(results)
+    groups = timed_by_label(results)
     if len(groups) < 2:
         raise UserError(f"{results.path} has one timed strategy only ({', '.join(groups)}); give another set as --b")
     samples = _samples(groups)
@@ -111,7 +111,7 @@ def find_day_spread(day_sd: str, paths: tuple[Path, ...], anyway: bool, compared
             f"--day-sets: {own[0]} is one of the two that are compared, so that a slowdown would count as the day's; "
             "give three sets of other days"
         )
-    days = [timed_groups(load_set(path)) for path in {path.resolve(): path for path in paths}.values()]
+    days = [timed_by_label(load_set(path)) for path in {path.resolve(): path for path in paths}.values()]
     for groups in days[1:]:
         for label in days[0].keys() & groups.keys():
             _refuse_unlike(f"{label} of --day-sets", days[0][label], groups[label], anyway)
@@ -121,11 +121,11 @@ def find_day_spread(day_sd: str, paths: tuple[Path, ...], anyway: bool, compared
         raise UserError(f"--day-sets: {error}") from None
 
 
-def _samples(groups: dict[str, Group]) -> dict[str, Sample]:
+def _samples(groups: dict[str, RunGroup]) -> dict[str, Sample]:
     return {label: group.sample for label, group in groups.items()}
 
 
-def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> None:
+def _refuse_unlike(title: str, first: RunGroup, second: RunGroup, anyway: bool) -> None:
     """Of two sets: raises UserError where they are not alike in all but FIELDS_THAT_MAY_DIFFER; these are printed."""
     one, other = _identities(first, second)
     names = differing_fields([one, other])
@@ -136,13 +136,13 @@ def _refuse_unlike(title: str, first: Group, second: Group, anyway: bool) -> Non
         print(f"note: {title}: A and B differ in {_differences(one, other, named)}", file=sys.stderr)
 
 
-def timed_groups(results: ResultSet) -> dict[str, Group]:
+def timed_by_label(results: ResultSet) -> dict[str, RunGroup]:
     """The groups that have a throughput, by label. Raises UserError for a set that contradicts itself."""
     results.refuse_contradictions()
-    return {group.label: group for group in results.groups if group.samples}
+    return {group.label: group for group in results.timed_groups}
 
 
-def _find(name: str, groups: dict[str, Group], results: ResultSet) -> str:
+def _find(name: str, groups: dict[str, RunGroup], results: ResultSet) -> str:
     if name in groups:
         return name
     near = difflib.get_close_matches(name, groups, n=1)
@@ -150,7 +150,7 @@ def _find(name: str, groups: dict[str, Group], results: ResultSet) -> str:
     raise UserError(f"{results.path} has no timed run of {name!r}; {hint}")
 
 
-def _identities(first: Group, second: Group) -> tuple[Identity, Identity]:
+def _identities(first: RunGroup, second: RunGroup) -> tuple[Identity, Identity]:
     """The identities of both; from the columns of runs.csv where only one of them recorded its settings."""
     one, other = first.identity, second.identity
     if one.recorded == other.recorded:

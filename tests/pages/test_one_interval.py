@@ -17,7 +17,7 @@ from scripts.stats.families import log_table, ratios_to_own_baselines
 from scripts.stats.intervals import ratio_of_rounds
 
 PUBLISHED_SET = load_set(PUBLISHED / shown_sets(PUBLISHED)["cpu"])
-TIMED = [group for group in PUBLISHED_SET.groups if group.samples]
+TIMED = PUBLISHED_SET.timed_groups
 FASTEST = max(PUBLISHED_SET.ranked, key=lambda group: group.sample.logs.mean()).label
 BASES = PUBLISHED_SET.baselines
 SAMPLES = {group.label: group.sample for group in TIMED if group.label in {*BASES, *BASES.values()}}
@@ -41,7 +41,7 @@ def bounds(estimate, digits):
 
 
 def test_the_set_tells_the_methods_apart(published, over):
-    own, base = log_table({name: published.timed(name)[0].sample for name in (STRATEGY, BASELINE)})
+    own, base = log_table({name: published.timed_groups_of(name)[0].sample for name in (STRATEGY, BASELINE)})
     alone = ratio_of_rounds(own - base)
     assert bounds(alone, 2) != bounds(over, 2)
 

@@ -235,7 +235,7 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     done = publish()
     assert done.returncode == 0, done.stderr
     new = checkout / "results/published/cpu2_new"
-    speed = load_set(good).timed("ddp")[0].throughput.value
+    speed = load_set(good).timed_groups_of("ddp")[0].throughput.value
     wanted = f"ddp <!--images_per_s.ddp-->{speed:,.0f}<!--/-->\n\n[a]: results/published/cpu2_new/runs.csv\n"
     assert readme.read_text() == wanted
     assert shown_sets(new.parent) == {"cpu": "cpu2_new"}

@@ -159,7 +159,7 @@ def test_of_several_baselines_it_is_the_one_that_was_asked_the_same(tmp_path, ra
         add(tmp_path, asked("single", **own), alone)
     add(tmp_path, asked(ranks=ranks, nodes=nodes), alone | {"world_size": ranks, "num_shards": ranks})
     results = load_set(tmp_path)
-    (group,) = results.timed("ddp")
+    (group,) = results.timed_groups_of("ddp")
     base = results.baseline_of(group).identity.requested
     assert (base["ranks"], base["nodes"], base["threads_per_rank"]) == (2, 1, 1)
 
@@ -300,7 +300,7 @@ def test_a_second_study_in_a_set_leaves_the_first_its_baseline(tmp_path):
         for strategy in ("single", "ddp"):
             add(tmp_path, asked(strategy, ranks))
     results = load_set(tmp_path)
-    assert [results.baseline_of(group).settings["ranks"] for group in results.timed("ddp")] == [2, 4]
+    assert [results.baseline_of(group).settings["ranks"] for group in results.timed_groups_of("ddp")] == [2, 4]
 
 
 def bases(folder):

@@ -298,7 +298,7 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
         ("ddp", "25"),
         ("single", "5"),
     ]
-    expected = strategy_throughput(points["5"].samples)
+    expected = strategy_throughput(points["5"].run_windows)
     got = [float(rows[1][name]) for name in ("images_per_s", "ci_low", "ci_high")]
     assert got == pytest.approx([expected.value, expected.low, expected.high], rel=1e-6)
     text = text_of(tmp_path / "charts" / "sweep_ddp_bucket_cap_mb.svg")
@@ -428,6 +428,6 @@ def test_a_baseline_that_has_the_option_too_stands_at_each_value(tmp_path):
     results = load_set(tmp_path)
     figure = plot_sweep.sweep_chart(results, "ddp", "workers", sweep_points(results, "ddp", "workers"))
     marks = [line for line in figure.axes[0].lines if line.get_marker() == "_" and len(line.get_xdata()) == 1]
-    bases = [group.throughput.value for group in results.timed("single")]
+    bases = [group.throughput.value for group in results.timed_groups_of("single")]
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in marks] == [*zip((0, 1), bases, strict=True)]
     assert "long dash: single with the same value" in figure.texts[-1].get_text().replace("\n", " ")

@@ -18,7 +18,7 @@ from benchmarks.common.system.programs import run_program
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
 from scripts.charts.chart_command import report_nothing, save_study_chart
 from scripts.charts.figures import describe_rows, footnote
-from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.stats.families import method_text
 from scripts.stats.formatting import format_interval, format_number, text_table
@@ -71,7 +71,7 @@ def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResu
     return figure
 
 
-def _bar(option: OptionResult, group: Group, baseline_images_per_s: float) -> Bar:
+def _bar(option: OptionResult, group: RunGroup, baseline_images_per_s: float) -> Bar:
     repeats, ratio = numpy.exp(group.sample.logs) / baseline_images_per_s, option.ratio
     value = ratio.value if ratio else 1.0
     low, high = (ratio.low, ratio.high) if ratio else (None, None)
@@ -82,7 +82,7 @@ def _bar(option: OptionResult, group: Group, baseline_images_per_s: float) -> Ba
 def main(options: Options) -> int:
     refuse_links(options.results)
     results, strategy = load_set(options.results), options.strategy
-    if not any(group.samples and group.strategy == strategy for group in results.groups):
+    if not any(group.run_windows and group.strategy == strategy for group in results.groups):
         return report_nothing(results, f"no ok run of {strategy} in {results.path}")
     measured = option_results(results, strategy)
     print(table(measured))

@@ -18,7 +18,7 @@ from benchmarks.common.config.config import FIELDS, find_field
 from benchmarks.common.system.programs import run_program
 from scripts.charts.chart_command import report_nothing, save_study_chart
 from scripts.charts.figures import COLORS, describe_failures, describe_rows, draw_point, footnote, make_figure
-from scripts.sets.result_set import BASELINE, Group, ResultSet, load_set
+from scripts.sets.result_set import BASELINE, ResultSet, RunGroup, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
@@ -45,7 +45,7 @@ class Options:
     """A field of the configuration, such as bucket_cap_mb."""
 
 
-def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, Group]) -> Figure:
+def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, RunGroup]) -> Figure:
     """Images/s over the value of `key`, with every repeat, the 95 % interval, n, and the baseline."""
     about = describe_rows(pandas.concat([group.ok for group in points.values()]))
     figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0, about=about)
@@ -56,7 +56,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     axes.margins(x=0.12)
     baseline_top, baseline_note = _draw_baseline(axes, results, points)
     # an interval that is wide for want of repeats must not flatten the points
-    top = max(strategy_throughput([run]).value for group in points.values() for run in group.samples)
+    top = max(strategy_throughput([run]).value for group in points.values() for run in group.run_windows)
     top = max(top, baseline_top)
     highest = max(throughput_of(group).high or 0 for group in points.values())
     axes.set_ylim(0, 1.05 * max(1.1 * top, min(highest, 1.5 * top)))
@@ -75,7 +75,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     return figure
 
 
-def _draw_points(axes: Axes, points: dict[str, Group]) -> None:
+def _draw_points(axes: Axes, points: dict[str, RunGroup]) -> None:
     """Each value's throughput. A line joins the points only where the values are numbers."""
     positions, numeric = axis_positions(list(points))
     if numeric:
@@ -87,7 +87,7 @@ def _draw_points(axes: Axes, points: dict[str, Group]) -> None:
         draw_point(axes, position, group, "s")
 
 
-def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> tuple[float, str]:
+def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) -> tuple[float, str]:
     """Draw the baseline; returns (its highest images/s, 0.0 without one; a note for below the chart).
 
     Where all points have the same baseline, it is a dashed line with its interval as a band; else a mark at each point.
@@ -111,7 +111,7 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> 
     return estimate.value, f"{note}."
 
 
-def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, Group]) -> tuple[float, str]:
+def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) -> tuple[float, str]:
     """A black dash, with its 95 % interval, at each point that has a baseline in its own settings."""
     highest = 0.0
     positions, _ = axis_positions(list(points))
@@ -127,7 +127,7 @@ def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, Group]) ->
     return highest, f"long dash: {BASELINE} with the same value; its shade: 95 % interval."
 
 
-def _common_baseline(results: ResultSet, points: dict[str, Group]) -> Group | None:
+def _common_baseline(results: ResultSet, points: dict[str, RunGroup]) -> RunGroup | None:
     """The baseline that all points have; None where they have several, or none."""
     baselines = {results.baseline_of(group) for group in points.values()}
     return baselines.pop() if len(baselines) == 1 else None

@@ -59,7 +59,7 @@ def attempt(content: bytes, folder: Path) -> str:
         results = load_set(changed)
         said = f"{len(results.groups)} groups"
         assert results.environment is not None and results.loads_before is not None
-        assert all(group.throughput for group in results.groups if group.samples)
+        assert all(group.throughput for group in results.timed_groups)
         assert results.over_baseline is not None and results.ranked is not None
         for table in TABLES:
             results.table(table)
