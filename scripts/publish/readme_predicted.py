@@ -10,7 +10,7 @@ import pandas
 
 from scripts.pages.markdown import describe_origin, markdown_table, read_cells
 from scripts.sets.frames import iterate_rows
-from scripts.studies.predict.prediction_error import CASE_COLUMNS, verdict
+from scripts.studies.predict.prediction_error import CASE_COLUMNS, summarize_errors
 from scripts.studies.predict.published_figures import published_rows
 
 NUMBERS = (
@@ -63,7 +63,7 @@ def _cases(rows: pandas.DataFrame) -> str:
 
 def _said(rows: pandas.DataFrame) -> str:
     """The verdict of every network."""
-    found = (f"{network}: {verdict(part)[1]}" for network, part in rows.groupby("network", sort=False))
+    found = (f"{network}: {summarize_errors(part)[1]}" for network, part in rows.groupby("network", sort=False))
     return "; ".join(line.replace("\n", "; ") for line in found)
 
 

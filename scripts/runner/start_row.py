@@ -13,7 +13,7 @@ from scripts.runner import source_version
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
-def row_at_start(folder: RunFolder, strategy: str, repeat: int, requested: dict, env: Mapping[str, str]) -> dict:
+def row_at_start(folder: RunFolder, strategy: str, round_number: int, requested: dict, env: Mapping[str, str]) -> dict:
     """Columns of runs.csv. env: the launcher's variables (NPROC, NUM_CORES, NUM_GPUS, POSITION)."""
     ranks, cores, gpus = (int(env.get(name) or 0) for name in ("NPROC", "NUM_CORES", "NUM_GPUS"))
     commit = source_version.commit()
@@ -21,7 +21,7 @@ def row_at_start(folder: RunFolder, strategy: str, repeat: int, requested: dict,
         "schema": SCHEMA,
         "run_id": folder.run_id,
         "strategy": strategy,
-        "repeat": repeat,
+        "repeat": round_number,
         "position": int(env.get("POSITION") or 0) or None,
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **{name: requested.get(name) for name in columns_from("requested")},

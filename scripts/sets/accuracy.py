@@ -70,7 +70,7 @@ def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
 def seeds(group: RunGroup) -> pandas.Series:
     """The recorded seed of each ok run, as text, by its row."""
     requested = group.identity.requested
-    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of_round(requested, int(number))))
+    return group.ok["repeat"].fillna(1).map(lambda round_number: str(seed_of_round(requested, int(round_number))))
 
 
 def describe_top1(groups: Sequence[RunGroup]) -> str:

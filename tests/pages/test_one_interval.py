@@ -40,7 +40,7 @@ def bounds(estimate, digits):
     return f"[{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
 
 
-def test_the_set_tells_the_methods_apart(published, over):
+def test_the_methods_differ_on_the_set(published, over):
     own, base = log_table({name: published.timed_groups_of(name)[0].sample for name in (STRATEGY, BASELINE)})
     alone = ratio_of_rounds(own - base)
     assert bounds(alone, 2) != bounds(over, 2)
@@ -50,8 +50,8 @@ def test_the_report_shows_it(published, over):
     (row,) = [row for row in table_rows(published) if row["strategy"] == STRATEGY]
     assert row["x single"] == f"{over.value:.2f} {bounds(over, 2)}"
     of_fastest = published.over_baseline.get(FASTEST)
-    told = f": {of_fastest.value:.2f}x {bounds(of_fastest, 2)} {BASES[FASTEST]}" if of_fastest else " ("
-    leads = rf"{FASTEST} (is the fastest|has the highest mean) of those in \w+{re.escape(told)}"
+    reported = f": {of_fastest.value:.2f}x {bounds(of_fastest, 2)} {BASES[FASTEST]}" if of_fastest else " ("
+    leads = rf"{FASTEST} (is the fastest|has the highest mean) of those in \w+{re.escape(reported)}"
     leads += rf"|no strategy was seen to be faster than {FASTEST}, one process"  # where that is a baseline itself
     assert re.search(leads, headline(published)[0])
 

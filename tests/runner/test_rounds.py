@@ -184,11 +184,13 @@ def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(make_variables
     """Protects the meaning of UNTIL: no earlier than the rule allows, no later, and the same when resumed."""
     chosen = make_variables(STRATEGIES="single dataparallel ddp", REPEATS=2, UNTIL="5%")
     ran = play(chosen, tmp_path / "a set", 0.04)
-    said = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
     assert ran == [*range(len(ran))] and 6 < len(ran) < 25
-    assert said[0] == "UNTIL=5% is not reached: no half-width is known after 2 rounds"
-    assert said[3].startswith("UNTIL=5% is not reached: ") and "5 rounds, and would be after about" in said[3]
-    reached = re.fullmatch(r"UNTIL=5% is reached: the family-wise half-width is ([\d.]+)% after (\d+) rounds", said[-1])
+    assert output[0] == "UNTIL=5% is not reached: no half-width is known after 2 rounds"
+    assert output[3].startswith("UNTIL=5% is not reached: ") and "5 rounds, and would be after about" in output[3]
+    reached = re.fullmatch(
+        r"UNTIL=5% is reached: the family-wise half-width is ([\d.]+)% after (\d+) rounds", output[-1]
+    )
     assert 2 < float(reached[1]) <= 5 and int(reached[2]) == len(ran) - 1
     rows = (tmp_path / "a set" / "runs.csv").read_text().splitlines(keepends=True)
     assert play(chosen, tmp_path / "a set", 0.04) == []  # all is done, and nothing is warmed

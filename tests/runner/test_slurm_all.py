@@ -69,7 +69,7 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
         ({"SLURM_JOB_ID": "3"}, "this is in Slurm job 3"),
         ({"SINFO": "down"}, "no Slurm cluster answers sinfo; run it on a cluster"),
@@ -80,10 +80,10 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
         ({"TASKS_PER_NODE": "3"}, "does not divide by 6 ranks"),
     ],
 )
-def test_a_mistake_is_said_before_anything_waits_in_the_queue(submitted, tmp_path, variables, said):
+def test_a_mistake_is_reported_before_anything_waits_in_the_queue(submitted, tmp_path, variables, message):
     """Protects hours in the queue: exit code 2, a sentence, no traceback, no job, and no set."""
     done, words, _ = submitted(NODES=2, **variables)
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr and words == []
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr and words == []
     assert not (tmp_path / "a set").exists()
 
 

@@ -182,7 +182,7 @@ def test_a_host_whose_name_is_no_loopback_address_is_refused(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_status_tells_up_from_down(cluster, tmp_path):
+def test_status_distinguishes_up_from_down(cluster, tmp_path):
     up = slurm_local("status", cluster)
     assert up.returncode == 0 and "node1" in up.stdout and "node2" in up.stdout
     down = slurm_local("status", tmp_path)

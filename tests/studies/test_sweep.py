@@ -317,11 +317,11 @@ def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, key, values):
     assert "without single" in bare.texts[-1].get_text()
     add_runs(around, "single", 60, asked={key: values[0]}, world_size=1)
     figure = plot_sweep.sweep_chart(results, "ddp", key, sweep_points(results, "ddp", key))
-    axes, told = figure.axes[0], figure.texts[-1].get_text()
+    axes, reported = figure.axes[0], figure.texts[-1].get_text()
     joined = [line for line in axes.lines if line.get_linestyle() == "-" and line.get_marker() == "None"]
     assert axes.get_ylim()[0] == 0 and len(joined) == (key == "workers")
     if key == "compression":
-        assert "dashed: single of the set around this one" in told and "2 ranks" in figure.get_suptitle()
+        assert "dashed: single of the set around this one" in reported and "2 ranks" in figure.get_suptitle()
 
 
 def test_a_sweep_is_the_runs_that_are_alike_in_all_else(tmp_path):
