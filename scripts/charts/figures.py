@@ -44,8 +44,8 @@ SET_HATCHES = ("", "....", "\\\\\\\\", "xxxx", "++++", "----", "oo", "**")
 LINE_COLORS = tuple(color for color in COLORS if color != "#F0E442")  # yellow is too faint for a line on white
 MARKERS = "osD^vP*X<>hpd8H"
 LINES = ("-", "--", "-.", ":")
-# how each repeat is drawn, in every chart
-REPEAT_STYLE: dict[str, Any] = {
+# how each run is drawn, in every chart
+RUN_STYLE: dict[str, Any] = {
     "linestyle": "none",
     "marker": "o",
     "markersize": 3.5,
@@ -103,12 +103,12 @@ def fit_to_paper_column(figure: Figure) -> None:
         axes.set_title(wrap(title, 34 // columns) if title else "")
 
 
-def legend_shape(words: list[str]) -> tuple[int, int]:
+def legend_shape(labels: list[str]) -> tuple[int, int]:
     """Columns and rows of lines of text that a legend of these entries takes; long ones are wrapped."""
     widest, letters = _widest()
-    longest = max(min(len(each), widest) for each in words)
-    num_columns = max(1, min(3, len(words), letters // (longest + 12)))
-    return num_columns, -(-sum(wrap(each, widest).count("\n") + 1 for each in words) // num_columns)
+    longest = max(min(len(each), widest) for each in labels)
+    num_columns = max(1, min(3, len(labels), letters // (longest + 12)))
+    return num_columns, -(-sum(wrap(each, widest).count("\n") + 1 for each in labels) // num_columns)
 
 
 def _widest() -> tuple[int, int]:
@@ -116,9 +116,9 @@ def _widest() -> tuple[int, int]:
     return (45, 65) if in_paper_column() else (90, 130)
 
 
-def draw_legend(legend: Axes, handles: list, words: list[str], num_columns: int) -> None:
+def draw_legend(legend: Axes, handles: list, labels: list[str], num_columns: int) -> None:
     """Entries for lines or points, at the place that make_figure keeps."""
-    wrapped = [wrap(each, _widest()[0]) for each in words]
+    wrapped = [wrap(each, _widest()[0]) for each in labels]
     length = 2.5 if in_paper_column() else 4
     legend.legend(handles, wrapped, loc="center", ncols=num_columns, fontsize=7, frameon=False, handlelength=length)
 
@@ -186,23 +186,23 @@ def describe_rows(rows: pandas.DataFrame) -> str:
 
 
 def draw_point(axes: Axes, place: float, group: RunGroup, marker: str, hollow: bool = False) -> None:
-    """Images/s of a group at a place of the x axis: geometric mean, 95 % interval, every repeat, and n."""
+    """Images/s of a group at a place of the x axis: geometric mean, 95 % interval, every run, and n."""
     estimate = group.timed_throughput
     if estimate.low is not None and estimate.high is not None:
         axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
     face = "white" if hollow else COLORS[0]
     axes.plot(place, estimate.value, marker=marker, markersize=6, color=COLORS[0], markerfacecolor=face)
-    repeats = [strategy_throughput([run]).value for run in group.run_windows]
+    rates = [strategy_throughput([run]).value for run in group.run_windows]
     aside = axes.transData + ScaledTranslation(-7 / 72, 0, axes.figure.dpi_scale_trans)
-    axes.plot([place] * len(repeats), repeats, transform=aside, **REPEAT_STYLE)
+    axes.plot([place] * len(rates), rates, transform=aside, **RUN_STYLE)
     annotate_point(axes, place, estimate.value, f"{format_number(estimate.value)}\nn = {estimate.num_runs}")
 
 
-def annotate_point(axes: Axes, x: float, y: float, words: str, above: bool = False) -> None:
-    """Words at the right of a point."""
+def annotate_point(axes: Axes, x: float, y: float, text: str, above: bool = False) -> None:
+    """Text at the right of a point."""
     place: dict[str, Any] = {"xytext": (5, 3), "va": "bottom"} if above else {"xytext": (6, -3), "va": "top"}
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
-    axes.annotate(words, (x, y), textcoords="offset points", fontsize=7, bbox=box, **place)
+    axes.annotate(text, (x, y), textcoords="offset points", fontsize=7, bbox=box, **place)
 
 
 def describe_failures(results: ResultSet) -> list[str]:

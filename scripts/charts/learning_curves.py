@@ -89,7 +89,7 @@ def learning_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 NOTES = (
-    "n: seeds; repeats of one seed do not tell how far another would be off. Thin: each run, where they differ.",
+    "n: seeds; runs of one seed do not tell how far another would be off. Thin: each run, where they differ.",
     "upright line at the last epoch: 95 % interval of top-1, for the validation images, and over seeds where n > 1.",
     "seconds: training and evaluation passes, one after the other, mean over runs; start-up is not in them.",
 )

@@ -31,11 +31,11 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
     if not works:
         return None
     every = [pair for found in works.values() for pair in found]
-    words = [
+    labels = [
         f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.run_windows), 'run')})"
         for number, group in every
     ]
-    num_columns, num_rows = legend_shape(words)
+    num_columns, num_rows = legend_shape(labels)
     figure, panels, legend = make_figure("Throughput and memory", sets, [2.6] * len(works), num_rows)
     styles = [
         {"color": LINE_COLORS[n % len(LINE_COLORS)], "marker": MARKERS[n % len(MARKERS)]} for n in range(len(every))
@@ -51,7 +51,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         axes.yaxis.set_major_formatter("{x:,.10g}")
     kind = "allocated by torch" if any(group.ok.device.eq("cuda").any() for _, group in every) else "resident"
     panels[-1].set_xlabel(f"peak memory of the rank that used most, GB   ({kind})")
-    draw_legend(legend, handles, words, num_columns)
+    draw_legend(legend, handles, labels, num_columns)
     notes = [
         "upright line: 95 % interval of images/s over runs; level line: from the least memory of a run to the most. "
         "Neither axis starts at zero."

@@ -1,6 +1,6 @@
 """The charts of throughput, as matplotlib figures that plot and the report share.
 
-Bars start at zero and carry every repeat as a point, the 95 % interval and n. Each function returns None where
+Bars start at zero and carry every run as a point, the 95 % interval and n. Each function returns None where
 the sets hold nothing to draw. Needs no torch.
 """
 
@@ -39,7 +39,7 @@ def throughput_chart(sets: list[ResultSet]) -> Figure | None:
     if not works:
         return None
     figure, panels, legend = _bar_panels("Training throughput", sets, works, "images/s [95 %]")
-    panels[-1].set_xlabel("images/s   (bar: geometric mean of repeats, dots: repeats, line: 95 % interval)")
+    panels[-1].set_xlabel("images/s   (bar: geometric mean of runs, dots: runs, line: 95 % interval)")
     finish(figure, legend, sets, _all(works), [_about_n(_all(works))])
     return figure
 
@@ -65,7 +65,7 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     for axes in panels:
         axes.axvline(1, color="black", linewidth=1, linestyle="--")
     panels[-1].set_xlabel(
-        f"throughput / throughput of {BASELINE}   (dots: repeats, line: 95 % for all at once, dashed: {BASELINE})"
+        f"throughput / throughput of {BASELINE}   (dots: runs, line: 95 % for all at once, dashed: {BASELINE})"
     )
     note, having = [_about_n(_all(works))], [results for results in sets if results.timed_groups_of(BASELINE)]
     if any(bar.ideal for bar in _all(works)):
@@ -127,7 +127,7 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
     where = "below" if in_paper_column() else "above"
     for axes, work in zip(ours, works, strict=True):
         axes.set_title(f"this suite, on the hardware named {where}: {work}", pad=14)
-        axes.set_xlabel(f"seconds, {work}   (dots: repeats, line: 95 % interval)")
+        axes.set_xlabel(f"seconds, {work}   (dots: runs, line: 95 % interval)")
     theirs.set_title(PUBLISHED_TITLE, pad=14)
     theirs.set_xlabel(f"seconds, {PUBLISHED_WORK}")
     notes = [_about_n(_all(works))]

@@ -155,12 +155,12 @@ def _proofs(results: ResultSet) -> str:
     rows = {
         row["strategy"]: row["same update?"].partition(EXCEPTIONS) for row in table_rows(results) if row["images/s"]
     }
-    yes = {label: but for label, (words, _, but) in rows.items() if words.startswith("yes")}
+    yes = {label: but for label, (answer, _, but) in rows.items() if answer.startswith("yes")}
     others = {label: [word for word in but.split(", ") if word not in ("", LENGTH)] for label, but in yes.items()}
-    whole = [label for label, words in others.items() if not words]
+    whole = [label for label, exceptions in others.items() if not exceptions]
     text = f"of {len(rows)} configurations {len(whole)} are proved, at their settings but for the number of steps, to "
     text += "do one process's update" + (f": {'; '.join(whole)}" if whole else "")
-    partly = [f"{label}, but for {', '.join(words)}" for label, words in others.items() if words]
+    partly = [f"{label}, but for {', '.join(exceptions)}" for label, exceptions in others.items() if exceptions]
     return text + (f"; proved with other settings: {'; '.join(partly)}" if partly else "")
 
 
@@ -169,7 +169,7 @@ def _seeds(timed: list[RunGroup]) -> str:
         return "not recorded"
     values = sorted({seed for group in timed for seed in seeds(group)})
     if len(values) == 1:
-        return f"{values[0]}, one for all runs: repeats tell of timing, and nothing of another seed's accuracy"
+        return f"{values[0]}, one for all runs: rounds show the spread of timing, not another seed's accuracy"
     return f"{', '.join(values)}, taken in turn by the rounds"
 
 

@@ -163,7 +163,7 @@ def _times(over: RatioEstimate) -> str:
 
 def _describe_power(fraction: float) -> str:
     if fraction > 1:
-        return "with 80 % power this data does not find a factor of 2: take more repeats"
+        return "with 80 % power this data does not find a factor of 2: take more rounds"
     return f"this data finds {100 * fraction:.0f} % with 80 % power"
 
 

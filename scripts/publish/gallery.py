@@ -159,13 +159,14 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
     """What the page says of a set, as text, with links from a page in the folder `base`."""
     at = _link(results.path, base)
     timed = results.timed_groups
-    said = {row["strategy"]: row for row in table_rows(results)}
+    report_rows = {row["strategy"]: row for row in table_rows(results)}
     mark, again = _read_mark(results.path), ""
     if (results.path / manifest.NAME).exists():
         again = bench_command("reproduce", os.path.relpath(results.path.resolve(), ROOT))
     strategies = [*dict.fromkeys(group.strategy for group in timed)]
     rows = [
-        _row(results, group, said[group.label], prices.get(results.name)) | {"number": strategies.index(group.strategy)}
+        _row(results, group, report_rows[group.label], prices.get(results.name))
+        | {"number": strategies.index(group.strategy)}
         for group in sorted(timed, key=lambda each: -each.timed_throughput.value)
     ]
     return {

@@ -72,7 +72,7 @@ class Run:
     position: int = 0
     """Its place in the order of its round, from 1."""
     cuts: tuple[int, ...] = ()
-    """Blocks before each cut of the finished run that this one proves or repeats; (): see recorded_cuts.py."""
+    """Blocks before each cut of the finished run that this one proves or makes again; (): see recorded_cuts.py."""
 
     @functools.cached_property
     def key(self) -> tuple[str, int]:

@@ -23,11 +23,11 @@ trap 'scancel "$job"' INT TERM
 trap 'scancel --signal=USR2 "$job"' USR2 # the tasks of a job that hangs write their stacks, on whatever node
 
 field() { # NAME: a field of what the controller says of the job
-  sed -nE "s/.* $1=([^ ]*).*/\1/p" <<<"$said"
+  sed -nE "s/.* $1=([^ ]*).*/\1/p" <<<"$shown"
 }
 silent=0 waits=
 while :; do
-  if said=$(scontrol show job "$job" -o); then
+  if shown=$(scontrol show job "$job" -o); then
     silent=0
   elif [ $((silent += 1)) -gt 60 ]; then
     scancel "$job" || true

@@ -2,7 +2,7 @@
 
     from scripts.sets.accuracy import describe_top1, top1_accuracy
 
-n is the number of recorded seeds: repeats of one seed do not tell how far another seed would be off, whether they are
+n is the number of recorded seeds: runs of one seed do not show how far another seed would be off, whether they are
 bit-identical, as on CPUs, or not, as on GPUs. Of one seed the interval is Wilson's for the validation images. Of
 several, as SEEDS=3 gives them, it holds the spread over seeds as well: s^2 / n + p (1 - p) / N, with Student's t
 (proportions.interval_over_seeds has the sources). Needs no torch.
@@ -101,11 +101,11 @@ def describe_top1(groups: Sequence[RunGroup]) -> str:
 
 
 def _counts(found: Sequence[Top1Accuracy]) -> str:
-    """n = 1 seed, 3 runs, repeats bit-identical"""
+    """n = 1 seed, 3 runs, rounds bit-identical"""
     num_seeds, num_runs = ({each.num_seeds for each in found}, {each.num_runs for each in found})
     text = f"n = {plural_of_several(num_seeds, 'seed')}, {plural_of_several(num_runs, 'run')}"
     if any(each.num_runs > each.num_seeds for each in found):
-        text += ", repeats " + ("bit-identical" if all(each.identical for each in found) else "differ")
+        text += ", rounds " + ("bit-identical" if all(each.identical for each in found) else "differ")
     return text
 
 

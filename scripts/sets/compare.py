@@ -61,7 +61,7 @@ def footnotes(comparisons: list[Comparison]) -> list[str]:
     ]
     whys = {each.estimate.why for each in comparisons}
     if NO_REPEAT in whys:
-        notes.append(f"One repeat allows no verdict: run again with REPEATS={MIN_ROUNDS} or more.")
+        notes.append(f"One round allows no verdict: run again with REPEATS={MIN_ROUNDS} or more.")
     if UNKNOWN_DAY_EFFECT in whys:
         notes.append(f"{UNKNOWN_DAY_EFFECT[0].upper()}{UNKNOWN_DAY_EFFECT[1:]}: {HOW_TO_DECIDE}.")
     return notes
@@ -173,7 +173,7 @@ def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> in
     ]
     if unclear:
         print(
-            f"not decided: whether B is slower by more than {100 * limit:g}%: {', '.join(unclear)}; take more repeats "
+            f"not decided: whether B is slower by more than {100 * limit:g}%: {', '.join(unclear)}; take more rounds "
             f"of both, or let ./bench ab A B --fail-over {100 * limit:g}% go on until it is clear",
             file=sys.stderr,
         )

@@ -43,19 +43,21 @@ def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     known = [(row, identity) for row, identity in rows if identity] if group.identity.recorded else []
     if not known:
         return UNKNOWN
-    said = [_said(group, identity, known) for identity in _of_each_seed(group.identity)]
-    return next((words for words in said if not words.startswith("yes")), said[-1])
+    texts = [_text_of_seed(group, identity, known) for identity in _of_each_seed(group.identity)]
+    return next((text for text in texts if not text.startswith("yes")), texts[-1])
 
 
-def _said(group: RunGroup, runs: Identity, known: list) -> str:
+def _text_of_seed(group: RunGroup, runs: Identity, known: list) -> str:
     """The same of those runs of the group that have one seed. known: rows of equivalence.csv, with their settings."""
     gaps = [(row, _differing(identity, runs)) for row, identity in known]
     covering = [(row, names) for row, names in gaps if not _others(names)]
     if not covering:
         return f"no proof of these settings: {', '.join(_others(gaps[-1][1]))}"
     row, names = covering[-1]
-    words = [MAY_DIFFER_FROM_PROOF[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(row, group)
-    but = ", ".join(dict.fromkeys(words))
+    exceptions = [MAY_DIFFER_FROM_PROOF[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(
+        row, group
+    )
+    but = ", ".join(dict.fromkeys(exceptions))
     return proof_verdict(row) + (f"{EXCEPTIONS}{but}" if but and row.verdict == "ok" else "")
 
 

@@ -2,7 +2,7 @@
 
     from scripts.sets.sessions import measured_in_other_sessions, session_numbers
 
-Two sessions are as two days: a change of the machine between them is in the ratio of their runs, and repeats do not
+Two sessions are as two days: a change of the machine between them is in the ratio of their runs, and rounds do not
 show it. Needs no torch.
 """
 

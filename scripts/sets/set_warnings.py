@@ -32,7 +32,7 @@ def find_warnings(results: ResultSet) -> list[str]:
     if results.ok.empty:
         return []
     rules = (
-        one_repeat(results),
+        one_round(results),
         several_sessions(results),
         unsteady(results),
         slow_first_window(results),
@@ -49,11 +49,11 @@ def find_warnings(results: ResultSet) -> list[str]:
     return [sentence for rule in rules for sentence in rule]
 
 
-def one_repeat(results: ResultSet) -> Iterator[str]:
+def one_round(results: ResultSet) -> Iterator[str]:
     """One run says nothing about the spread between runs."""
     names = [group.label for group in results.groups if len(group.run_windows) == 1]
     if names:
-        yield f"{_list(names)}: one repeat, so no interval and no verdict; run again with REPEATS={MIN_ROUNDS}."
+        yield f"{_list(names)}: one round, so no interval and no verdict; run again with REPEATS={MIN_ROUNDS}."
 
 
 def several_sessions(results: ResultSet) -> Iterator[str]:
@@ -74,7 +74,7 @@ def unsteady(results: ResultSet) -> Iterator[str]:
         if spread > UNSTEADY:
             yield (
                 f"{group.label}: unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean; "
-                f"{cause(results, group)}. Take longer windows (--window-steps) or more repeats (REPEATS)."
+                f"{cause(results, group)}. Take longer windows (--window-steps) or more rounds (REPEATS)."
             )
 
 

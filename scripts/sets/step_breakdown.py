@@ -103,7 +103,7 @@ def pipeline_bubbles(group: RunGroup, steps: pandas.DataFrame) -> list[PipelineB
 def mean_over_steps(runs: Sequence[numpy.ndarray]) -> StepMean | None:
     """The mean of the runs' means, with Student's interval over runs; None without any.
 
-    The runs are the repeats: steps of one run share its luck.
+    The sample is one mean a run: steps of one run share its luck.
     """
     means = numpy.array([values.mean() for values in runs if len(values)])
     if not len(means):

@@ -306,7 +306,7 @@ def joined(folder, *parts):
 
 
 WARNED = {
-    "one repeat": {"num_repeats": 1},
+    "one round": {"num_repeats": 1},
     "unsteady": {"noise": 0.3},
     "other programs took 5 % of its cores' time or more in 5 of 5 runs": {"other_cpu_pct": 20},
     "5 % of its cores' time to other guests": {"noise": 0.3, "other_cpu_pct": 0, "steal_pct": 5},

@@ -198,7 +198,7 @@ def test_a_real_sweep_goes_on_after_a_value_that_fails(checkout, tmp_path, tiny_
     expected = rows[rows.options.str.contains("group")].images_per_s.item()
     assert float(points["group"]["images_per_s"]) == pytest.approx(expected, rel=1e-6)
     text = text_of(results / "charts" / "sweep_single_norm.svg")
-    assert "failed" in text and "n = 1" in text and "one repeat" in text
+    assert "failed" in text and "n = 1" in text and "one round" in text
 
 
 @pytest.mark.slow

@@ -268,9 +268,9 @@ def report_verdict(step: SequentialResult, paired: PairedRounds, results: Path, 
         print(f"one look after {look}, had that been set beforehand, finds a difference of {least} with 80 % power")
     if step.early:
         print("it stopped early, where the answer was clear: the interval holds, the ratio is biased outward")
-    said = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
-    said += f": {found.why}" if found.why else ""
-    print(f"{said}; {format_ratio(step)}" if num_rounds else "no verdict: no round was done", flush=True)
+    sentence = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
+    sentence += f": {found.why}" if found.why else ""
+    print(f"{sentence}; {format_ratio(step)}" if num_rounds else "no verdict: no round was done", flush=True)
     if limit is None:
         return 0
     percent = f"{100 * limit:g} %"

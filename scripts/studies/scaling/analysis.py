@@ -40,7 +40,7 @@ class ScalingPoint:
     efficiency: float
     """Throughput per device over that of the fewest devices of the mode; 1.0 is ideal."""
     efficiency_low: float | None
-    """The 95 % interval; None for the fewest devices, and with one repeat."""
+    """The 95 % interval; None for the fewest devices, and with one round."""
     efficiency_high: float | None
     over_single: RatioEstimate | None = None
     """Throughput over that of the baseline; None where the baseline was not run."""

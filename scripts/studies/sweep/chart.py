@@ -46,7 +46,7 @@ class Options:
 
 
 def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, RunGroup]) -> Figure:
-    """Images/s over the value of `key`, with every repeat, the 95 % interval, n, and the baseline."""
+    """Images/s over the value of `key`, with every run, the 95 % interval, n, and the baseline."""
     about = describe_rows(pandas.concat([group.ok for group in points.values()]))
     figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0, about=about)
     _draw_points(axes, points)
@@ -55,7 +55,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, R
     axes.set_xticks(positions, [f"{value}\n(default)" if value == default else value for value in points])
     axes.margins(x=0.12)
     baseline_top, baseline_note = _draw_baseline(axes, results, points)
-    # an interval that is wide for want of repeats must not flatten the points
+    # an interval that is wide for want of rounds must not flatten the points
     top = max(strategy_throughput([run]).value for group in points.values() for run in group.run_windows)
     top = max(top, baseline_top)
     highest = max(throughput_of(group).high or 0 for group in points.values())
@@ -65,11 +65,11 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, R
     axes.set_xlabel(f"{key}, {UNITS[key]}" if key in UNITS else key)
     axes.set_ylabel("images/s")
     notes = [
-        "square: geometric mean of repeats; dots: repeats; line: 95 % interval, cut where it leaves the chart.",
+        "square: geometric mean of runs; dots: runs; line: 95 % interval, cut where it leaves the chart.",
         baseline_note,
     ]
     if any(throughput_of(group).low is None for group in points.values()):
-        notes.append("no interval: one repeat says nothing about the spread between runs.")
+        notes.append("no interval: one round says nothing about the spread between runs.")
     own = [group.label for group in results.groups if group.strategy == strategy]
     footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(tuple(own))])
     return figure
