@@ -12,13 +12,13 @@ from scripts.charts.figures import (
     COLORS,
     RUN_STYLE,
     SET_HATCHES,
-    describe_failures,
     footnote,
     in_paper_column,
     make_figure,
     wrap,
 )
 from scripts.sets.result_set import ResultSet
+from scripts.sets.set_text import describe_failures
 from scripts.stats.formatting import printable
 
 NOT_PARALLEL = "////"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import pandas
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -20,7 +19,8 @@ from matplotlib.transforms import ScaledTranslation
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 from scripts.sets.result_set import ResultSet, RunGroup
-from scripts.stats.formatting import device_count, format_number, format_setting, printable
+from scripts.sets.set_text import describe
+from scripts.stats.formatting import format_number, printable
 from scripts.stats.intervals import strategy_throughput
 
 matplotlib.rcParams.update(
@@ -156,35 +156,6 @@ def _save(figure: Figure, path: Path, metadata: dict[str, None], layout: dict[st
     return path
 
 
-def describe(sets: list[ResultSet]) -> str:
-    """What was run on what, from the ok rows: arch, image size, global batch, hardware, devices."""
-    return describe_rows(pandas.concat([each.ok for each in sets]))
-
-
-def describe_rows(rows: pandas.DataFrame) -> str:
-    """The same of some rows of runs.csv."""
-
-    def values(column: str, unknown: str = "?") -> str:
-        found = dict.fromkeys(map(format_setting, rows[column]))
-        if len(found) > 3 and pandas.api.types.is_numeric_dtype(rows[column]):
-            return f"{format_setting(rows[column].min())} to {format_setting(rows[column].max())}"
-        return "/".join(text for text in found if text != "unknown") or unknown
-
-    num_devices = sorted({value for value in rows.world_size if value > 0})
-    device = rows.device.iloc[0] if rows.device.nunique() == 1 else ""
-    devices = device_count(num_devices[-1], device) if num_devices else "? devices"
-    if len(num_devices) > 1:
-        devices = f"{num_devices[0]:.0f} to {devices}"
-    images = ", synthetic images" if values("loader") == "synthetic" else ""
-    batch = f"global batch {values('global_batch')}"
-    if (rows.batch_per_device > 0).any():
-        batch = f"{values('batch_per_device')} images a device (weak scaling: {batch})"
-    return (
-        f"{values('arch')}, {values('image_size')} px, {batch}{images}; "
-        f"{values('device_name', 'hardware unknown')}, {devices}"
-    )
-
-
 def draw_point(axes: Axes, place: float, group: RunGroup, marker: str, hollow: bool = False) -> None:
     """Images/s of a group at a place of the x axis: geometric mean, 95 % interval, every run, and n."""
     estimate = group.timed_throughput
@@ -203,21 +174,6 @@ def annotate_point(axes: Axes, x: float, y: float, text: str, above: bool = Fals
     place: dict[str, Any] = {"xytext": (5, 3), "va": "bottom"} if above else {"xytext": (6, -3), "va": "top"}
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
     axes.annotate(text, (x, y), textcoords="offset points", fontsize=7, bbox=box, **place)
-
-
-def describe_failures(results: ResultSet) -> list[str]:
-    """A sentence for each strategy with rows that are not ok, or ok without a throughput."""
-    sentences = []
-    for group in results.groups:
-        for status, number in group.counts.items():
-            rows = group.rows[group.rows.status == status]
-            of = f" {number} of {len(group.rows)}" if number < len(group.rows) else ""
-            reason = "; ".join(dict.fromkeys(filter(None, rows.reason))) or "no reason was recorded"
-            if status != "ok":
-                sentences.append(f"{group.label} {status or 'without a status'}{of}: {reason}")
-            elif not group.run_windows:
-                sentences.append(f"{group.label} is ok but has neither windows nor images_per_s")
-    return sentences
 
 
 def wrap(text: str, width: int) -> str:

@@ -16,9 +16,6 @@ from benchmarks.common.system.repository import ROOT
 from scripts.options import data_options, run_options, set_options, study_options
 from scripts.options.run_options import set_variables
 
-LATEST = Path("results/latest")
-
-
 # --- what several commands do -------------------------------------------------------------------------------------
 
 

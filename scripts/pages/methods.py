@@ -12,13 +12,12 @@ import numpy
 import pandas
 
 from benchmarks.common.store.results import WARM_UP, read_table
-from scripts.charts.figures import describe
 from scripts.pages.report_content import table_rows
 from scripts.sets.accuracy import seeds
-from scripts.sets.dataset_text import describe_images
 from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import EXCEPTIONS, LENGTH
 from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
+from scripts.sets.set_text import describe, describe_images
 from scripts.sets.set_warnings import several_sessions, uncommitted_changes
 from scripts.stats.families import method_text
 from scripts.stats.formatting import format_number, format_setting, plural, plural_of_several

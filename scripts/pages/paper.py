@@ -10,7 +10,6 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from scripts.charts.figures import describe_failures
 from scripts.pages.latex import (
     Tex,
     tex_column_format,
@@ -24,8 +23,8 @@ from scripts.pages.methods import checklist, methods
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import headline
 from scripts.sets.accuracy import describe_top1, top1_accuracy
-from scripts.sets.dataset_text import describe_images
 from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.set_text import describe_failures, describe_images
 from scripts.stats.intervals import mean_interval
 
 TEMPLATES = Path(__file__).parent / "templates"

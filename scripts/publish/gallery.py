@@ -28,16 +28,15 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.charts.figures import describe, describe_failures
 from scripts.options.set_options import GalleryOptions as Options
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
 from scripts.publish import manifest
 from scripts.publish.passive_page import find_active
-from scripts.sets.dataset_text import describe_images
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
+from scripts.sets.set_text import describe, describe_failures, describe_images
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable
 

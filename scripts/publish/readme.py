@@ -19,12 +19,12 @@ from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.charts.figures import describe
 from scripts.pages.markdown import code_span, escape_markdown, markdown_table, read_cells
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.frames import iterate_rows
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
+from scripts.sets.set_text import describe
 from scripts.sets.step_breakdown import StepMean, exposed_communication
 from scripts.stats.families import ratios_of_all_pairs
 from scripts.stats.formatting import format_interval, format_number, plural_of_several

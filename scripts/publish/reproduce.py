@@ -9,7 +9,7 @@ compare such as "--day-sd 2%": two sets are two days, so that without one there 
 again runs only what is missing. PLAN=yes starts nothing.
 
 A set may come from somebody else, so it chooses no program, container image, partition or folder. A run gets only the
-settings that scripts/runner/allowed_settings.py allows. The user gives CONTAINER, PARTITION and DATA.
+settings that scripts/proof/allowed_settings.py allows. The user gives CONTAINER, PARTITION and DATA.
 
 Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129, 130, 131 or 143 after a signal.
 """
@@ -31,8 +31,9 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import run_program
 from scripts.options.set_options import CompareOptions
+from scripts.proof import allowed_settings
 from scripts.publish.manifest import NAME, find_faults, read_manifest
-from scripts.runner import allowed_settings, bench, preflight, round_order, rounds, run_plan, schedule
+from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets import compare
 from scripts.sets.result_set import ResultSet, load_set
