@@ -142,7 +142,7 @@ def describe_kill(rank: object, signum: int) -> str:
 
 
 def find_slurm_end(log: str) -> tuple[str, str] | None:
-    """(status, reason) where the log has a line of scripts/runner/slurm_submit.sh that Slurm ended the job."""
+    """(status, reason) where the log has a line of launchers/slurm_submit.sh that Slurm ended the job."""
     job = re.findall(r"^slurm job (\d+): (\w+)", log, re.MULTILINE)
     if not job or job[-1][1] not in SLURM_ENDED:
         return None

@@ -360,7 +360,7 @@ def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
     assert suite.run(REPEATS=1, STRATEGIES="single", CONFIG=config).returncode == 0
     (call,) = [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]
     assert call["env"]["CHECKPOINT_DIR"] == str(suite.checkout / "some where" / "single-1")
-    job = [ROOT / "scripts/runner/slurm_job.sh", "echo", "words"]
+    job = [ROOT / "launchers/slurm_job.sh", "echo", "words"]
     for checkpoints, words in (("/some where", "words --resume\n"), ("", "words\n")):
         RunFolder(tmp_path).post_stop(1, 7)  # of the life before
         env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)

@@ -286,7 +286,7 @@ def test_the_log_of_a_job_lies_in_its_folder_whatever_the_folders_name(cluster, 
     put(tmp_path, job="echo here")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
     environment |= {"RUN_DIR": str(folder), "SLURM_CONF": str(cluster / "slurm.conf")}
-    words = [SCRIPT.parents[1] / "runner/slurm_submit.sh", "--nodes=1", "--", tmp_path / "job"]
+    words = [SCRIPT.parents[2] / "launchers/slurm_submit.sh", "--nodes=1", "--", tmp_path / "job"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert (folder / "run.log").read_text() == "here\n"
