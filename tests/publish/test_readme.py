@@ -32,8 +32,8 @@ from scripts.publish.readme import (
     shown_sets,
     sweep_figures,
 )
-from scripts.runner.measured_figures import add_rows
 from scripts.sets.result_set import load_set
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers import overhead
 from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
 
