@@ -14,9 +14,11 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.system.programs import exit_code, run_program
-from scripts.charts import detail_charts, figures, throughput
+from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import memory_chart
+from scripts.charts.step_chart import step_chart
+from scripts.charts.telemetry_chart import telemetry_chart
 from scripts.options.set_options import PlotOptions as Options
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
@@ -33,7 +35,7 @@ CHARTS = {
     "memory": memory_chart,
     "learning": learning_chart,
 }
-DETAIL_CHARTS = {"step_account": detail_charts.step_chart, "telemetry": detail_charts.telemetry_chart}
+DETAIL_CHARTS = {"step_account": step_chart, "telemetry": telemetry_chart}
 
 
 def summary_table(results: Path | ResultSet) -> str:

@@ -18,7 +18,7 @@ from benchmarks.common.config.config import FIELDS
 from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
-from scripts.charts.detail_charts import step_chart
+from scripts.charts.step_chart import step_chart
 from scripts.commands.command_table import COMMANDS, find_command
 from scripts.commands.run_command import options_class
 from scripts.publish.readme import (
