@@ -141,9 +141,9 @@ def compare(options: set_options.CompareOptions, flags: Sequence[str], found: di
 
 
 def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    from scripts.sets import power
+    from scripts.sets import rounds_needed
 
-    return power.main(options, found)
+    return rounds_needed.main(options, found)
 
 
 def mlperf(options: set_options.MlperfOptions, flags: Sequence[str]) -> int:

@@ -34,7 +34,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.programs import run_program
-from scripts.runner import preflight, run_plan, schedule, source_version
+from scripts.runner import preflight, run_plan, schedule, source_version, strategy_list
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
@@ -92,7 +92,7 @@ def main(found: dict[str, Any] | None = None) -> int:
         raise UserError(
             "./bench ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
         )
-    strategy = preflight.parse_strategy(variables.strategy)
+    strategy = strategy_list.parse_strategy(variables.strategy)
     a, b = (variants.parse_variant(name, os.environ.get(name, "").strip(), variables, strategy) for name in ("A", "B"))
     runs = {variant.name: timed_run(variant, strategy, variables) for variant in (a, b)}
     preflight.check_ranks([run.config for run in runs.values()], [variables.ranks_here])
