@@ -93,6 +93,7 @@ class SignalForwarder:
         """The first signal that was received; 0: none."""
         self._num_received = 0
         self._child: subprocess.Popen[Any] | None = None
+        self._has_session = False
 
     def run(self, command: Sequence[object], *, after_signal: bool = False, **popen: Any) -> int:
         """Run `command` to its end; returns its exit code, less than 0 where a signal ended it.
@@ -100,12 +101,15 @@ class SignalForwarder:
         after_signal: start it although a signal was received before. Else it is not started then, and the signal's
         number, less than 0, is returned.
 
+        popen: keywords of subprocess.Popen. With start_new_session, a signal goes to all processes of the child's group.
+
         The child inherits inheritable file descriptors, such as a set's lock, and so holds the lock until its own end.
         """
         num_received = self._num_received  # first: what comes from here on ends the child
         if self.signum and not after_signal:
             return -self.signum
         words = [str(word) for word in command]
+        self._has_session = bool(popen.get("start_new_session"))
         # The child has SIGINT blocked until it sets handlers. Else Ctrl-C would print the traceback of a Python program
         # that is still starting. SIGTERM ends the child meanwhile.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -114,7 +118,7 @@ class SignalForwarder:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if self._num_received != num_received:  # before the child had a name
-            self._child.terminate()
+            self._terminate()
         code = self._child.wait()
         self._child = None
         return code
@@ -123,6 +127,14 @@ class SignalForwarder:
         self.signum = self.signum or signum
         self._num_received += 1
         if self._child:
+            self._terminate()
+
+    def _terminate(self) -> None:
+        assert self._child is not None
+        if self._has_session and self._child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGTERM)
+        else:
             self._child.terminate()
 
 
