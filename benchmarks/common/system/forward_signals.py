@@ -101,7 +101,7 @@ class SignalForwarder:
         after_signal: start it although a signal was received before. Else it is not started then, and the signal's
         number, less than 0, is returned.
 
-        popen: keywords of subprocess.Popen. With start_new_session, a signal goes to all processes of the child's group.
+        popen: keywords of subprocess.Popen. With start_new_session, a signal goes to the child's whole group.
 
         The child inherits inheritable file descriptors, such as a set's lock, and so holds the lock until its own end.
         """
