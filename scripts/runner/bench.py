@@ -21,7 +21,7 @@ import tyro
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.runner import preflight, rounds, run_plan, schedule
+from scripts.runner import preflight, rounds, run_plan, schedule, suite_start
 from scripts.runner.make_variables import MakeVariables, read_variables
 
 STUDIES = ROOT / "scripts" / "studies"
@@ -70,7 +70,12 @@ def main(name: str = "all", /) -> int:
     results = preflight.open_result_set(variables.results)
     run_batches = rounds.generate_rounds(left, of_round, variables, results)
     return schedule.run_suite(
-        run_batches, results, suite.chart_command(variables), len(left), open_ended=rounds.open_ended(variables)
+        run_batches,
+        results,
+        suite.chart_command(variables),
+        len(left),
+        open_ended=rounds.open_ended(variables),
+        start_text=suite_start.start_text(left, results, variables),
     )
 
 

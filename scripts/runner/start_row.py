@@ -12,6 +12,8 @@ from scripts.runner import source_version
 COPIED_COLUMNS = (
     "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
 )  # fmt: skip
+SKIP_PRINTED = "SKIP_PRINTED"
+"""Environment variable of a launcher: yes where the suite has printed already that this run is skipped, and why."""
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
