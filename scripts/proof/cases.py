@@ -18,6 +18,7 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.typed_options import typed_option
 from scripts.runner import preflight
 from scripts.runner.allowed_settings import short_repr, why_not_allowed
 from scripts.runner.make_variables import MakeVariables
@@ -92,7 +93,7 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
         try:
             settings = _read_settings(results, run_id)
         except UserError as error:
-            print_warning(f"{error}; the same CONFIG and ARGS would prove it")
+            print_warning(f"{error}; the same {typed_option('CONFIG')} and {typed_option('ARGS')} would prove it")
             continue
         requested = settings["asked"]
         # rounds of one group may have seeds of their own
@@ -137,7 +138,7 @@ def check_machine(results: Path, settings: dict[str, Any]) -> None:
         raise UserError(
             f"{results} has {requested['strategy']} on {devices}, {requested['ranks']} ranks, {requested['nodes']} "
             f"nodes, and here are {num_gpus} GPUs; prove it where it ran, with the same NNODES, NODES or HOSTS, or "
-            "choose STRATEGIES"
+            f"choose {typed_option('STRATEGIES')}"
         )
 
 
@@ -149,7 +150,7 @@ def _case_of_settings(variables: MakeVariables, results: Path, requested: dict[s
     if run.requested["fingerprint"] != requested["fingerprint"]:
         raise UserError(
             f"{config.data} (fingerprint {run.requested['fingerprint']}) proves other images than {results} was "
-            f"measured with ({requested['fingerprint']}); set DATA to these"
+            f"measured with ({requested['fingerprint']}); set {typed_option('DATA')} to these"
         )
     return run
 

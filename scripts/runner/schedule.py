@@ -30,6 +30,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, read_regular_file
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwarder, forward_signals
 from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.typed_options import typed_option
 from scripts.runner import processes
 from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
@@ -97,9 +98,7 @@ def skipped_settings(runs: Sequence[Run], results: Path) -> set[str]:
 def mark_skipped(runs: Sequence[Run], skipped: set[str]) -> list[Run]:
     """The runs; where a run of an earlier round with the same settings was skipped, another skip is not printed."""
     said = {SKIP_PRINTED: "yes"}
-    return [
-        dataclasses.replace(run, variables=run.variables | said) if run.key[0] in skipped else run for run in runs
-    ]
+    return [dataclasses.replace(run, variables=run.variables | said) if run.key[0] in skipped else run for run in runs]
 
 
 @dataclasses.dataclass
@@ -226,7 +225,9 @@ def lock_result_set(results: Path) -> Iterator[None]:
         try:
             lock = stack.enter_context(locked(results / ".suite", limit_s=0))
         except TimeoutError:
-            raise UserError(f"{results} is in use {describe_holder(results)}; choose another RESULTS=") from None
+            raise UserError(
+                f"{results} is in use {describe_holder(results)}; choose another {typed_option('RESULTS', '')}"
+            ) from None
         os.set_inheritable(lock, True)
         write_text_atomically(results / ".holder", f"{os.getpid()} {socket.gethostname()}\n")
         record_lost_runs(results)

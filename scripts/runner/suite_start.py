@@ -37,7 +37,7 @@ def start_text(left: Sequence[Run], results: Path, variables: MakeVariables) -> 
         return f"{printable(str(results))}: every planned run has a row already{f'; {more}' if more else ''}"
     num_rounds = len({run.round for run in left})
     warm_up = "" if rounds.is_only_run(left, variables) else ", after a warm-up that does not count"
-    names = ", ".join(f"{name}".replace(", ", " / ") for name in dict.fromkeys(run.name for run in left))
+    names = "; ".join(dict.fromkeys(run.name for run in left))
     lines = [
         f"{printable(str(results))}: {plural(len(left), 'run')} in {plural(num_rounds, 'round')}{warm_up}",
         *textwrap.wrap(printable(names), WIDTH, initial_indent="  ", subsequent_indent="  "),

@@ -28,6 +28,7 @@ from benchmarks.common.system.files import locked
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.typed_options import typed_option
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes, source_version
 from scripts.runner.co_tenants import CoreCounters
@@ -284,7 +285,7 @@ def command() -> int:
     try:
         return main(tyro.cli(Options, args=words[:split]), words[split + 1 :])
     except OSError as error:  # such as a full disk under the log
-        remedy = "free space, or choose another RESULTS="
+        remedy = f"free space, or choose another {typed_option('RESULTS', '')}"
         print(f"error: {error.filename or 'the run'}: {error.strerror}; {remedy}", file=sys.stderr)
         return 1
 

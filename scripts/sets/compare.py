@@ -61,7 +61,7 @@ def footnotes(comparisons: list[Comparison]) -> list[str]:
     ]
     whys = {each.estimate.why for each in comparisons}
     if NO_REPEAT in whys:
-        notes.append(f"One repeat allows no verdict: run again with REPEATS={MIN_ROUNDS} or more.")
+        notes.append(f"One repeat allows no verdict: run again with {MIN_ROUNDS} rounds or more.")
     if UNKNOWN_DAY_EFFECT in whys:
         notes.append(f"{UNKNOWN_DAY_EFFECT[0].upper()}{UNKNOWN_DAY_EFFECT[1:]}: {HOW_TO_DECIDE}.")
     return notes

@@ -53,7 +53,7 @@ def one_repeat(results: ResultSet) -> Iterator[str]:
     """One run says nothing about the spread between runs."""
     names = [group.label for group in results.groups if len(group.samples) == 1]
     if names:
-        yield f"{_list(names)}: one repeat, so no interval and no verdict; run again with REPEATS={MIN_ROUNDS}."
+        yield f"{_list(names)}: one repeat, so no interval and no verdict; run again, with {MIN_ROUNDS} rounds or more."
 
 
 def several_sessions(results: ResultSet) -> Iterator[str]:
@@ -74,7 +74,7 @@ def unsteady(results: ResultSet) -> Iterator[str]:
         if spread > UNSTEADY:
             yield (
                 f"{group.label}: unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean; "
-                f"{cause(results, group)}. Take longer windows (--window-steps) or more repeats (REPEATS)."
+                f"{cause(results, group)}. Take longer windows (--window-steps) or more rounds."
             )
 
 
@@ -142,7 +142,7 @@ def oversubscribed(results: ResultSet) -> Iterator[str]:
     """More ranks than cores measure the scheduler."""
     names = [group.label for group in results.groups if (group.ok.oversubscribed == "yes").any()]
     if names:
-        yield f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing about scaling; lower NPROC."
+        yield f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing of scaling; start fewer."
 
 
 def busy(results: ResultSet) -> Iterator[str]:

@@ -336,7 +336,9 @@ def test_the_first_charts_are_drawn_when_two_strategies_have_a_run(suite):
 def test_a_line_names_the_setting_where_a_strategy_has_several_runs(suite):
     """Protects the reader of a log from two lines called `single`. Mutant: RUN_NAME does not reach the supervisor."""
     done = suite.run(REPEATS=1, STRATEGIES="single ddp_amp")
-    names = [line.partition(" #1 ")[0].split(maxsplit=1)[1].strip() for line in done.stdout.splitlines() if " #1 " in line]
+    names = [
+        line.partition(" #1 ")[0].split(maxsplit=1)[1].strip() for line in done.stdout.splitlines() if " #1 " in line
+    ]
     assert sorted(names) == ["ddp_amp", "single", "single, precision bf16"]
 
 
@@ -361,7 +363,7 @@ def test_a_suite_says_first_what_it_will_do(suite):
         "how long this takes is not known: no run with these settings was made here before",
         f"first charts: {suite.results}/charts, as soon as two strategies have a run",
     ]
-    assert sorted(first[1].strip().split(", ")) == ["dataparallel", "ddp", "single"]
+    assert sorted(first[1].strip().split("; ")) == ["dataparallel", "ddp", "single"]
     again = suite.run(REPEATS=3, STRATEGIES="single ddp ddp_spawn").stdout.splitlines()
     assert again[0].startswith(f"{suite.results}: 5 runs in 3 rounds") and "1 kind of run that was not" in again[2]
     assert again[2].startswith("about ") and " s, by the last runs here" in again[2]
