@@ -309,6 +309,7 @@ def record_environment(results: Path, run: Run, children: SignalForwarder, inter
     interpreter: that of the runs, where this process has another.
     """
     if not (results / "environment.json").exists():
+        print("noting hardware and versions in environment.json", flush=True)
         env = os.environ | run.variables | {"CONFIG": run.config.config}
         children.run(
             [interpreter or interpreter_path(), "-m", "scripts.runner.environment", "--results", results],
