@@ -89,8 +89,10 @@ EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
         "launchers/<name>.sh": lambda folder: copy_renamed(folder, "launchers/ddp.sh", "launchers/new_strategy.sh"),
     },
     "To add a column": {
-        "benchmarks/common/store/results.py": lambda folder: insert_before(
-            folder / "benchmarks/common/store/results.py", '"other_gpu_processes", "options"', '"new_column", '
+        "benchmarks/common/store/columns.py": lambda folder: insert_before(
+            folder / "benchmarks/common/store/columns.py",
+            '"other_gpu_processes": ',
+            '"new_column": "a number",\n        ',
         ),
         "benchmarks/common/train/record.py": lambda folder: insert_before(
             folder / "benchmarks/common/train/record.py",
@@ -98,7 +100,7 @@ EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
             MEASURED,
         ),
         "results/README.md": lambda folder: insert_before(
-            folder / "results/README.md", "| `num_by_pillow` |", "| `new_column` | a number |\n"
+            folder / "results/README.md", "| `other_gpu_processes` |", "| `new_column` | a number |\n"
         ),
     },
     "To add a decoder": {

@@ -21,6 +21,7 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import describe
 from scripts.pages.markdown import code_span, escape_markdown, markdown_table, read_cells
+from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.frames import iterate_rows
@@ -61,7 +62,7 @@ def shown_sets(published: Path) -> dict[str, str]:
 
 def all_figures(sets: dict[str, Path], measured: Path) -> dict[str, str]:
     """Every figure of the shown sets; those of GPUs have names that begin with `gpu.`."""
-    made = named_figures(sets["cpu"], measured) if "cpu" in sets else measured_figures(measured)
+    made = named_figures(sets["cpu"], measured) if "cpu" in sets else measured_figures(measured) | column_figures()
     if "gpu" in sets:
         made |= {f"gpu.{name}": text for name, text in set_figures(sets["gpu"]).items()}
     return made
@@ -82,7 +83,7 @@ def fill_marks(text: str, made: dict[str, str]) -> str:
 
 def named_figures(path: Path, measured: Path) -> dict[str, str]:
     """Every figure by its name, as Markdown: of the result set in `path`, and of the CSV files in `measured`."""
-    return set_figures(path) | proof_figures(path, measured) | measured_figures(measured)
+    return set_figures(path) | proof_figures(path, measured) | measured_figures(measured) | column_figures()
 
 
 def set_figures(path: Path) -> dict[str, str]:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy
 import pandas
 
-from benchmarks.common.store.results import STATUSES, TABLES, WARM_UP, read_numbered_table
+from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import STATUSES, WARM_UP, read_numbered_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from scripts.sets.contradictions import find_contradictions

@@ -25,7 +25,7 @@ from benchmarks.common.dist.communication import Communication
 from benchmarks.common.dist.devices import RankContext, all_reduce_sum
 from benchmarks.common.dist.layout import Layout, stored_fields
 from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.store.results import TABLES
+from benchmarks.common.store.columns import TABLES
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.clock import Clock, check_windows_fit
 from benchmarks.common.train.engine import fit

@@ -19,9 +19,8 @@ from support import ROOT
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store import results as tables
+from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
 from benchmarks.common.store.results import (
-    TABLES,
-    TEXT_COLUMNS,
     add_settings,
     append_rows,
     format_cell,

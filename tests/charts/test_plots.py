@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from support import ROOT, recorded
 
-from benchmarks.common.store.results import TABLES, append_rows
+from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import append_rows
 from scripts.charts import bars, throughput
 from scripts.charts import plot as plot_results
 from scripts.charts.learning_curves import learning_chart

@@ -26,7 +26,8 @@ from support import NUM_VAL, ROOT, environment
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import requested_settings, settings_hash
-from benchmarks.common.store.results import TABLES, add_settings, append_rows, read_table
+from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.checkpoint import load_checkpoint
 from benchmarks.common.train.exit_codes import timed_out

@@ -15,7 +15,8 @@ from fault_runs import NUM_ROWS, Matrix
 from support import ROOT, recorded
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.store.results import TABLES, append_rows
+from benchmarks.common.store.columns import MEANINGS, ROWS, TABLES
+from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
 from scripts.charts.detail_charts import step_chart
 from scripts.commands.command_table import COMMANDS, find_command
@@ -31,6 +32,7 @@ from scripts.publish.readme import (
     shown_sets,
     sweep_figures,
 )
+from scripts.publish.readme_columns import column_figures
 from scripts.runner.measured_figures import add_rows
 from scripts.sets.result_set import load_set
 from scripts.studies.peers import overhead
@@ -246,8 +248,16 @@ def test_every_file_and_command_is_there(path):
             assert flag.replace("-", "_") in {*FIELDS, *OPTIONS}, flag
 
 
-def test_every_column_is_explained():
+def test_every_column_is_explained_once_and_in_step():
+    """Protects the one place of a column's meaning: the page has what the schema says, and nothing typed by hand.
+    Mutants: a column without a meaning; another word in the page; a table without a row in ROWS."""
     text = TEXTS[ROOT / "results" / "README.md"]
+    assert TABLES.keys() == MEANINGS.keys() == ROWS.keys()
+    for table, meanings in MEANINGS.items():
+        assert all(meaning and not meaning.endswith(".") for meaning in meanings.values()), table
+        assert table == "runs" or f"`{table}.csv`" in column_figures()["columns.others"]
+    for name, figure in column_figures().items():
+        assert text.count(f"<!--{name}-->{figure}<!--/-->") == 1
     named = {*re.findall(r"`([^`\n]+)`", text)}
-    for table, columns in TABLES.items():
-        assert f"{table}.csv" in named and named >= {*columns}, {*columns} - named
+    for columns in TABLES.values():
+        assert named >= {*columns}, {*columns} - named

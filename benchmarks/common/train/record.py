@@ -12,7 +12,8 @@ import torchvision
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.devices import RankContext, device_name
-from benchmarks.common.store.results import TABLES, append_rows
+from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.train.clock import Window
 from benchmarks.common.train.exit_codes import boot_id
