@@ -131,13 +131,13 @@ def main(num: int) -> None:
     for case in PAIRS:
         for difference in (0.0, -0.05, -0.10):
             rates = one_by_one(case, difference, num)
-            told = "faster {:.1f}, slower {:.1f}, beyond {:.1f}, no verdict {:.1f} %".format(*(100 * rates[:4]))
-            print(f"ab, {case}, difference {100 * difference:g} %: {told}, {rates[4]:.1f} rounds", flush=True)
+            reported = "faster {:.1f}, slower {:.1f}, beyond {:.1f}, no verdict {:.1f} %".format(*(100 * rates[:4]))
+            print(f"ab, {case}, difference {100 * difference:g} %: {reported}, {rates[4]:.1f} rounds", flush=True)
     for strategies in (1, 9):
         for num_sets in (None, 3, 5):
             wrong, found = (day_sets(strategies, 10, num // 2, 0.02, num_sets, slow) for slow in (0.0, 0.3))
-            told = f"false {100 * wrong:.1f} %, a slowdown of 30 % found {100 * found:.1f} %"
-            print(f"two days, {strategies} strategies, {num_sets or 'given'}: {told}")
+            reported = f"false {100 * wrong:.1f} %, a slowdown of 30 % found {100 * found:.1f} %"
+            print(f"two days, {strategies} strategies, {num_sets or 'given'}: {reported}")
 
 
 if __name__ == "__main__":

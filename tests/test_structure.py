@@ -259,7 +259,7 @@ def test_a_step_calls_no_recorder(name):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_script_tells_how_it_divides_a_step(name):
+def test_a_script_has_a_layout(name):
     """Protects the memory check, which asks each strategy itself."""
     layout = top_level_function(name, "layout")
     assert [argument.arg for argument in layout.args.args] == ["config", "num_devices"]

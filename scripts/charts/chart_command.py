@@ -10,8 +10,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from scripts.charts.figures import describe_failures, save_chart
+from scripts.charts.figures import save_chart
 from scripts.sets.result_set import ResultSet
+from scripts.sets.set_text import describe_failures
 
 
 def save_study_chart(results: ResultSet, table: Path, figure: Figure, name: str) -> int:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from scripts.charts.figures import COLORS, LINES, MARKERS, footnote, in_paper_column, label_with_set, make_figure, wrap
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.step_breakdown import (
     PHASES,
     PipelineBubble,
@@ -48,7 +48,7 @@ class StepBar:
 
     label: str
     parts: pandas.DataFrame
-    group: Group
+    group: RunGroup
     exposed: StepMean | None
     bubble: PipelineBubble | None = None
 
@@ -99,8 +99,8 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
     longest = max(bar.means.clip(lower=0).sum() for bar in bars)
     for place, bar in enumerate(bars):
         end = _draw_bar(axes, place, bar, least=(0.2 if in_paper_column() else 0.07) * longest)
-        words = wrap(bar.text, 22) if in_paper_column() else bar.text
-        axes.annotate(words, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
+        text = wrap(bar.text, 22) if in_paper_column() else bar.text
+        axes.annotate(text, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
     axes.set_xlim(0, width * longest)
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
     lines = [[wrap(line, 20) if in_paper_column() else line for line in bar.label.splitlines()] for bar in bars]
@@ -219,19 +219,19 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     for axes, panel in zip(axes_list, panels, strict=False):
         for number, (label, samples, group) in enumerate(lines):
             color, style = COLORS[number % len(COLORS)], LINES[number // len(COLORS) % len(LINES)]
-            words = f"{printable(label)} (n = {plural(len(group.ok), 'run')})"
-            for repeat, (seconds, values) in enumerate(_series(samples, group, panel)):
+            text = f"{printable(label)} (n = {plural(len(group.ok), 'run')})"
+            for place, (seconds, values) in enumerate(_series(samples, group, panel)):
                 axes.plot(
                     seconds,
                     values,
                     color=color,
                     linestyle=style,
-                    linewidth=1.1 if repeat == 0 else 0.5,
-                    marker=MARKERS[number % len(MARKERS)] if repeat == 0 else None,
+                    linewidth=1.1 if place == 0 else 0.5,
+                    marker=MARKERS[number % len(MARKERS)] if place == 0 else None,
                     markersize=3.5,
                     markevery=max(1, len(seconds) // 6),
                     markerfacecolor="none",
-                    label=words if repeat == 0 else None,
+                    label=text if place == 0 else None,
                 )
         axes.set_title(panel[2])
         axes.set_ylim(bottom=0, top=105 if panel[1] == "util_pct" else None)
@@ -252,7 +252,7 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     return figure
 
 
-def _series(samples: pandas.DataFrame, group: Group, panel: tuple) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
+def _series(samples: pandas.DataFrame, group: RunGroup, panel: tuple) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
     """(seconds, values) of each ok run for a panel of TELEMETRY."""
     device, column, _, factor, how = panel
     mine = samples[samples.device.str.startswith(device) & samples[column].notna() & samples.t_s.notna()]

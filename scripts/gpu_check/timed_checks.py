@@ -94,7 +94,7 @@ def compare(scale: Scale, results: Path) -> list[Check]:
             "loader",
             "the loader is timed alone, and beside training",
             (
-                *(interpreter_path(), "-m", "scripts.studies.loaders.verdict_measure"),
+                *(interpreter_path(), "-m", "scripts.studies.loaders.measure_loader_limit"),
                 *("--results", str(results), *config),
             ),
             verdicts.loader_timed,

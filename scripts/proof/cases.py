@@ -19,8 +19,8 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.typed_options import typed_option
+from scripts.proof.allowed_settings import short_repr, why_not_allowed
 from scripts.runner import preflight
-from scripts.runner.allowed_settings import short_repr, why_not_allowed
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunSpec, make_run
 from scripts.sets.safe_names import SAFE_NAME

@@ -140,12 +140,12 @@ def why_not_fitting(
 def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> str:
     """The largest global batch that fits in limit_bytes, and the cut or the micro-batches with which this one would."""
     batch = largest_batch(config, layout_of, num_devices, limit_bytes)
-    words = [f"the largest batch that fits is --global-batch {batch}" if batch else "no batch fits"]
+    remedies = [f"the largest batch that fits is --global-batch {batch}" if batch else "no batch fits"]
     layout = layout_of(config, num_devices)
     if layout.devices_per_shard == 2:
         cut = best_cut(config, layout)
         if fits(dataclasses.replace(config, cut=cut), layout, limit_bytes):
-            words.append(f"--cut {cut}")
+            remedies.append(f"--cut {cut}")
     for micro in range(max(layout.num_microbatches + 1, layout.devices_per_shard), config.global_batch + 1):
         if config.global_batch % micro:
             continue
@@ -154,9 +154,9 @@ def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int,
         if divided == layout:  # a strategy without micro-batches
             break
         if fits(finer, divided, limit_bytes):
-            words.append(f"--microbatches {micro} --pipeline-schedule 1f1b")
+            remedies.append(f"--microbatches {micro} --pipeline-schedule 1f1b")
             break
-    return "; or ".join(words)
+    return "; or ".join(remedies)
 
 
 def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:

@@ -75,7 +75,7 @@ class Run:
     own_name: str = ""
     """Its name in a round in which the strategy has several runs (name_runs); '' for a run that is not of a round."""
     cuts: tuple[int, ...] = ()
-    """Blocks before each cut of the finished run that this one proves or repeats; (): see recorded_cuts.py."""
+    """Blocks before each cut of the finished run that this one proves or makes again; (): see recorded_cuts.py."""
 
     @functools.cached_property
     def key(self) -> tuple[str, int]:
@@ -87,18 +87,18 @@ class Run:
         return self.own_name or self.strategy
 
 
-def make_run(variables: MakeVariables, spec: RunSpec, number: int = 1) -> Run:
-    """The run of round `number`."""
+def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> Run:
+    """The run of round `round_number`."""
     config = spec.config
     seeds = [config.seed + n for n in range(spec.num_seeds)]
     if seeds:
-        config = dataclasses.replace(config, seed=seeds[(number - 1) % len(seeds)])  # as settings.seed_of_round
+        config = dataclasses.replace(config, seed=seeds[(round_number - 1) % len(seeds)])  # as settings.seed_of_round
     ranks_here = spec.ranks_here or variables.ranks_here
     threads = spec.threads or machine.threads_per_rank(ranks_here)
     if variables.limit_s is not None:
         config = dataclasses.replace(config, limit_s=variables.limit_s)
     if config.checkpoint_dir:
-        own = Path(config.checkpoint_dir) / f"{spec.strategy}-{number}"
+        own = Path(config.checkpoint_dir) / f"{spec.strategy}-{round_number}"
         config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
     place = (ranks_here, 1) if spec.one_node else preflight.ranks_and_nodes(spec.strategy, ranks_here)
     requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
@@ -106,7 +106,7 @@ def make_run(variables: MakeVariables, spec: RunSpec, number: int = 1) -> Run:
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
     requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
     env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if spec.one_node else {})
-    return Run(spec.strategy, number, config, requested, env, spec.flags)
+    return Run(spec.strategy, round_number, config, requested, env, spec.flags)
 
 
 def was_requeued() -> bool:
@@ -198,16 +198,16 @@ def baselines_in_other_precisions(variables: MakeVariables, config: Config, stra
 def make_runs(variables: MakeVariables, specs: Sequence[RunSpec]) -> list[Run]:
     """A run of each spec in each round, with as many seeds as the variables say."""
     specs = [dataclasses.replace(spec, num_seeds=variables.num_seeds) for spec in specs]
-    return order_rounds(variables, lambda number: [make_run(variables, spec, number) for spec in specs])
+    return order_rounds(variables, lambda round_number: [make_run(variables, spec, round_number) for spec in specs])
 
 
 def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> list[Run]:
     """Rounds 1 to REPEATS, each in its order."""
     planned = []
-    for number in range(1, variables.repeats + 1):
-        runs = separate_checkpoint_folders(of_round(number))
+    for round_number in range(1, variables.repeats + 1):
+        runs = separate_checkpoint_folders(of_round(round_number))
         runs = [dataclasses.replace(run, own_name=name) for run, name in zip(runs, name_runs(runs), strict=True)]
-        ordered = [runs[index] for index in run_order(len(runs), number)]
+        ordered = [runs[index] for index in run_order(len(runs), round_number)]
         planned += [dataclasses.replace(run, position=position) for position, run in enumerate(ordered, 1)]
     return planned
 
@@ -271,8 +271,8 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
         )
     known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
     return {
-        (hashes[settings_name], int(number)): status
-        for settings_name, number, status in zip(known.settings, known.repeat, known.status, strict=True)
+        (hashes[settings_name], int(round_number)): status
+        for settings_name, round_number, status in zip(known.settings, known.repeat, known.status, strict=True)
     }
 
 
@@ -320,7 +320,7 @@ def main(strategy: str = "", /) -> None:
         name = preflight.parse_strategy(strategy)
         preflight.check_nodes_variables([name])
         config = load_config(variables.flags)
-        run = make_run(variables, RunSpec(name, config, variables.args), variables.repeat)
+        run = make_run(variables, RunSpec(name, config, variables.args), variables.round_number)
         (run,) = skip_what_does_not_fit([run], variables.results)
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
     else:

@@ -1,6 +1,6 @@
 """Starts the launchers of a plan, one after the other, and goes on after a failure.
 
-`run_suite` runs the suite of all strategies and the studies. The proof and `./bench reproduce` call `run_each`.
+`run_planned` runs all strategies and the studies. The proof and `./bench reproduce` call `run_each`.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ GRACE_S = 5.0
 HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
 
 
-def run_suite(
+def run_planned(
     rounds: Iterable[list[Run]],
     results: Path,
     chart_command: Sequence[str],
@@ -127,14 +127,14 @@ class FirstCharts:
             print(f"two strategies have a run; the first charts: {self.results}/charts", flush=True)
 
 
-def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str:
+def progress_line(round_number: int, drawn: bool, left_s: float, results: Path) -> str:
     """The line between two rounds: when the suite will end, and where its charts are. left_s: 0 where it is unknown."""
     charts = f"; charts so far: {results}/charts" if drawn else ""
     if not left_s:
-        return f"round {number} is done{charts}"
+        return f"round {round_number} is done{charts}"
     end = datetime.datetime.now() + datetime.timedelta(seconds=left_s)
     minutes = f"{left_s / 60:.0f} minutes" if left_s >= 90 else f"{left_s:.0f} s"
-    return f"round {number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
+    return f"round {round_number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,7 +97,7 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
     """Lines of text, of the family that the report shows: those with a baseline; of all without one. Raises UserError
     for a set without two strategies, without a spread, or that contradicts itself. found: gets the numbers."""
     results.refuse_contradictions()
-    timed = [group for group in results.groups if group.samples]
+    timed = results.timed_groups
     samples = {group.label: group.sample for group in results.compared or timed}
     pairs = [*results.baselines.items()] or [*itertools.combinations(samples, 2)]
     spreads = ratio_spreads(samples, pairs)

@@ -19,14 +19,8 @@ from support import ROOT
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store import results as tables
-from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
-from benchmarks.common.store.results import (
-    add_settings,
-    append_rows,
-    format_cell,
-    read_table,
-    unguard_cell,
-)
+from benchmarks.common.store.columns import COLUMNS, TABLES, TEXT_COLUMNS
+from benchmarks.common.store.results import add_settings, append_rows, format_cell, read_table, unguard_cell
 from benchmarks.common.system import files
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
@@ -278,6 +272,8 @@ def test_every_column_is_text_or_a_number_on_purpose():
     assert not TEXT_COLUMNS - everything
     assert not TEXT_COLUMNS & numbers
     assert not [name for name in everything - TEXT_COLUMNS if name.endswith(("_path", "_name", "_at"))]
+    kinds = {(column.name, column.kind) for columns in COLUMNS.values() for column in columns}
+    assert len(kinds) == len(everything)  # a name is text in every table, or in none
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])

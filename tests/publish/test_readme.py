@@ -15,7 +15,7 @@ from fault_runs import NUM_ROWS, Matrix
 from support import ROOT, recorded
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.store.columns import MEANINGS, ROWS, TABLES
+from benchmarks.common.store.columns import COLUMNS, ROWS, TABLES
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
 from scripts.charts.detail_charts import step_chart
@@ -131,8 +131,8 @@ def test_the_readme_says_what_its_chart_says():
     assert int(value) in drawn and int(half) > 0
 
 
-@pytest.mark.parametrize(("noise", "said"), [(0.2, "n=5, no difference seen"), (0.002, "n=5, differences seen")])
-def test_a_sweep_in_the_readme_says_whether_its_values_differ(tmp_path, noise, said):
+@pytest.mark.parametrize(("noise", "message"), [(0.2, "n=5, no difference seen"), (0.002, "n=5, differences seen")])
+def test_a_sweep_in_the_readme_says_whether_its_values_differ(tmp_path, noise, message):
     """Protects the reader from taking the largest of four noisy figures for the best value."""
     rng = numpy.random.default_rng(1)
     for value, speed in ((1, 100), (25, 110)):
@@ -144,7 +144,7 @@ def test_a_sweep_in_the_readme_says_whether_its_values_differ(tmp_path, noise, s
     points = sweep_points(results, "ddp", "bucket_cap_mb")
     write_sweep_csv(results, "ddp", "bucket_cap_mb", points)
     speeds = ", ".join(f"{value}→{group.throughput.value:.0f}" for value, group in points.items())
-    assert sweep_figures(tmp_path) == {"sweep.ddp.bucket_cap_mb": f"{speeds}; {said}"}
+    assert sweep_figures(tmp_path) == {"sweep.ddp.bucket_cap_mb": f"{speeds}; {message}"}
 
 
 def test_the_fault_matrix_becomes_a_table(tmp_path):
@@ -252,9 +252,9 @@ def test_every_column_is_explained_once_and_in_step():
     """Protects the one place of a column's meaning: the page has what the schema says, and nothing typed by hand.
     Mutants: a column without a meaning; another word in the page; a table without a row in ROWS."""
     text = TEXTS[ROOT / "results" / "README.md"]
-    assert TABLES.keys() == MEANINGS.keys() == ROWS.keys()
-    for table, meanings in MEANINGS.items():
-        assert all(meaning and not meaning.endswith(".") for meaning in meanings.values()), table
+    assert COLUMNS.keys() == ROWS.keys()
+    for table, columns in COLUMNS.items():
+        assert all(column.meaning and not column.meaning.endswith(".") for column in columns), table
         assert table == "runs" or f"`{table}.csv`" in column_figures()["columns.others"]
     for name, figure in column_figures().items():
         assert text.count(f"<!--{name}-->{figure}<!--/-->") == 1

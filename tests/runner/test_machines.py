@@ -94,10 +94,10 @@ def test_a_launcher_starts_a_rank_a_gpu(see, recorder, monkeypatch, tmp_path, nu
             continue
         assert "--skip" not in words, words
         assert (env["NPROC"], env["NUM_GPUS"]) == (str(ranks), str(num_gpus)), run.strategy
-        said = [after(words, flag) for flag in ("--nproc-per-node", "-np", "--ntasks-per-node")]
-        assert set(said) <= {None, str(ranks)}, run.strategy
+        output = [after(words, flag) for flag in ("--nproc-per-node", "-np", "--ntasks-per-node")]
+        assert set(output) <= {None, str(ranks)}, run.strategy
         if run.strategy in ONE_PROCESS:
-            assert said == [None] * 3
+            assert output == [None] * 3
         if run.strategy in ("dataparallel", "model_parallel"):
             assert env["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, range(num_gpus)))
         else:

@@ -46,8 +46,8 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
 def test_a_launcher_spans_the_nodes_or_says_that_it_cannot(monkeypatch, name):
     """Protects the comparison: no strategy runs on fewer nodes than the plan, its settings and its forecast have."""
     text = (ROOT / "launchers" / f"{name}.sh").read_text().splitlines()
-    said = [word for word in ("on_one_node", "set_torchrun_command") if word in text]
-    assert said == ([] if name in OTHERWISE else ["on_one_node" if name in ON_ONE_NODE else "set_torchrun_command"])
+    output = [word for word in ("on_one_node", "set_torchrun_command") if word in text]
+    assert output == ([] if name in OTHERWISE else ["on_one_node" if name in ON_ONE_NODE else "set_torchrun_command"])
     for variable, value in (("HOSTS", ""), ("NODES", "2"), ("TASKS_PER_NODE", "4")):
         monkeypatch.setenv(variable, value)
     assert preflight.ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))

@@ -1,4 +1,5 @@
-"""The tables of a result set: the one function that writes them, and the one that reads them. Columns: columns.py.
+"""The tables of a result set: the one function that writes them, and the one that reads them. columns.py has their
+columns.
 
 A set is a folder `results/<name>/` of tidy CSV files joined by `run_id`. Units are in the column names; a
 missing value is an empty cell, never 0. Needs no torch; only `read_table` needs pandas.

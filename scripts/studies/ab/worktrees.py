@@ -118,7 +118,7 @@ def _remove_left_over() -> None:
             shutil.rmtree(path.parent, ignore_errors=True)
 
 
-def git(*words: str, quiet: bool = False) -> str:
+def git(*arguments: str, quiet: bool = False) -> str:
     """What git prints in this checkout; '' where it fails. quiet: 'yes' where it does not."""
-    said = source_version.git(*words)
-    return "" if said is None else "yes" if quiet else said.decode(errors="surrogateescape")
+    output = source_version.git(*arguments)
+    return "" if output is None else "yes" if quiet else output.decode(errors="surrogateescape")

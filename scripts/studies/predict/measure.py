@@ -41,8 +41,8 @@ from scripts.studies.predict.prediction_error import (
     SIDE_BY_SIDE,
     compare_with_measured,
     predict_cases,
+    summarize_errors,
     table,
-    verdict,
 )
 from scripts.studies.predict.published_figures import published_table
 
@@ -92,7 +92,7 @@ def main(options: Options) -> int:
     if options.output:
         network = {"network": f"{options.gbit:g} Gb/s" if options.gbit else "loopback"}
         add_rows(options.output, [network | row for row in compared.to_dict("records")])
-    passed, sentences = verdict(compared)
+    passed, sentences = summarize_errors(compared)
     print(table(compared), sentences, f"written: {options.out}", sep="\n\n")
     if not options.gbit:
         print("\n" + published_table())
