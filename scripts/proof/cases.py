@@ -131,7 +131,8 @@ def check_machine(results: Path, settings: dict[str, Any]) -> None:
     on_gpus = settings.get("met", {}).get("device") == "cuda"
     ranks_here = requested["ranks"] // requested["nodes"]
     possible = [
-        strategy_list.ranks_and_nodes(requested["strategy"], number) for number in (ranks_here, requested["ranks"])
+        strategy_list.total_ranks_and_nodes(requested["strategy"], number)
+        for number in (ranks_here, requested["ranks"])
     ]
     same_ranks = (requested["ranks"], requested["nodes"]) in possible
     if on_gpus != (num_gpus > 0) or 0 < num_gpus < ranks_here or not same_ranks:
@@ -171,7 +172,7 @@ def cases_of_variables(variables: MakeVariables, num_steps: int) -> list[Run]:
 def _proof_run(variables: MakeVariables, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
     if config.loader == "packed":
         preflight.check_data(config.data)  # the reference reads the files
-    exact = sums_are_exact(strategy_list.ranks_and_nodes(strategy, ranks_here)[0])
+    exact = sums_are_exact(strategy_list.total_ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
     spec = RunSpec(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)
     run = make_run(variables, spec)

@@ -15,7 +15,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
 from benchmarks.common.system.repository import ROOT
-from scripts.runner.strategy_list import ranks_and_nodes
+from scripts.runner.strategy_list import total_ranks_and_nodes
 from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
 
@@ -34,7 +34,7 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
         obeyed = {"horovod_ddp": ["HOSTS"], "slurm": ["NODES", "TASKS_PER_NODE"]}.get(name, [])
         obeyed = [*obeyed, "NODES", "TASKS_PER_NODE"] if allocated else obeyed
         ignored = [each for each in chosen if each not in obeyed]
-        if ignored and ranks_and_nodes(name, 0) != (0, 1):
+        if ignored and total_ranks_and_nodes(name, 0) != (0, 1):
             how = (
                 "only make bench-horovod_ddp reads it"
                 if ignored[0] == "HOSTS"

@@ -93,7 +93,7 @@ def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> 
     if config.checkpoint_dir:
         own = Path(config.checkpoint_dir) / f"{spec.strategy}-{round_number}"
         config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
-    place = (ranks_here, 1) if spec.one_node else strategy_list.ranks_and_nodes(spec.strategy, ranks_here)
+    place = (ranks_here, 1) if spec.one_node else strategy_list.total_ranks_and_nodes(spec.strategy, ranks_here)
     requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
     requested |= {"seeds": seeds} if seeds else {}
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
