@@ -24,6 +24,7 @@ from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, make_folder, sync_folder
+from benchmarks.common.system.machine import num_cores
 from benchmarks.common.system.programs import run_program
 from scripts.data_import.find_source import find_source
 from scripts.data_import.journal import Journal, Total
@@ -147,7 +148,7 @@ def write_shards(shards: list[Shard], workshop: Path, journal: Journal, progress
     """Write the images of all shards, several shards at once; each finished one is noted."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     flags |= os.O_TRUNC if journal.goes_on else os.O_EXCL  # a kill leaves images of a shard that is not finished
-    num_threads = min(MAX_THREADS, 2 * len(os.sched_getaffinity(0)), len(shards))
+    num_threads = min(MAX_THREADS, 2 * num_cores(), len(shards))
     with ThreadPoolExecutor(num_threads) as pool:
         waiting = {pool.submit(write_shard, shard, workshop, flags, progress): shard for shard in shards}
         try:

@@ -61,7 +61,7 @@ def names_of(inner: str, label: object, classes: list[str], shard: str) -> tuple
 
 
 def label_names(metadata: dict[bytes, bytes]) -> list[str]:
-    """The names of the labels, from the metadata of the library `datasets`; [] where there are none."""
+    """The names of the labels, from the metadata of Hugging Face's library of data sets; [] where there are none."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         return [str(name) for name in features["label"]["names"]]
