@@ -48,7 +48,7 @@ count_all_nodes() { # NPROC and NUM_CORES were those of one node
 }
 
 SUPERVISOR=("$PYTHON" -m scripts.runner.supervisor --strategy "$STRATEGY_NAME" --results "$RESULTS" --run-id "$RUN_ID"
-  --repeat "${REPEAT:-1}" --label "${LABEL:-}")
+  --round "${REPEAT:-1}" --label "${LABEL:-}")
 
 supervise() { # COMMAND ...: run and record it; the launcher becomes the supervisor, so that signals reach it
   exec "${SUPERVISOR[@]}" -- "$@"

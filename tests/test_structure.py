@@ -15,7 +15,7 @@ import pytest
 from support import ROOT, STRATEGIES, environment
 
 from benchmarks.common.dist.layout import StrategyFacts
-from scripts.runner.preflight import CORE_STRATEGIES, strategy_facts
+from scripts.runner.strategy_list import CORE_STRATEGIES, strategy_facts
 
 SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
 
@@ -219,7 +219,7 @@ def test_plain_steps_are_equal():
 # The baseline, and the core list with its order. A study may be about some strategies, and names them.
 NAMED = {
     "sets.result_set": {"single"},
-    "runner.preflight": {*CORE_STRATEGIES},
+    "runner.strategy_list": {*CORE_STRATEGIES},
     # words of commands, and the defaults of options
     "commands.command_table": {"slurm"},
     "options.run_options": {"ddp"},
@@ -260,7 +260,7 @@ def test_a_step_calls_no_recorder(name):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_script_tells_how_it_divides_a_step(name):
+def test_a_script_has_a_layout(name):
     """Protects the memory check, which asks each strategy itself."""
     layout = top_level_function(name, "layout")
     assert [argument.arg for argument in layout.args.args] == ["config", "num_devices"]

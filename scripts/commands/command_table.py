@@ -31,7 +31,7 @@ COMMANDS = [
         "time strategies in rounds, then draw the charts",
         "run single ddp --repeats 5 --until 5% -- --global-batch 64",
         "run_options.RunOptions",
-        "run_suite",
+        "run_strategies",
         FIELDS,
     ),
     Command(

@@ -166,10 +166,10 @@ def flags_from_folder(flags: Sequence[str], folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def json_output(wanted: bool) -> Iterator[Any]:
-    """Where `wanted`, all that is printed meanwhile goes to stderr, that of child processes too; what this yields
+def json_output(enabled: bool) -> Iterator[Any]:
+    """Where `enabled`, all that is printed meanwhile goes to stderr, that of child processes too; what this yields
     prints an object on stdout."""
-    if not wanted:
+    if not enabled:
         yield lambda found: None
         return
     sys.stdout.flush()

@@ -28,7 +28,7 @@ class MakeVariables:
     ranks_here: int
     """On this machine."""
     repeats: int
-    repeat: int
+    round_number: int
     """The round of a launcher that is started by hand."""
     limit_s: float | None
     """None: the configuration's."""
@@ -73,7 +73,7 @@ def read_variables() -> MakeVariables:
         results=results,
         ranks_here=machine.num_ranks(),
         repeats=_positive_number("REPEATS", 5),
-        repeat=_positive_number("REPEAT", 1),
+        round_number=_positive_number("REPEAT", 1),
         limit_s=_limit_s(),
         until=_until(),
         budget_s=_budget_s(),

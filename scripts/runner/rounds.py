@@ -3,7 +3,7 @@
     for runs in generate_rounds(left, of_round, variables, results): ...
 
 UNTIL=5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further than 5 %
-(power.precise_enough). BUDGET=20m adds no round that would not fit in that time; without UNTIL, it adds every round
+(rounds_needed.py). BUDGET=20m adds no round that would not fit in that time; without UNTIL, it adds every round
 that fits.
 """
 
@@ -40,7 +40,12 @@ def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[
     if not open_ended(variables) or variables.results is None or not (variables.results / "runs.csv").exists():
         return variables.repeats
     requested = {run.key[0] for run in of_round(1)}
-    return max([variables.repeats, *(number for name, number in last_statuses(variables.results) if name in requested)])
+    return max(
+        [
+            variables.repeats,
+            *(round_number for name, round_number in last_statuses(variables.results) if name in requested),
+        ]
+    )
 
 
 def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
@@ -80,7 +85,7 @@ def generate_rounds(
     began, round_s = time.monotonic(), _longest_round_s(of_round(1), results)
     begun = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
     begun_rounds, warm = num_planned_rounds(variables, of_round), is_only_run(left, variables)
-    added = (of_round(number) for number in itertools.count(begun_rounds + 1))
+    added = (of_round(round_number) for round_number in itertools.count(begun_rounds + 1))
     for runs in itertools.chain(begun, added if open_ended(variables) else ()):
         # what is left of a round that was begun is run in any case
         if runs[0].round > begun_rounds and _is_finished(runs, variables, results, began, round_s):
@@ -136,7 +141,10 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
 
 def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, began: float, round_s: float) -> bool:
     """Whether no more rounds are added; prints why. runs: the round that would be next."""
-    from scripts.sets.power import precise_enough, widest_half_width  # scipy and pandas: more than all other imports
+    from scripts.sets.rounds_needed import (  # scipy and pandas: more than all other imports
+        precise_enough,
+        widest_half_width,
+    )
 
     done, until = runs[0].round - 1, f"UNTIL={format_percent(variables.until or 0)}"
     samples, baselines = timed_samples(runs, results)
@@ -182,7 +190,7 @@ def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, Sample
     from scripts.sets.result_set import load_set  # pandas
 
     requested, found = {run.key[0] for run in runs}, load_set(results)
-    groups = [group for group in found.groups if group.samples and settings_hash(group.identity.requested) in requested]
+    groups = [group for group in found.timed_groups if settings_hash(group.identity.requested) in requested]
     labels = {group.label for group in groups}
     baselines = {of: to for of, to in found.baselines.items() if {of, to} <= labels}
     compared = {*baselines, *baselines.values()} or labels

@@ -142,7 +142,7 @@ def describe_kill(rank: object, signum: int) -> str:
 
 
 def find_slurm_end(log: str) -> tuple[str, str] | None:
-    """(status, reason) where the log has a line of scripts/runner/slurm_submit.sh that Slurm ended the job."""
+    """(status, reason) where the log has a line of launchers/slurm_submit.sh that Slurm ended the job."""
     job = re.findall(r"^slurm job (\d+): (\w+)", log, re.MULTILINE)
     if not job or job[-1][1] not in SLURM_ENDED:
         return None
@@ -193,10 +193,10 @@ def is_lost_connection(reason: str) -> bool:
     if not exception or "in DataLoader worker process" in reason:
         return False
     name, text = exception.groups()
-    words = QUOTED_OR_PATH.sub("", GLOO_SOURCE.sub("gloo", text))
+    unquoted = QUOTED_OR_PATH.sub("", GLOO_SOURCE.sub("gloo", text))
     if LOST_RANK_NAME.fullmatch(name):
         return True
-    return bool(MAY_BE_LOST_RANK.fullmatch(name) and LOST_RANK_TEXT.search(words))
+    return bool(MAY_BE_LOST_RANK.fullmatch(name) and LOST_RANK_TEXT.search(unquoted))
 
 
 def describe_silent_rank(reported: set[int], num_ranks: int) -> str:

@@ -1,6 +1,6 @@
 """Starts the launchers of a plan, one after the other, and goes on after a failure.
 
-`run_suite` runs the suite of all strategies and the studies. The proof and `./bench reproduce` call `run_each`.
+`run_planned` runs all strategies and the studies. The proof and `./bench reproduce` call `run_each`.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, read_regular_file
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwarder, forward_signals
 from benchmarks.common.system.repository import ROOT
-from scripts.runner import processes
+from scripts.runner import late_builds, processes
 from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
 from scripts.runner.start_row import row_at_start, warm_up_status
@@ -39,7 +39,7 @@ GRACE_S = 5.0
 HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
 
 
-def run_suite(
+def run_planned(
     rounds: Iterable[list[Run]], results: Path, chart_command: Sequence[str], total: int, open_ended: bool = False
 ) -> int:
     """Run the rounds in a set, which becomes results/latest, and draw its charts after every one, and first as soon as
@@ -55,14 +55,15 @@ def run_suite(
     with lock_result_set(results), forward_signals() as children:
         link_latest(results)
         first_charts = FirstCharts(results, draw, children)
-        launchers = Launchers(after_run=first_charts)
+        builds = LateBuilds(results, draw, children)
+        launchers = Launchers(before_run=builds, after_run=first_charts)
         began, num_done = time.monotonic(), 0
         for runs in rounds:
             if num_done:
                 quiet = subprocess.DEVNULL  # the last call prints the table
                 first_charts.is_done = True
                 drawn = children.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
-                left_s = (time.monotonic() - began) / num_done * (total - num_done)
+                left_s = (time.monotonic() - began - builds.spent_s) / num_done * (total - num_done)
                 print(progress_line(runs[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
             record_environment(results, runs[0], children)
             total = max(total, num_done + len(runs))
@@ -105,14 +106,35 @@ class FirstCharts:
             print(f"two strategies have a run; the first charts: {self.results}/charts", flush=True)
 
 
-def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str:
+@dataclasses.dataclass
+class LateBuilds:
+    """Builds a library before the first run that needs it, where set-up has left it for later."""
+
+    results: Path
+    draw: Sequence[object]
+    children: SignalForwarder
+    spent_s: float = 0.0
+    """Seconds of all builds and of the charts before them, which no other round has."""
+
+    def __call__(self, run: Run, folder: RunFolder) -> None:
+        if not late_builds.needs_build(run.strategy) or run.variables.get("SKIP"):
+            return
+        began = time.monotonic()
+        quiet = subprocess.DEVNULL
+        if run.round and self.children.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
+            print(f"charts of the runs so far: {self.results}/charts", flush=True)
+        late_builds.build_now(self.results, self.children)
+        self.spent_s += time.monotonic() - began
+
+
+def progress_line(round_number: int, drawn: bool, left_s: float, results: Path) -> str:
     """The line between two rounds: when the suite will end, and where its charts are. left_s: 0 where it is unknown."""
     charts = f"; charts so far: {results}/charts" if drawn else ""
     if not left_s:
-        return f"round {number} is done{charts}"
+        return f"round {round_number} is done{charts}"
     end = datetime.datetime.now() + datetime.timedelta(seconds=left_s)
     minutes = f"{left_s / 60:.0f} minutes" if left_s >= 90 else f"{left_s:.0f} s"
-    return f"round {number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
+    return f"round {round_number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Options:
     strategy: str
     results: Path
     run_id: str
-    repeat: int = 1
+    round: int = 1
     skip: str = ""
     """Do not run; record why."""
     label: str = ""
@@ -69,9 +69,9 @@ def main(options: Options, command: list[str]) -> int:
 def record_skipped(options: Options, folder: RunFolder) -> int:
     """Record a run that is not started."""
     requested, flags = read_requested(folder)
-    row = row_at_start(folder, options.strategy, options.repeat, requested, os.environ) | {"options": flags}
+    row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
     row |= {"status": "skipped", "reason": options.skip}
-    row |= warm_up_status(row) if options.repeat == 0 else {}
+    row |= warm_up_status(row) if options.round == 0 else {}
     write_row(options, folder, row, requested, {})
     return 0
 
@@ -79,7 +79,7 @@ def record_skipped(options: Options, folder: RunFolder) -> int:
 def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int) -> int:
     """Run the command, and record its row. unrecorded: descriptor of the file that keeps the columns known so far."""
     requested, flags = read_requested(folder)
-    row = row_at_start(folder, options.strategy, options.repeat, requested, os.environ) | {"options": flags}
+    row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
     save_unrecorded(unrecorded, row)
     sampler, cores = Sampler(folder.path), CoreCounters()
     ended = run_command(command, folder, requested, sampler, options)
@@ -88,9 +88,9 @@ def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int
     row |= find_status(ended, folder, sampler) | cores.shares(rank_cpu_s(folder))
     done = row["status"] in ("ok", "skipped")
     if row["status"] == "ok" and "images_per_s" not in row:
-        print(f"{options.strategy} #{options.repeat} is done; the first node has its row")
+        print(f"{options.strategy} #{options.round} is done; the first node has its row")
         return 0
-    row |= warm_up_status(row) if options.repeat == 0 else {}
+    row |= warm_up_status(row) if options.round == 0 else {}
     resolved = (folder.summary() or {}).get("met", {})
     save_unrecorded(unrecorded, row)
     write_row(options, folder, row, requested, resolved)
@@ -218,7 +218,7 @@ def wait_for_end(
     hang: torchrun would wait 30 s for them, then kill them. Where it waited for one in vain, write all stacks.
     """
     limit_s, limit_from = ended.limit_s, time.monotonic()
-    name = f"{options.label} {options.strategy} #{options.repeat}".strip()
+    name = f"{options.label} {options.strategy} #{options.round}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
         while child.poll() is None and not signals and not (limit_s and time.monotonic() - limit_from > limit_s):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -258,7 +258,7 @@ def rank_cpu_s(folder: RunFolder) -> float | None:
 def result_line(options: Options, row: dict) -> str:
     """The line that a run prints on the terminal at its end."""
     seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
-    head = f"{options.label:>7} {options.strategy:<18} #{options.repeat}  {row['status']:<11} {seconds}"
+    head = f"{options.label:>7} {options.strategy:<18} #{options.round}  {row['status']:<11} {seconds}"
     if row["status"] != "ok":
         return f"{head}  {printable(row['reason'])}"
     rate = f"{row['images_per_s']:9.1f} images/s" if row.get("images_per_s") else ""

@@ -43,9 +43,11 @@ class Sample:
     def by_round(self) -> dict[tuple[int, float], float]:
         """The mean log of the runs of each session and round."""
         found: dict[tuple[int, float], list[float]] = {}
-        for log, number, session in zip(self.logs, self.rounds, self.sessions or itertools.repeat(0), strict=False):
-            if number == number:  # a run that tells no round is in none
-                found.setdefault((session, number), []).append(float(log))
+        for log, round_number, session in zip(
+            self.logs, self.rounds, self.sessions or itertools.repeat(0), strict=False
+        ):
+            if round_number == round_number:  # a run that tells no round is in none
+                found.setdefault((session, round_number), []).append(float(log))
         return {key: float(numpy.mean(logs)) for key, logs in found.items()}
 
 

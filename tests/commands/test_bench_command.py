@@ -253,10 +253,10 @@ def test_what_went_says_where_it_is():
 def test_make_passes_its_variables_on(tmp_path):
     """Protects users of make: the same variables as before choose the runs. Mutant: ./bench make clears them."""
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
-    told = {"CONFIG": tmp_path / "own.yaml", "PLAN": "yes", "RESULTS": tmp_path / "a set"}
-    done = make("bench-all", "STRATEGIES=single ddp", "REPEATS=2", 'ARGS=--steps "3"', **told)
+    reported = {"CONFIG": tmp_path / "own.yaml", "PLAN": "yes", "RESULTS": tmp_path / "a set"}
+    done = make("bench-all", "STRATEGIES=single ddp", "REPEATS=2", 'ARGS=--steps "3"', **reported)
     assert done.returncode == 0 and "4 of 4 runs" in done.stdout, done.stderr
-    one = make("bench-ddp", "REPEATS=1", **told)
+    one = make("bench-ddp", "REPEATS=1", **reported)
     assert "1 of 1 runs" in one.stdout and "round 1  ddp" in one.stdout
 
 

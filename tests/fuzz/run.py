@@ -137,8 +137,8 @@ def main() -> int:
         with prepared(target) as (found, folder), Child(target.attempt, folder) as child:
             fuzzer = Fuzzer(target, child)
             fuzzer.run(found, options.seed, 60 * options.minutes / len(options.only))
-        told = ", ".join(f"{count} {outcome}" for outcome, count in fuzzer.outcomes.most_common(6))
-        print(f"{name}: {fuzzer.outcomes.total()} inputs, {len(fuzzer.found)} findings ({told})", flush=True)
+        reported = ", ".join(f"{count} {outcome}" for outcome, count in fuzzer.outcomes.most_common(6))
+        print(f"{name}: {fuzzer.outcomes.total()} inputs, {len(fuzzer.found)} findings ({reported})", flush=True)
         fuzzer.save(name)
         num_findings += len(fuzzer.found)
     print(f"fuzz: {num_findings} findings, SEED={options.seed}")

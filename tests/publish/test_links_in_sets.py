@@ -20,9 +20,9 @@ from benchmarks.common.system.errors import UserError
 from scripts.charts import plot
 from scripts.pages import measure_missing, page
 from scripts.pages.markdown import code_span, escape_markdown, read_cells
+from scripts.proof.allowed_settings import why_not_allowed
 from scripts.publish import publish, readme
 from scripts.runner import preflight
-from scripts.runner.allowed_settings import why_not_allowed
 from scripts.sets.result_set import load_set
 from scripts.sets.safe_names import read_whole_rows, refuse_links
 from scripts.studies.ablation import chart as ablation_chart

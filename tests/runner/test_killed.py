@@ -186,10 +186,10 @@ def test_quit_leaves_a_row(tmp_path):
 def test_what_tests_start_hears_every_ending_signal():
     """Protects tests and the kill fuzz where a shell started them in the background: a SIGQUIT in a suite's first
     seconds was ignored, and the fuzz called that a fault. Mutant: hear_sigint without SIGQUIT."""
-    tells = f"import signal; print([signal.getsignal(each) for each in {[*map(int, ENDING_SIGNALS)]}])"
+    reports = f"import signal; print([signal.getsignal(each) for each in {[*map(int, ENDING_SIGNALS)]}])"
     before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ENDING_SIGNALS}
     try:
-        done = subprocess.run([sys.executable, "-c", tells], capture_output=True, text=True, preexec_fn=hear_sigint)
+        done = subprocess.run([sys.executable, "-c", reports], capture_output=True, text=True, preexec_fn=hear_sigint)
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

@@ -5,11 +5,11 @@ import pytest
 from result_sets import write_set
 
 from benchmarks.common.store.results import append_rows
-from scripts.charts.figures import describe
 from scripts.gpu_check import verdicts
 from scripts.pages import paper
 from scripts.publish.readme import run_figures
 from scripts.sets.result_set import load_set
+from scripts.sets.set_text import describe
 from scripts.stats.formatting import device_count
 from scripts.studies.scaling import analysis, chart
 

@@ -30,7 +30,6 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions as Options
-from scripts.runner.measured_figures import add_rows
 from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
     LARGE_BYTES,
@@ -47,6 +46,7 @@ from scripts.studies.allreduce.chart import allreduce_chart
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment
 from scripts.studies.allreduce.links import LinkFit, links_row
 from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
+from scripts.studies.measured_csv import add_rows
 
 RANK_MODULE = "scripts.studies.allreduce.allreduce_rank"
 HOROVOD = "horovod"

@@ -9,7 +9,7 @@ from benchmarks.common.config.config import find_field, load_config
 from benchmarks.common.config.settings import NOT_COMPARED
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from scripts.runner import preflight
+from scripts.runner import preflight, strategy_list
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
 from scripts.sets.identity import STRATEGY_OPTIONS
@@ -24,7 +24,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     for name in ("strategy", "key", "values"):
         if not getattr(variables, name):
             raise UserError(f"{name.upper()} is not set; for example: {EXAMPLE}")
-    strategy, key = preflight.parse_strategy(variables.strategy), find_field(variables.key)
+    strategy, key = strategy_list.parse_strategy(variables.strategy), find_field(variables.key)
     if key in NOT_COMPARED:
         raise UserError(f"KEY={key} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option")
     values = [*dict.fromkeys(variables.values.split())]
@@ -34,7 +34,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     configs = [(load_config([*variables.flags, *flags]), " ".join([variables.args, *flags]).strip()) for flags in own]
     configs = [*{config: text for config, text in reversed(configs)}.items()][::-1]  # 5 and 5.0 are one
     preflight.check_ranks([config for config, _ in configs], [variables.ranks_here])
-    threads, baseline = machine.threads_per_rank(variables.ranks_here), preflight.CORE_STRATEGIES[0]
+    threads, baseline = machine.threads_per_rank(variables.ranks_here), strategy_list.CORE_STRATEGIES[0]
     specs = [RunSpec(strategy, config, text, threads) for config, text in configs]
     if strategy != baseline:
         specs += _baselines(variables, specs, key)
@@ -43,7 +43,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
 
 def _baselines(variables: MakeVariables, specs: list[RunSpec], key: str) -> list[RunSpec]:
     """The baseline with each swept value, or one baseline where only the strategy has the option."""
-    baseline = preflight.CORE_STRATEGIES[0]
+    baseline = strategy_list.CORE_STRATEGIES[0]
     if key not in STRATEGY_OPTIONS:
         return [dataclasses.replace(spec, strategy=baseline) for spec in specs]
     config = load_config(variables.flags)
@@ -53,5 +53,5 @@ def _baselines(variables: MakeVariables, specs: list[RunSpec], key: str) -> list
 
 def chart_command(variables: MakeVariables) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
-    strategy = preflight.parse_strategy(variables.strategy)
+    strategy = strategy_list.parse_strategy(variables.strategy)
     return ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", find_field(variables.key)]

@@ -5,7 +5,7 @@ import functools
 from matplotlib.figure import Figure
 
 from scripts.pages.study_sections import StudyCommand, StudySection, StudySets, points_or_warning
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.safe_names import read_whole_rows
 from scripts.studies.sweep.analysis import sweep_points
 from scripts.studies.sweep.chart import sweep_chart
@@ -13,7 +13,7 @@ from scripts.studies.sweep.chart import sweep_chart
 FOLDERS = ("scaling", "sweeps")
 
 
-def sweeps(results: ResultSet) -> dict[tuple[str, str], dict[str, Group]]:
+def sweeps(results: ResultSet) -> dict[tuple[str, str], dict[str, RunGroup]]:
     """The points of every sweep that sweep.csv lists, by strategy and key."""
     rows = read_whole_rows(results.path / "sweep.csv")
     names = dict.fromkeys((row.get("strategy", ""), row.get("key", "")) for row in rows)

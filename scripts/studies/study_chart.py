@@ -1,6 +1,6 @@
 """How programs that draw one study of a set end: its chart and file are written and named, or why there are none.
 
-    from scripts.charts.chart_command import report_nothing, save_study_chart
+    from scripts.studies.study_chart import report_nothing, save_study_chart
 
 Needs no torch.
 """
@@ -10,8 +10,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from scripts.charts.figures import describe_failures, save_chart
+from scripts.charts.figures import save_chart
 from scripts.sets.result_set import ResultSet
+from scripts.sets.set_text import describe_failures
 
 
 def save_study_chart(results: ResultSet, table: Path, figure: Figure, name: str) -> int:
