@@ -25,7 +25,10 @@ from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
 from benchmarks.common.system.errors import UserError
 from scripts.options.data_options import CheckDataOptions as Options
 
-EXPECTED_LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
+EXPECTED_LAYOUT = (
+    "expected train/<class>/*.JPEG and val/<class>/*.JPEG; "
+    "./bench data import FROM TO makes them of Parquet files, of tars or of a flat val/"
+)
 
 
 @dataclass(frozen=True)
