@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy
 from generators import CASES, PAIRS, ROUNDS, RUN_SD, draw, runs
 
-from scripts.sets import power
+from scripts.sets import rounds_needed
 from scripts.stats import two_days
 from scripts.stats.families import Sample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.intervals import RatioEstimate
@@ -71,8 +71,8 @@ def until_stops(case: str, num_strategies: int, width: float, num: int, most: in
     covered, used = [], []
     over_first = {str(number): "0" for number in range(1, num_strategies)}
     for logs in draw(case, rng, num, num_strategies, most):
-        rounds = power.FIRST_LOOK_ROUNDS
-        while rounds < most and not power.precise_enough(samples_of(logs[:, :rounds]), over_first, width):
+        rounds = rounds_needed.FIRST_LOOK_ROUNDS
+        while rounds < most and not rounds_needed.precise_enough(samples_of(logs[:, :rounds]), over_first, width):
             rounds += 1
         family = ratios_to_baseline("0", samples_of(logs[:, :rounds]))
         covered.append(all(map(holds, family.values())))

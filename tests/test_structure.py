@@ -15,7 +15,7 @@ import pytest
 from support import ROOT, STRATEGIES, environment
 
 from benchmarks.common.dist.layout import StrategyFacts
-from scripts.runner.preflight import CORE_STRATEGIES, strategy_facts
+from scripts.runner.strategy_list import CORE_STRATEGIES, strategy_facts
 
 SCRIPTS = {name: (ROOT / "benchmarks" / f"{name}.py").read_text() for name in STRATEGIES}
 
@@ -97,6 +97,7 @@ LAYERS = [
     ["benchmarks"],
     ["options"],
     ["stats", "setup"],
+    ["data_import"],
     ["sets"],
     ["charts", "runner"],
     ["pages"],
@@ -218,7 +219,7 @@ def test_plain_steps_are_equal():
 # The baseline, and the core list with its order. A study may be about some strategies, and names them.
 NAMED = {
     "sets.result_set": {"single"},
-    "runner.preflight": {*CORE_STRATEGIES},
+    "runner.strategy_list": {*CORE_STRATEGIES},
     # words of commands, and the defaults of options
     "commands.command_table": {"slurm"},
     "options.run_options": {"ddp"},

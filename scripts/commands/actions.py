@@ -141,9 +141,9 @@ def compare(options: set_options.CompareOptions, flags: Sequence[str], found: di
 
 
 def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    from scripts.sets import power
+    from scripts.sets import rounds_needed
 
-    return power.main(options, found)
+    return rounds_needed.main(options, found)
 
 
 def mlperf(options: set_options.MlperfOptions, flags: Sequence[str]) -> int:
@@ -262,6 +262,12 @@ def check_data(options: data_options.CheckDataOptions, flags: Sequence[str]) -> 
     from scripts.setup import check_data
 
     return check_data.main(options)
+
+
+def import_data(options: data_options.ImportOptions, flags: Sequence[str]) -> int:
+    from scripts.data_import import import_images
+
+    return import_images.main(options)
 
 
 def pack(options: data_options.PackOptions, flags: Sequence[str]) -> int:

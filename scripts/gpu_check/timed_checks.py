@@ -7,8 +7,8 @@ from pathlib import Path
 
 from scripts.gpu_check import verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
-from scripts.runner.preflight import all_strategies, strategy_facts
 from scripts.runner.run_plan import interpreter_path
+from scripts.runner.strategy_list import all_strategies, strategy_facts
 from scripts.sets.result_set import BASELINE
 
 FORMATS = ("contiguous", "channels_last")

@@ -25,7 +25,7 @@ from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.frames import iterate_rows
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
-from scripts.sets.set_text import describe
+from scripts.sets.set_text import describe_sets
 from scripts.sets.step_breakdown import StepMean, exposed_communication
 from scripts.stats.families import ratios_of_all_pairs
 from scripts.stats.formatting import format_interval, format_number, plural_of_several
@@ -149,7 +149,7 @@ def _hardware(results: ResultSet) -> str:
     cores = f"{environment['num_cores']} cores, {threads} to a rank"
     timed = max((group.throughput for group in results.groups if group.throughput), key=lambda speed: speed.num_windows)
     length = f"{timed.num_runs} runs of {timed.num_windows // timed.num_runs} windows"
-    return f"{describe([results])}, {cores}; torch {torch}, {backends}; {length} a strategy"
+    return f"{describe_sets([results])}, {cores}; torch {torch}, {backends}; {length} a strategy"
 
 
 def sweep_figures(path: Path) -> dict[str, str]:

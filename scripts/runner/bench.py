@@ -22,7 +22,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.system.typed_options import typed_option
-from scripts.runner import preflight, rounds, run_plan, schedule, suite_start
+from scripts.runner import late_builds, preflight, rounds, run_plan, schedule, suite_start
 from scripts.runner.make_variables import MakeVariables, read_variables
 
 STUDIES = ROOT / "scripts" / "studies"
@@ -65,7 +65,7 @@ def main(name: str = "all", /) -> int:
     rounds.check_rounds(runs, variables)
     preflight.check_nodes_variables([run.strategy for run in runs])
     remaining = run_plan.remaining_runs(runs, variables.results, variables.retry)
-    left = run_plan.skip_what_does_not_fit(remaining, variables.results)
+    left = late_builds.put_last(run_plan.skip_what_does_not_fit(remaining, variables.results))
     if os.environ.get("PLAN") == "yes":
         print(plan_text(left, runs, variables))
         return 0

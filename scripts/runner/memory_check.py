@@ -26,7 +26,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.options.run_options import MemoryOptions as Options
-from scripts.runner import preflight
+from scripts.runner import strategy_list
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
 NEWEST_CAPABILITY = (9, 0)  # compute capability of GPUs that are not at hand
@@ -73,7 +73,7 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
     Where the run itself will refuse its settings, only the global batch is resolved.
     """
     with contextlib.suppress(UserError):
-        mixed = preflight.strategy_facts(strategy).mixed_precision
+        mixed = strategy_list.strategy_facts(strategy).mixed_precision
         precision = resolve_precision(config.precision, machine.min_compute_capability() or NEWEST_CAPABILITY, mixed)
         layout = layout_function(strategy)(resolve_global_batch(config, num_devices), num_devices)
         config = resolve_global_batch(config, layout.num_devices)
@@ -203,7 +203,7 @@ def main(options: Options, config: Config) -> int:
     from scripts.runner.memory_forecast import peak_bytes
 
     misfits = 0
-    for name in preflight.parse_strategies(options.strategies):
+    for name in strategy_list.parse_strategies(options.strategies):
         own = resolve_config(name, config, options.num_devices)
         layout = layout_function(name)(own, options.num_devices)
         why_not = why_not_fitting(own, layout_function(name), options.num_devices, options.memory_gb * 1e9, math.inf)

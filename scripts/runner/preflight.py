@@ -1,7 +1,5 @@
-"""The list of strategies, and the checks before the first run. Needs no torch."""
+"""The checks before the first run, and the folder of a new result set. Needs no torch."""
 
-import ast
-import difflib
 import itertools
 import math
 import os
@@ -12,78 +10,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.common.config.config import Config, Precision
-from benchmarks.common.dist.layout import StrategyFacts
-from benchmarks.common.dist.precision import resolve_precision
+from benchmarks.common.config.config import Config
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.system.typed_options import typed_option
+from scripts.runner.strategy_list import total_ranks_and_nodes
 from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
 
-BENCHMARKS = ROOT / "benchmarks"
 PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
-# What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
-CORE_STRATEGIES = [
-    "single", "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
-    "model_parallel", "pipeline_parallel", "slurm",
-]  # fmt: skip
-
-
-def all_strategies() -> list[str]:
-    """Every strategy, in the order in which bench-all runs them."""
-    names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "__init__")
-    return sorted(
-        names, key=lambda name: CORE_STRATEGIES.index(name) if name in CORE_STRATEGIES else len(CORE_STRATEGIES)
-    )
-
-
-def parse_strategies(text: str) -> list[str]:
-    """The strategies named in `text`; all of them for no text, and for the word `all`.
-
-    Raises UserError with the nearest name for an unknown strategy.
-    """
-    known = all_strategies()
-    if text.strip() == "all":
-        return known
-    for name in text.split():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise UserError(f"no strategy {name!r}; {hint}")
-    return list(dict.fromkeys(text.split())) or known
-
-
-def parse_strategy(text: str) -> str:
-    """The one strategy that `text` names. Raises UserError for several, or an unknown one."""
-    names = parse_strategies(text)
-    if len(names) > 1:
-        raise UserError(f"one strategy is needed, not {text!r}; there are {', '.join(all_strategies())}")
-    return names[0]
-
-
-def strategy_facts(strategy: str) -> StrategyFacts:
-    """The constant FACTS of a strategy's script, without importing the script, which imports torch.
-
-    Raises ValueError where the constant's arguments are no literals.
-    """
-    tree = ast.parse((BENCHMARKS / f"{strategy}.py").read_text(encoding="utf-8"))
-    for node in tree.body:
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and ast.unparse(node.targets[0]) == "FACTS"
-        ):
-            literals = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.value.keywords if keyword.arg}
-            return StrategyFacts(**literals)
-    return StrategyFacts()
-
-
-def ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
-    """(ranks, nodes) in all that a strategy has: those of one node where it cannot span nodes."""
-    return (ranks_here, 1) if strategy_facts(strategy).one_node else machine.ranks_and_nodes(ranks_here)
 
 
 def check_nodes_variables(strategies: Sequence[str]) -> None:
@@ -98,32 +35,13 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
         obeyed = {"horovod_ddp": ["HOSTS"], "slurm": ["NODES", "TASKS_PER_NODE"]}.get(name, [])
         obeyed = [*obeyed, "NODES", "TASKS_PER_NODE"] if allocated else obeyed
         ignored = [each for each in chosen if each not in obeyed]
-        if ignored and ranks_and_nodes(name, 0) != (0, 1):
+        if ignored and total_ranks_and_nodes(name, 0) != (0, 1):
             how = (
                 "only make bench-horovod_ddp reads it"
                 if ignored[0] == "HOSTS"
                 else "only make slurm-all and bench-slurm read it"
             )
             raise UserError(f"{ignored[0]} would not reach {name}: {how}; torchrun's machines are NNODES")
-
-
-def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
-    """The runs that mixed-precision strategies are compared with: (strategy, precision, ranks on this machine or 0).
-
-    The baseline in the same precision. It cannot train in fp16: there, one rank of the first strategy that can. 0: as
-    many ranks as the other runs.
-    """
-    mixed = [name for name in strategies if strategy_facts(name).mixed_precision]
-    if not mixed or CORE_STRATEGIES[0] not in strategies:
-        return []
-    capability = machine.min_compute_capability()
-    try:
-        precision = resolve_precision(config.precision, capability, mixed=True)
-    except UserError:  # each run reports it
-        return []
-    if precision == "fp16":
-        return [(mixed[0], config.precision, 1)]
-    return [] if precision == resolve_precision(config.precision, capability) else [(CORE_STRATEGIES[0], precision, 0)]
 
 
 def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str = "NPROC") -> None:

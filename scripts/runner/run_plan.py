@@ -28,7 +28,7 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.runner import memory_check, preflight
+from scripts.runner import memory_check, preflight, strategy_list
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order
 from scripts.sets.identity import Identity, group_labels
@@ -100,7 +100,7 @@ def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> 
     if config.checkpoint_dir:
         own = Path(config.checkpoint_dir) / f"{spec.strategy}-{round_number}"
         config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
-    place = (ranks_here, 1) if spec.one_node else preflight.ranks_and_nodes(spec.strategy, ranks_here)
+    place = (ranks_here, 1) if spec.one_node else strategy_list.total_ranks_and_nodes(spec.strategy, ranks_here)
     requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
     requested |= {"seeds": seeds} if seeds else {}
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
@@ -163,7 +163,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
     the baseline's one process on all cores.
     """
     config = load_config(variables.flags)
-    strategies = preflight.parse_strategies(variables.strategies or " ".join(preflight.CORE_STRATEGIES))
+    strategies = strategy_list.parse_strategies(variables.strategies or " ".join(strategy_list.CORE_STRATEGIES))
     preflight.check_ranks([config], [variables.ranks_here])
     threads, num_cores = machine.threads_per_rank(variables.ranks_here), machine.num_cores()
     specs = [RunSpec(name, config, variables.args, threads) for name in strategies]
@@ -174,7 +174,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
         if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
             specs.append(baseline)
     if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
-        specs.append(RunSpec(preflight.CORE_STRATEGIES[0], config, variables.args, num_cores))
+        specs.append(RunSpec(strategy_list.CORE_STRATEGIES[0], config, variables.args, num_cores))
     return make_runs(variables, specs)
 
 
@@ -191,7 +191,7 @@ def baselines_in_other_precisions(variables: MakeVariables, config: Config, stra
             0 if is_one_rank else ranks_here,
             one_node=not is_one_rank and ranks_here > 0,
         )
-        for name, precision, ranks_here in preflight.mixed_precision_baselines(config, strategies)
+        for name, precision, ranks_here in strategy_list.mixed_precision_baselines(config, strategies)
     ]
 
 
@@ -317,7 +317,7 @@ def main(strategy: str = "", /) -> None:
     variables = read_variables()
     if strategy:
         preflight.check_rendezvous()
-        name = preflight.parse_strategy(strategy)
+        name = strategy_list.parse_strategy(strategy)
         preflight.check_nodes_variables([name])
         config = load_config(variables.flags)
         run = make_run(variables, RunSpec(name, config, variables.args), variables.round_number)

@@ -26,7 +26,10 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.typed_options import typed_option
 from scripts.options.data_options import CheckDataOptions as Options
 
-EXPECTED_LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
+EXPECTED_LAYOUT = (
+    "expected train/<class>/*.JPEG and val/<class>/*.JPEG; "
+    "./bench data import FROM TO makes them of Parquet files, of tars or of a flat val/"
+)
 
 
 @dataclass(frozen=True)

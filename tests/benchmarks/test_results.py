@@ -182,10 +182,10 @@ MEASURER = """
 import sys
 from pathlib import Path
 from benchmarks.common.store.results import add_settings
-from scripts.runner import measured_figures
-measured_figures.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
+from scripts.studies import measured_csv
+measured_csv.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
 for n in range(100):
-    measured_figures.add_rows(Path(sys.argv[1]) / "measured" / "some.csv", [{"writer": sys.argv[2], "n": n}])
+    measured_csv.add_rows(Path(sys.argv[1]) / "measured" / "some.csv", [{"writer": sys.argv[2], "n": n}])
     if n < 20:
         add_settings(Path(sys.argv[1]), {"n": n})
 """

@@ -32,7 +32,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import PackedSource, pack_path
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
-from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
+from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GONE_S, GONE_SLURM_S = 10.0, 45.0  # Slurm has its own patience with tasks that it ends

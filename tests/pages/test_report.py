@@ -20,7 +20,7 @@ from support import ROOT, environment, recorded
 
 from benchmarks.common.dist.device_peak import measure_peak
 from benchmarks.common.store.results import append_rows, read_table
-from scripts.charts import detail_charts as report_charts
+from scripts.charts import step_chart as report_charts
 from scripts.charts.figures import paper_column
 from scripts.pages import page as report
 from scripts.pages import provenance as report_origin

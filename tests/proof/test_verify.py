@@ -46,10 +46,10 @@ from scripts.proof.reference_images import global_batches
 from scripts.proof.trained_states import NOT_READ, initial_state, perturb
 from scripts.proof.verify import Options, main, prove
 from scripts.runner import run_plan
-from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
 from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import load_set
 from scripts.setup import pack
+from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 # The run's length and what of it is timed; threads.
 MAY_DIFFER = set("epochs steps warmup_steps windows window_steps account_steps threads_per_rank".split())

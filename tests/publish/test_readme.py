@@ -18,7 +18,7 @@ from benchmarks.common.config.config import FIELDS
 from benchmarks.common.store.columns import COLUMNS, ROWS, TABLES
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
-from scripts.charts.detail_charts import step_chart
+from scripts.charts.step_chart import step_chart
 from scripts.commands.command_table import COMMANDS, find_command
 from scripts.commands.run_command import options_class
 from scripts.publish.readme import (
@@ -33,8 +33,8 @@ from scripts.publish.readme import (
     sweep_figures,
 )
 from scripts.publish.readme_columns import column_figures
-from scripts.runner.measured_figures import add_rows
 from scripts.sets.result_set import load_set
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers import overhead
 from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
 

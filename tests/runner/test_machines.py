@@ -34,7 +34,7 @@ ONE_IS_TOO_FEW = {"hybrid_parallel"}
 TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows its answer
     "benchmarks/common/system/gpus.py": {"is_available", "device_count"},
     "benchmarks/common/dist/devices.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
-    "scripts/runner/measured_figures.py": {"is_available"},  # the name of what it ran on
+    "scripts/studies/measured_csv.py": {"is_available"},  # the name of what it ran on
     "benchmarks/common/dist/device_peak.py": {"is_available"},  # what the peak is measured on
     # loops as other projects' users write them; ./bench study peers asks the predicate for the number of ranks
     **{

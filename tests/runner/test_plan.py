@@ -20,7 +20,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan, source_version
-from scripts.runner.preflight import CORE_STRATEGIES, all_strategies, parse_strategies
+from scripts.runner.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.setup import pack
 from scripts.studies.ab import worktrees
 from scripts.studies.scaling import plan as scaling_plan

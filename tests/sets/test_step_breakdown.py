@@ -8,7 +8,7 @@ import pytest
 from test_result_set import MET, add, asked
 
 from benchmarks.common.store.results import append_rows
-from scripts.charts.detail_charts import step_bars
+from scripts.charts.step_chart import step_bars
 from scripts.pages.report_content import table_rows
 from scripts.sets.result_set import load_set
 from scripts.sets.step_breakdown import (

@@ -102,8 +102,8 @@ class Record:
         settings, stored as "met". It goes into the row, too, where runs.csv has a column for it; None empties that
         column and is no setting. Raises ValueError for a column that has the other source in columns.py.
         """
-        misplaced = {*columns_from("resolved")} & measured.keys() | {*columns_from("measured")} & resolved.keys()
-        if misplaced:
+        settings = {name for name, value in resolved.items() if value is not None}
+        if misplaced := {*columns_from("resolved")} & measured.keys() | {*columns_from("measured")} & settings:
             raise ValueError(f"columns.py has another source for {', '.join(sorted(misplaced))}")
         context = self.context
         resolved = {

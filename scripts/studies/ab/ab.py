@@ -35,7 +35,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.typed_options import typed_option
-from scripts.runner import preflight, run_plan, schedule, source_version
+from scripts.runner import preflight, run_plan, schedule, source_version, strategy_list
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
@@ -93,9 +93,9 @@ def main(found: dict[str, Any] | None = None) -> int:
         raise UserError(
             "./bench ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
         )
-    strategy = preflight.parse_strategy(variables.strategy)
+    strategy = strategy_list.parse_strategy(variables.strategy)
     a, b = (variants.parse_variant(name, os.environ.get(name, "").strip(), variables, strategy) for name in ("A", "B"))
-    runs = {variant.name: timed_run(variant, strategy, variables) for variant in (a, b)}
+    runs = {variant.name: run_of_variant(variant, strategy, variables) for variant in (a, b)}
     preflight.check_ranks([run.config for run in runs.values()], [variables.ranks_here])
     print("\n".join(describe_comparison((a, b), runs, most)), flush=True)
     if os.environ.get("PLAN") == "yes":
@@ -124,7 +124,7 @@ def main(found: dict[str, Any] | None = None) -> int:
     return report_verdict(step, paired, results, limit)
 
 
-def timed_run(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
+def run_of_variant(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
     """The timed part of the variant's run, as a run of round 1."""
     whole = run_plan.make_run(variables, run_plan.RunSpec(strategy, variant.config, variant.flags))
     short = timed_part(whole.config, whole.requested["fingerprint"], whole.requested["ranks"])

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.system.programs import run_program
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
-from scripts.charts.chart_command import report_nothing, save_study_chart
 from scripts.charts.figures import footnote
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.safe_names import refuse_links
@@ -25,6 +24,7 @@ from scripts.stats.families import method_text
 from scripts.stats.formatting import format_interval, format_number, text_table
 from scripts.stats.intervals import FEW_ROUNDS
 from scripts.studies.ablation.analysis import OptionResult, option_results, write_csv
+from scripts.studies.study_chart import report_nothing, save_study_chart
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
-from scripts.runner import preflight
+from scripts.runner import preflight, strategy_list
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Run, RunSpec, make_run, order_rounds
@@ -28,7 +28,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     variable that is missing or wrong."""
     if not variables.strategy:
         raise UserError("no strategy is given; for example: ./bench study ablation --strategy ddp")
-    strategy, config = preflight.parse_strategy(variables.strategy), load_config(variables.flags)
+    strategy, config = strategy_list.parse_strategy(variables.strategy), load_config(variables.flags)
     if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in variables.args.split()):
         config = dataclasses.replace(config, loader="synthetic")  # else the baseline's Pillow is all that is timed
     preflight.check_ranks([config], [variables.ranks_here])
@@ -86,4 +86,4 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
 
 def chart_command(variables: MakeVariables) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
-    return ["scripts.studies.ablation.chart", "--strategy", preflight.parse_strategy(variables.strategy)]
+    return ["scripts.studies.ablation.chart", "--strategy", strategy_list.parse_strategy(variables.strategy)]

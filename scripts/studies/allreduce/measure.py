@@ -31,7 +31,6 @@ from benchmarks.common.system.repository import ROOT
 from benchmarks.common.system.typed_options import typed_option
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions as Options
-from scripts.runner.measured_figures import add_rows
 from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
     LARGE_BYTES,
@@ -48,6 +47,7 @@ from scripts.studies.allreduce.chart import allreduce_chart
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment
 from scripts.studies.allreduce.links import LinkFit, links_row
 from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
+from scripts.studies.measured_csv import add_rows
 
 RANK_MODULE = "scripts.studies.allreduce.allreduce_rank"
 HOROVOD = "horovod"

@@ -27,11 +27,11 @@ from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.options.study_options import PredictCheckOptions as Options
-from scripts.runner.measured_figures import add_rows
 from scripts.runner.preflight import check_data
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
 from scripts.studies.allreduce.analysis import message_sizes
 from scripts.studies.allreduce.worker_pool import WorkerPool
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.predict.network_namespaces import joined_namespaces
 from scripts.studies.predict.prediction_error import (
     ALONE,

@@ -10,7 +10,7 @@ from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.typed_options import typed_option
-from scripts.runner import preflight
+from scripts.runner import preflight, strategy_list
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, make_runs
 
@@ -28,7 +28,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
         raise UserError(
             "a strategy and numbers of ranks are needed, such as: ./bench study scaling --strategy ddp --ranks 1 2 4"
         )
-    strategy, ranks = preflight.parse_strategy(variables.strategy), parse_ranks(variables.ranks)
+    strategy, ranks = strategy_list.parse_strategy(variables.strategy), parse_ranks(variables.ranks)
     config, most = load_config(variables.flags), ranks[-1]
     preflight.check_ranks([config], ranks, "RANKS")
     batch, threads = resolve_global_batch(config, most).global_batch, machine.threads_per_rank(most)
@@ -64,4 +64,4 @@ def parse_ranks(text: str) -> list[int]:
 
 def chart_command(variables: MakeVariables) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
-    return ["scripts.studies.scaling.chart", "--strategy", preflight.parse_strategy(variables.strategy)]
+    return ["scripts.studies.scaling.chart", "--strategy", strategy_list.parse_strategy(variables.strategy)]

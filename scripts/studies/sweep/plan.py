@@ -10,7 +10,7 @@ from benchmarks.common.config.settings import NOT_COMPARED
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.typed_options import typed_option
-from scripts.runner import preflight
+from scripts.runner import preflight, strategy_list
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
 from scripts.sets.identity import STRATEGY_OPTIONS
@@ -25,7 +25,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     for name in ("strategy", "key", "values"):
         if not getattr(variables, name):
             raise UserError(f"{typed_option(name.upper())} is not set; for example: {EXAMPLE}")
-    strategy, key = preflight.parse_strategy(variables.strategy), find_field(variables.key)
+    strategy, key = strategy_list.parse_strategy(variables.strategy), find_field(variables.key)
     if key in NOT_COMPARED:
         raise UserError(
             f"{typed_option('KEY', key)} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option"
@@ -39,7 +39,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     configs = [(load_config([*variables.flags, *flags]), " ".join([variables.args, *flags]).strip()) for flags in own]
     configs = [*{config: text for config, text in reversed(configs)}.items()][::-1]  # 5 and 5.0 are one
     preflight.check_ranks([config for config, _ in configs], [variables.ranks_here])
-    threads, baseline = machine.threads_per_rank(variables.ranks_here), preflight.CORE_STRATEGIES[0]
+    threads, baseline = machine.threads_per_rank(variables.ranks_here), strategy_list.CORE_STRATEGIES[0]
     specs = [RunSpec(strategy, config, text, threads) for config, text in configs]
     if strategy != baseline:
         specs += _baselines(variables, specs, key)
@@ -48,7 +48,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
 
 def _baselines(variables: MakeVariables, specs: list[RunSpec], key: str) -> list[RunSpec]:
     """The baseline with each swept value, or one baseline where only the strategy has the option."""
-    baseline = preflight.CORE_STRATEGIES[0]
+    baseline = strategy_list.CORE_STRATEGIES[0]
     if key not in STRATEGY_OPTIONS:
         return [dataclasses.replace(spec, strategy=baseline) for spec in specs]
     config = load_config(variables.flags)
@@ -58,5 +58,5 @@ def _baselines(variables: MakeVariables, specs: list[RunSpec], key: str) -> list
 
 def chart_command(variables: MakeVariables) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
-    strategy = preflight.parse_strategy(variables.strategy)
+    strategy = strategy_list.parse_strategy(variables.strategy)
     return ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", find_field(variables.key)]

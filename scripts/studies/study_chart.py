@@ -1,6 +1,6 @@
 """How programs that draw one study of a set end: its chart and file are written and named, or why there are none.
 
-    from scripts.charts.chart_command import report_nothing, save_study_chart
+    from scripts.studies.study_chart import report_nothing, save_study_chart
 
 Needs no torch.
 """
