@@ -97,6 +97,7 @@ LAYERS = [
     ["benchmarks"],
     ["options"],
     ["stats", "setup"],
+    ["data_import"],
     ["sets"],
     ["charts", "runner"],
     ["pages"],

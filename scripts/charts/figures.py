@@ -19,7 +19,7 @@ from matplotlib.transforms import ScaledTranslation
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 from scripts.sets.result_set import ResultSet, RunGroup
-from scripts.sets.set_text import describe
+from scripts.sets.set_text import describe_sets
 from scripts.stats.formatting import format_number, printable
 from scripts.stats.intervals import strategy_throughput
 
@@ -68,7 +68,7 @@ def make_figure(
 
     about: what was run on what; default: that of all ok runs of the sets. In a column the title is left to the caption.
     """
-    title = f"{title}\n{wrap(about or describe(sets), 105)}"
+    title = f"{title}\n{wrap(about or describe_sets(sets), 105)}"
     heights = [*heights, 0.05 + 0.16 * num_legend_rows]
     height = sum(heights) + 0.5 * len(heights) + (0 if in_paper_column() else 0.15 * title.count("\n"))
     figure = Figure(figsize=(matplotlib.rcParams["figure.figsize"][0], height), layout="constrained")

@@ -264,6 +264,12 @@ def check_data(options: data_options.CheckDataOptions, flags: Sequence[str]) -> 
     return check_data.main(options)
 
 
+def import_data(options: data_options.ImportOptions, flags: Sequence[str]) -> int:
+    from scripts.data_import import import_images
+
+    return import_images.main(options)
+
+
 def pack(options: data_options.PackOptions, flags: Sequence[str]) -> int:
     from scripts.setup import pack
 

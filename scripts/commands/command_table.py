@@ -220,6 +220,13 @@ COMMANDS = [
         "check_data",
     ),
     Command(
+        "data import",
+        "ImageNet from Parquet, WebDataset, ILSVRC2012's tars or a flat val folder",
+        "data import /path/to/downloads /path/to/imagenet",
+        "data_options.ImportOptions",
+        "import_data",
+    ),
+    Command(
         "data pack",
         "write the images as one mapped file a split",
         "data pack --data /path/to/imagenet --pack full",

@@ -50,7 +50,7 @@ def test_a_launcher_spans_the_nodes_or_says_that_it_cannot(monkeypatch, name):
     assert output == ([] if name in OTHERWISE else ["on_one_node" if name in ON_ONE_NODE else "set_torchrun_command"])
     for variable, value in (("HOSTS", ""), ("NODES", "2"), ("TASKS_PER_NODE", "4")):
         monkeypatch.setenv(variable, value)
-    assert strategy_list.ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
+    assert strategy_list.total_ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
 
 
 def test_torchrun_is_started_on_every_node(launched):

@@ -27,7 +27,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     """STRATEGY without options, with each option, and with all that can run here, REPEATS times. Raises UserError for a
     variable that is missing or wrong."""
     if not variables.strategy:
-        raise UserError("STRATEGY is not set; for example: ./bench study ablation --strategy ddp")
+        raise UserError("no strategy is given; for example: ./bench study ablation --strategy ddp")
     strategy, config = strategy_list.parse_strategy(variables.strategy), load_config(variables.flags)
     if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in variables.args.split()):
         config = dataclasses.replace(config, loader="synthetic")  # else the baseline's Pillow is all that is timed
