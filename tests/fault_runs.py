@@ -13,7 +13,7 @@ from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
-from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
+from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 FAULTS = ROOT / "tests" / "faults"  # its sitecustomize.py reads FAULT
 LONGEST_S = 400  # every process of these tests ends before; a fault that hangs ends by the suite's own limits

@@ -31,7 +31,7 @@ COMMANDS = [
         "time strategies in rounds, then draw the charts",
         "run single ddp --repeats 5 --until 5% -- --global-batch 64",
         "run_options.RunOptions",
-        "run_suite",
+        "run_strategies",
         FIELDS,
     ),
     Command(
@@ -218,6 +218,13 @@ COMMANDS = [
         "data check --data /path/to/imagenet",
         "data_options.CheckDataOptions",
         "check_data",
+    ),
+    Command(
+        "data import",
+        "ImageNet from Parquet, WebDataset, ILSVRC2012's tars or a flat val folder",
+        "data import /path/to/downloads /path/to/imagenet",
+        "data_options.ImportOptions",
+        "import_data",
     ),
     Command(
         "data pack",

@@ -26,7 +26,8 @@ from support import NUM_VAL, ROOT, environment
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import requested_settings, settings_hash
-from benchmarks.common.store.results import TABLES, add_settings, append_rows, read_table
+from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.checkpoint import load_checkpoint
 from benchmarks.common.train.exit_codes import timed_out
@@ -34,6 +35,7 @@ from scripts.runner.run_plan import last_statuses
 from scripts.runner.run_status import first_cause
 
 SLURM = ROOT / "scripts/setup/slurm_local.sh"
+SOAK_LIMIT_S = 5400  # 30 rounds take 5 minutes alone, and an hour beside seven other programs
 NO_HOROVOD = "Horovod is not installed; scripts/setup/install_horovod.sh"
 real_interpreter = pytest.mark.real_interpreter  # for signals to ranks and launchers, and who is whose child
 
@@ -140,11 +142,11 @@ def test_a_rank_that_never_answers_is_a_timeout(matrix, results):
 @pytest.mark.slow
 def test_what_nccl_says_of_a_rank_that_hangs():
     """NCCL's watchdog aborts the ranks that waited: they leave no note, and their signal 6 is not the cause."""
-    said = (
+    message = (
         "[rank{0}]:[E1121 01:02:03.456 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught collective operation "
         "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=9408, Timeout(ms)=10000) ran for 10021 ms\n"
     )
-    log = said.format(0) + said.format(2) + "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 7)\n"
+    log = message.format(0) + message.format(2) + "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 7)\n"
     timeout = "rank 0: a collective timed out"
     assert first_cause([], log, 1, [], num_ranks=3) == ("timeout", f"{timeout}; rank 1 gave no sign")
     assert first_cause([], log, 1, [], num_ranks=4) == ("timeout", timeout)
@@ -551,7 +553,7 @@ def test_a_full_disk_under_the_results_keeps_the_earlier_rows(matrix, results, s
 
 
 @pytest.mark.slow
-def test_a_full_disk_under_the_checkpoints_is_said(matrix, results, small_disk):
+def test_a_full_disk_under_the_checkpoints_is_reported(matrix, results, small_disk):
     if not small_disk:
         matrix.skip(15, "disk full in checkpoints", "mount needs root")
     ended = run("single", results, ARGS=f"--checkpoint-dir {small_disk}")  # ResNet-18 with momentum is 94 MB
@@ -641,7 +643,7 @@ def tell_slurm(cluster: dict, *words: str) -> None:
 
 @real_interpreter
 @pytest.mark.slow
-def test_a_cancelled_job_is_said_to_be_cancelled(matrix, results, request):
+def test_a_cancelled_job_is_reported_as_cancelled(matrix, results, request):
     title = "a Slurm job is cancelled"
     cluster = needs("slurm", matrix, 20, title, request)
     process = start([ROOT / "launchers" / "slurm.sh"], results, "slow", ARGS="--steps 1000", **cluster)
@@ -739,6 +741,7 @@ def test_a_clock_set_back_changes_no_duration(matrix, results, tmp_path):
 @pytest.mark.slow
 def test_thirty_rounds_leave_nothing_behind(matrix, results, tmp_path):
     """Each round's processes end with it, so what could grow is the suite's own shell and what runs leave on disks."""
+    signal.alarm(SOAK_LIMIT_S)  # in place of the limit of other tests (conftest.py)
     rounds, scratch = 30, tmp_path / "scratch"
     scratch.mkdir()
     process = start([ROOT / "launchers" / "all.sh"], results, STRATEGIES="single", REPEATS=rounds, TMPDIR=scratch)

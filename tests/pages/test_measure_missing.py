@@ -57,7 +57,7 @@ def test_only_what_is_missing_is_measured(a_set, monkeypatch):
     monkeypatch.setenv("NPROC", "4")
     monkeypatch.setenv("STRATEGY", "ddp")
     proof, loader, scaling = measure_missing.missing_parts(a_set)
-    assert "scripts.studies.loaders.verdict_measure" in loader.command and "scripts.proof.verify" in proof.command
+    assert "scripts.studies.loaders.measure_loader_limit" in loader.command and "scripts.proof.verify" in proof.command
     assert scaling.command == ["launchers/all.sh", "scaling"] and scaling.variables["RANKS"] == "1 2 4"
     assert scaling.variables["RESULTS"] == str(a_set / "scaling") and proof.variables["RESULTS"] == str(a_set)
     append_rows(a_set, "loader", [{"run_id": "x"}])

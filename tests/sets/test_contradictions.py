@@ -98,7 +98,7 @@ def more_windows(frame):
     return pandas.concat([frame, more]).sort_values(["run_id", "window"], kind="stable")
 
 
-def test_more_windows_than_were_asked_are_told_of(own):
+def test_more_windows_than_requested_are_reported(own):
     """Mutant: their number not looked at."""
     change(own, "windows", more_windows)
     assert any(": 10 windows, but 5 were requested" in each for each in load_set(own).contradictions)
@@ -157,11 +157,11 @@ def test_how_a_file_is_written_changes_nothing_in_silence(own, capsys, harm, wor
     harm(own / "runs.csv")
     try:
         runs = read_table(own, "runs")
-        said = capsys.readouterr().err
+        output = capsys.readouterr().err
         assert len(runs) == 16 and (runs.schema == 2).all(), "no row and no column is lost"
     except UserError as error:
-        said = str(error)
-    assert words in said and bool(said) == bool(words)
+        output = str(error)
+    assert words in output and bool(output) == bool(words)
 
 
 @pytest.mark.parametrize("name", ["runs.csv", "environment.json"])
