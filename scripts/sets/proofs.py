@@ -19,6 +19,7 @@ from scripts.sets.recorded_settings import read_identity
 from scripts.sets.result_set import RunGroup
 
 LENGTH = "length"
+BIT_IDENTICAL = "yes: bit-identical"
 # They change no update.
 NOT_OF_UPDATE = {*SOURCE_FIELDS, "host", "kernel", "num_cores"}
 # What may differ between a proof and the runs that it speaks for, and what the cell calls it.
@@ -98,11 +99,12 @@ def _others(names: list[str]) -> list[str]:
 def proof_verdict(row: Any) -> str:
     """A row of equivalence.csv in words."""
     if row.verdict == "ok" and row.bit_identical == "yes":
-        return "yes: bit-identical"
+        return BIT_IDENTICAL
     if row.verdict == "ok":
-        return f"yes: within {row.max_relative_difference:.1e} (tolerance {row.tolerance:.1e})"
+        within = f"yes: within {row.max_relative_difference:.1e} (tolerance {row.tolerance:.1e})"
+        return f"{within}, {row.reason}" if row.reason else within
     if row.verdict == "skipped":
-        return "skipped"  # the reason is said once, below the table
+        return f"skipped: {row.reason}" if row.reason else "skipped"
     if row.verdict == "not proved":
         return f"not proved: {row.reason}"
     if numpy.isfinite(row.max_relative_difference):

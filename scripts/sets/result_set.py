@@ -137,6 +137,12 @@ class ResultSet:
         """environment.json; {} where it is missing or broken, which is said on stderr."""
         return _read_environment(self.path / "environment.json")
 
+    @functools.cached_property
+    def other_peaks(self) -> list[dict]:
+        """The peaks of the device that sets inside this one measured: how far the next measurement would be off."""
+        found = (_read_environment(path).get("measured_peak") for path in sorted(self.path.glob("*/environment.json")))
+        return [peak for peak in found if peak]
+
     def table(self, name: str) -> pandas.DataFrame:
         """A table of the set, read when it is first asked for. Raises UserError where it cannot be read."""
         if name not in self.tables:
