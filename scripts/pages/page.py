@@ -85,12 +85,10 @@ def describe_error_rate(results: ResultSet) -> str:
         "or in studies, each with 95 % of its own and not corrected for the others"
     )
     if not results.baselines:
-        return (
-            f"All comparisons of speed here are {exploratory}; at most {whole} % of such pages err." if others else ""
-        )
+        return f"All comparisons here are {exploratory}; at most {whole} % of such pages err." if others else ""
     main = (
-        f"The column x {BASELINE} is the one family on which this page decides: of pages on which all is equal, at most "
-        "5 % show a difference there."
+        f"The column x {BASELINE} is the one family on which this page decides: where all is equal, at most 5 % of pages "
+        "show a difference there."
     )
     return f"{main} The rest is {exploratory}; with it, at most {whole} % of such pages err." if others else main
 

@@ -51,7 +51,7 @@ def calibration_text(samples: Mapping[str, Sample], baselines: Mapping[str, str]
     false_alarms, undecided, power = calibrate(complete, pairs)
     return (
         f"Calibration: of {NUM_SETS:,} simulated sets of {complete.shape[1]} rounds with this set's own covariance of "
-        f"strategies, {100 * false_alarms:.1f} % raise a false alarm (at most 5 % are promised), {100 * undecided:.0f} % "
-        f"have no verdict since their rounds seem to follow one another, and a difference of {100 * DIFFERENCE:.0f} % "
-        f"from the baseline is found in {100 * power:.0f} %."
+        f"strategies, {100 * false_alarms:.1f} % raise a false alarm (at most 5 % are promised), {100 * undecided:.0f} "
+        "% have no verdict since their rounds seem to follow one another, and a difference of "
+        f"{100 * DIFFERENCE:.0f} % from the baseline is found in {100 * power:.0f} %."
     )
