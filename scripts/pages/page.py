@@ -87,8 +87,8 @@ def describe_error_rate(results: ResultSet) -> str:
     if not results.baselines:
         return f"All comparisons here are {exploratory}; at most {whole} % of such pages err." if others else ""
     main = (
-        f"The column x {BASELINE} is the one family on which this page decides: where all is equal, at most 5 % of pages "
-        "show a difference there."
+        f"The column x {BASELINE} is the one family on which this page decides: where all is equal, at most 5 % of "
+        "pages show a difference there."
     )
     return f"{main} The rest is {exploratory}; with it, at most {whole} % of such pages err." if others else main
 
