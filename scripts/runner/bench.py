@@ -14,15 +14,18 @@ by a signal.
 import dataclasses
 import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 
 import tyro
 
+from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import late_builds, preflight, rounds, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.setup.first_minute import unused_device_line
 
 STUDIES = ROOT / "scripts" / "studies"
 
@@ -48,6 +51,8 @@ def find_plan(name: str) -> Plan:
 
 def main(name: str = "all", /) -> int:
     variables = read_variables()
+    if not machine.num_gpus() and (line := unused_device_line()):
+        print(line, file=sys.stderr)
     preflight.check_rendezvous()
     plan = find_plan(name)
 
