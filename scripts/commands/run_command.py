@@ -46,16 +46,13 @@ def main(words: list[str], from_folder: Path) -> int:
     if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:
         print(f"error: {sys.executable} lacks {', '.join(missing)}; requirements.txt lists all", file=sys.stderr)
         return 2
-    try:
-        if words[0] == "make":
-            os.environ.pop(TYPED_OPTIONS, None)
-            return exit_code(lambda: run_target(words[1:], from_folder), errors=(UserError, ValueError))
-        command, _ = find_command(words)
-        assert command is not None  # start.py has refused other words
-        remember_options(typed_names(command))
-        return run_words(words, from_folder)
-    except KeyboardInterrupt:
-        return 130
+    if words[0] == "make":
+        os.environ.pop(TYPED_OPTIONS, None)
+        return exit_code(lambda: run_target(words[1:], from_folder), errors=(UserError, ValueError))
+    command, _ = find_command(words)
+    assert command is not None  # start.py has refused other words
+    remember_options(typed_names(command))
+    return run_words(words, from_folder)
 
 
 def run_target(words: Sequence[str], from_folder: Path) -> int:

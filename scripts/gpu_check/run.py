@@ -37,11 +37,12 @@ from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.options.run_options import CheckGpuOptions as Options
-from scripts.runner import memory_check, preflight
+from scripts.runner import preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
 from scripts.sets.result_set import BASELINE
 from scripts.stats.formatting import plural
+from scripts.strategies import memory_check
 
 DEADLINE_S = 540.0
 REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took

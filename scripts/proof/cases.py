@@ -20,10 +20,11 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.typed_options import typed_option
 from scripts.proof.allowed_settings import short_repr, why_not_allowed
-from scripts.runner import preflight, strategy_list
+from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunSpec, make_run
 from scripts.sets.safe_names import SAFE_NAME
+from scripts.strategies import strategy_list
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
 FEW_STEPS = 6  # of a proof in which each step is compared by itself

@@ -19,7 +19,8 @@ from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.pages.markdown import code_span, escape_markdown, markdown_table, read_cells
+from scripts.pages.markdown import code_span, escape_markdown
+from scripts.publish.markdown_tables import markdown_table, read_cells
 from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import describe_top1, top1_accuracy

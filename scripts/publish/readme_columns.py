@@ -4,7 +4,7 @@ from scripts.publish.readme_columns import column_figures
 """
 
 from benchmarks.common.store.columns import COLUMNS, ROWS, RUNS
-from scripts.pages.markdown import markdown_table
+from scripts.publish.markdown_tables import markdown_table
 
 
 def column_figures() -> dict[str, str]:

@@ -16,6 +16,11 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 
+from benchmarks.common.system.forward_signals import end_on_signals
+
+if __name__ == "__main__":
+    end_on_signals()  # before the imports, which take seconds
+
 import tyro
 
 from benchmarks.common.system.errors import UserError

@@ -16,9 +16,9 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.system.typed_options import typed_option
-from scripts.runner.strategy_list import total_ranks_and_nodes
 from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
+from scripts.strategies.strategy_list import total_ranks_and_nodes
 
 PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
 

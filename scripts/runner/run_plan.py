@@ -28,10 +28,11 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.runner import memory_check, preflight, strategy_list
+from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order
 from scripts.sets.identity import Identity, group_labels
+from scripts.strategies import memory_check, strategy_list
 
 MAX_RUNS = 20_000
 MAX_VALUES = 200

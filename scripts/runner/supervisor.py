@@ -156,6 +156,7 @@ def run_command(command: list[str], folder: RunFolder, requested: dict, sampler:
     signals: list[int] = []
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
     env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
     env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_job.sh
     with open(folder.log, "ab") as log:  # a batch job appends to it too

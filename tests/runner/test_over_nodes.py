@@ -14,7 +14,8 @@ from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, environment, put
 
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
-from scripts.runner import run_plan, strategy_list
+from scripts.runner import run_plan
+from scripts.strategies import strategy_list
 
 ON_ONE_NODE = {"single", "dataparallel", "model_parallel", "ddp_spawn"}
 OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchrun

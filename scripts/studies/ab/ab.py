@@ -35,13 +35,14 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.typed_options import typed_option
-from scripts.runner import preflight, run_plan, schedule, source_version, strategy_list
+from scripts.runner import preflight, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
 from scripts.stats.formatting import format_interval, format_number, format_setting, parse_percent, plural
 from scripts.stats.intervals import RatioEstimate
+from scripts.strategies import strategy_list
 from scripts.studies.ab import variants
 from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, carry_over, look_at_rounds
 from scripts.studies.ab.variants import Variant

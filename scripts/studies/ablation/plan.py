@@ -16,10 +16,11 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
-from scripts.runner import preflight, strategy_list
+from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Run, RunSpec, make_run, order_rounds
+from scripts.strategies import strategy_list
 from scripts.studies.ablation.analysis import ALL_TOGETHER, CORES_OVER_RANKS, OPTIONS, Option, requested_fields
 
 

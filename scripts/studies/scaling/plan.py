@@ -10,9 +10,10 @@ from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.typed_options import typed_option
-from scripts.runner import preflight, strategy_list
+from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, make_runs
+from scripts.strategies import strategy_list
 
 
 def plan_runs(variables: MakeVariables) -> list[Run]:

@@ -16,10 +16,10 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.typed_options import typed_option
 from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import ResultSet, RunGroup
-from scripts.sets.safe_names import read_rows
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, format_setting, plural, text_table
 from scripts.stats.intervals import Estimate
+from scripts.studies.measured_csv import read_rows
 
 SWEEP_COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
 

@@ -10,10 +10,11 @@ from benchmarks.common.config.settings import NOT_COMPARED
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.typed_options import typed_option
-from scripts.runner import preflight, strategy_list
+from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
 from scripts.sets.identity import STRATEGY_OPTIONS
+from scripts.strategies import strategy_list
 from scripts.studies.sweep.field_flags import value_flags
 
 EXAMPLE = "./bench study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100"

@@ -1,6 +1,6 @@
 """The strategies: their list, their facts, and the baselines that those of mixed precision are compared with.
 
-    from scripts.runner.strategy_list import CORE_STRATEGIES, parse_strategies, strategy_facts
+    from scripts.strategies.strategy_list import CORE_STRATEGIES, parse_strategies, strategy_facts
 
 Needs no torch.
 """
