@@ -23,7 +23,7 @@ GONE_TARGETS := ab=ab power=power roof=study_roofline forecast=forecast-memory p
   bench-allreduce=study_allreduce bench-loaders=study_loaders cuts=study_cuts gpu-check-file=gpu-check-file flags=flags kill-fuzz=kill-fuzz
 GONE_VARIABLES := STRATEGY=study_sweep_--strategy KEY=study_sweep_--key VALUES=study_sweep_--values \
   RANKS=study_scaling_--ranks PACK=data_pack_--pack NAME=publish_--name REPLACE=publish_--replace SET=reproduce \
-  PRICE_PER_HOUR=gallery_--price-per-hour PEERS=study_peers_--only MINUTES=study_peers_--minutes SEED=kill-fuzz_--seed \
+  PRICE_PER_HOUR=gallery_--price-per-hour PEERS=study_peers_--only SEED=kill-fuzz_--seed \
   KILLS=kill-fuzz_--kills MACHINE=study_predict_--machine LINK=study_predict_--link
 name_of = $(firstword $(subst =, ,$(1)))
 place_of = $(subst _, ,$(lastword $(subst =, ,$(1))))
@@ -89,7 +89,7 @@ test-faults: data
 	@PRELOADED=no "$$PYTHON" -m pytest tests/faults
 
 fuzz: data
-	@PYTHONPATH=tests "$$PYTHON" -m fuzz.run $$ARGS
+	@PYTHONPATH=tests "$$PYTHON" -m fuzz.run $${MINUTES:+--minutes "$$MINUTES"} $$ARGS
 
 lint: setup
 	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .

@@ -100,7 +100,7 @@ EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
             MEASURED,
         ),
         "results/README.md": lambda folder: insert_before(
-            folder / "results/README.md", "| `num_by_pillow` |", "| `new_column` | a number |\n"
+            folder / "results/README.md", "| `options` |", "| `new_column` | a number |\n"
         ),
     },
     "To add a decoder": {

@@ -14,14 +14,12 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.transforms import ScaledTranslation
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 from scripts.sets.result_set import ResultSet, RunGroup
-from scripts.sets.set_text import describe
-from scripts.stats.formatting import format_number, printable
-from scripts.stats.intervals import strategy_throughput
+from scripts.sets.set_text import describe_sets
+from scripts.stats.formatting import printable
 
 matplotlib.rcParams.update(
     {
@@ -68,7 +66,7 @@ def make_figure(
 
     about: what was run on what; default: that of all ok runs of the sets. In a column the title is left to the caption.
     """
-    title = f"{title}\n{wrap(about or describe(sets), 105)}"
+    title = f"{title}\n{wrap(about or describe_sets(sets), 105)}"
     heights = [*heights, 0.05 + 0.16 * num_legend_rows]
     height = sum(heights) + 0.5 * len(heights) + (0 if in_paper_column() else 0.15 * title.count("\n"))
     figure = Figure(figsize=(matplotlib.rcParams["figure.figsize"][0], height), layout="constrained")
@@ -154,26 +152,6 @@ def _save(figure: Figure, path: Path, metadata: dict[str, None], layout: dict[st
         warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
         replace_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], metadata=metadata, **layout))
     return path
-
-
-def draw_point(axes: Axes, place: float, group: RunGroup, marker: str, hollow: bool = False) -> None:
-    """Images/s of a group at a place of the x axis: geometric mean, 95 % interval, every run, and n."""
-    estimate = group.timed_throughput
-    if estimate.low is not None and estimate.high is not None:
-        axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
-    face = "white" if hollow else COLORS[0]
-    axes.plot(place, estimate.value, marker=marker, markersize=6, color=COLORS[0], markerfacecolor=face)
-    rates = [strategy_throughput([run]).value for run in group.run_windows]
-    aside = axes.transData + ScaledTranslation(-7 / 72, 0, axes.figure.dpi_scale_trans)
-    axes.plot([place] * len(rates), rates, transform=aside, **RUN_STYLE)
-    annotate_point(axes, place, estimate.value, f"{format_number(estimate.value)}\nn = {estimate.num_runs}")
-
-
-def annotate_point(axes: Axes, x: float, y: float, text: str, above: bool = False) -> None:
-    """Text at the right of a point."""
-    place: dict[str, Any] = {"xytext": (5, 3), "va": "bottom"} if above else {"xytext": (6, -3), "va": "top"}
-    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
-    axes.annotate(text, (x, y), textcoords="offset points", fontsize=7, bbox=box, **place)
 
 
 def wrap(text: str, width: int) -> str:

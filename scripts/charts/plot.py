@@ -23,7 +23,7 @@ from scripts.options.set_options import PlotOptions as Options
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.sets.safe_names import refuse_links
-from scripts.sets.set_text import describe, describe_failures
+from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import find_warnings
 from scripts.sets.strategy_cells import STRATEGY_COLUMNS, strategy_cells
 from scripts.stats.formatting import printable, text_table
@@ -45,7 +45,7 @@ def summary_table(results: Path | ResultSet) -> str:
     lines = [STRATEGY_COLUMNS, *([printable(cell) for cell in row] for row in rows)]
     table = text_table(lines, left=range(len(STRATEGY_COLUMNS)))
     sentences = [printable(each) for each in (describe_top1(results.groups), *describe_failures(results)) if each]
-    about = f"{results.name}: {describe([results])}"
+    about = f"{results.name}: {describe_sets([results])}"
     return "\n".join([about, "", table, *([""] if sentences else []), *sentences])
 
 

@@ -115,7 +115,7 @@ def gpu_check_file(options: data_options.CarryOptions, flags: Sequence[str]) -> 
 
 def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) -> int:
     from benchmarks.common.config.config import load_config
-    from scripts.runner import memory_check
+    from scripts.strategies import memory_check
 
     return memory_check.main(options, load_config([*flags]))
 

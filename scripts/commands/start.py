@@ -3,13 +3,15 @@
 Standard library only, and quick: `./bench --help` works in a fresh clone, and installs nothing.
 """
 
+import functools
 import os
-import subprocess
+import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.common.system.files import locked
+from benchmarks.common.system.forward_signals import ENDING_SIGNALS, end_on_signals, forward_signals
 from benchmarks.common.system.repository import ROOT
 from scripts.commands.command_table import GROUPS, find_command, nearest_commands, overview
 from scripts.setup import libraries
@@ -26,7 +28,11 @@ HELP = ("--help", "-h")
 
 
 def start(words: list[str]) -> NoReturn:
-    """Run the command line `words`, by the suite's interpreter. Ends the process with the command's exit code."""
+    """Run the command line `words`, by the suite's interpreter. Ends the process with the command's exit code.
+
+    bench has blocked the ending signals; from here on they end the process in one line.
+    """
+    end_on_signals()
     from_folder = os.environ.pop(STARTED, "")
     for name in FOREIGN_CODE:
         os.environ.pop(name, None)
@@ -59,6 +65,7 @@ def start(words: list[str]) -> NoReturn:
         sys.exit(2)
     os.environ.update({STARTED: os.getcwd(), "PYTHON": python})
     os.chdir(ROOT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)  # until bench, started again, has handlers
     os.execvp(python, [python, str(ROOT / "bench"), *words])
 
 
@@ -101,16 +108,26 @@ def prepare(*, again: bool, may_defer: bool = False) -> None:
     if not chosen and is_current(venv, may_defer):
         return
     venv.mkdir(exist_ok=True)
-    with locked(venv / ".setup", limit_s=3600):
+    with locked(venv / ".setup", limit_s=3600), forward_signals() as children:
+        run = functools.partial(children.run, start_new_session=True)
         if chosen or not is_newer(venv / ".ready", SOURCES):
             print("setting up .venv (a minute or two, some GB)", file=sys.stderr, flush=True)
             begin_set_up(ROOT)
-            code = subprocess.run([sys.executable, "-m", "scripts.setup.install", ".venv"], cwd=ROOT).returncode
+            code = run([sys.executable, "-m", "scripts.setup.install", ".venv"], cwd=ROOT)
+            end_after(children.signum)
             if code:
                 sys.exit(code if code > 0 else 128 - code)
             (venv / ".ready").touch()
         if not is_current(venv, may_defer):
-            libraries.build_libraries(venv, may_defer=may_defer)
+            libraries.build_libraries(venv, may_defer=may_defer, run=run)
+            end_after(children.signum)
+
+
+def end_after(signum: int) -> None:
+    """End this process where a signal has ended the installer."""
+    if signum:
+        print(f"stopped by {signal.Signals(signum).name}", file=sys.stderr)
+        sys.exit(128 + signum)
 
 
 def is_current(venv: Path, may_defer: bool) -> bool:

@@ -14,6 +14,7 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.typed_options import typed_option
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
 from scripts.sets.safe_names import SAFE_NAME, file_inside, read_text
@@ -36,10 +37,10 @@ def measure(results: Path) -> int:
     if not (results / "runs.csv").exists():
         return 0
     if why := preflight.why_not_writable(results):  # nobody measures beside what was measured elsewhere
-        raise UserError(f"{why}; MEASURE=no draws its report")
+        raise UserError(f"{why}; {typed_option('MEASURE', 'no')} draws its report")
     parts = missing_parts(results)
     if parts:
-        print("measuring what the report still lacks; some minutes, or MEASURE=no", flush=True)
+        print(f"measuring what the report still lacks; some minutes, or {typed_option('MEASURE', 'no')}", flush=True)
     failed = 0
     with forward_signals() as children:
         for part in parts:

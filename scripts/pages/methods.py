@@ -17,7 +17,7 @@ from scripts.sets.accuracy import seeds
 from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import EXCEPTIONS, LENGTH
 from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
-from scripts.sets.set_text import describe, describe_images
+from scripts.sets.set_text import describe_images, describe_sets
 from scripts.sets.set_warnings import several_sessions, uncommitted_changes
 from scripts.stats.families import method_text
 from scripts.stats.formatting import format_number, format_setting, plural, plural_of_several
@@ -26,7 +26,7 @@ from scripts.stats.formatting import format_number, format_setting, plural, plur
 def methods(results: ResultSet) -> list[str]:
     """How it was measured, on what, with which versions: sentences for one paragraph."""
     timed = results.timed_groups
-    sentences = [f"We trained {describe([results])}. Data: {describe_images(timed)}."]
+    sentences = [f"We trained {describe_sets([results])}. Data: {describe_images(timed)}."]
     names = "; ".join(group.label for group in timed)  # labels have commas
     runs = plural_of_several([len(group.run_windows) for group in timed], "run")
     sentences.append(f"{plural(len(timed), 'configuration')} ({names}) had {runs} each, every one started anew.")

@@ -36,7 +36,7 @@ from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
-from scripts.sets.set_text import describe, describe_failures, describe_images
+from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable
 
@@ -170,7 +170,7 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
     ]
     return {
         "name": results.name,
-        "about": f"{describe([results])}; {describe_images(timed)}",
+        "about": f"{describe_sets([results])}; {describe_images(timed)}",
         "at": format_setting(mark.get("at")),
         "rule": "" if again else format_setting(mark.get("reason") or "it has no manifest.json"),
         "commit": ", ".join(sorted(set(results.ok.commit) - {""})),

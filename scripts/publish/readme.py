@@ -19,12 +19,14 @@ from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.pages.markdown import code_span, escape_markdown, markdown_table, read_cells
+from scripts.pages.markdown import code_span, escape_markdown
+from scripts.publish.markdown_tables import markdown_table, read_cells
+from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.frames import iterate_rows
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
-from scripts.sets.set_text import describe
+from scripts.sets.set_text import describe_sets
 from scripts.sets.step_breakdown import StepMean, exposed_communication
 from scripts.stats.families import ratios_of_all_pairs
 from scripts.stats.formatting import format_interval, format_number, plural_of_several
@@ -61,7 +63,7 @@ def shown_sets(published: Path) -> dict[str, str]:
 
 def all_figures(sets: dict[str, Path], measured: Path) -> dict[str, str]:
     """Every figure of the shown sets; those of GPUs have names that begin with `gpu.`."""
-    made = named_figures(sets["cpu"], measured) if "cpu" in sets else measured_figures(measured)
+    made = named_figures(sets["cpu"], measured) if "cpu" in sets else measured_figures(measured) | column_figures()
     if "gpu" in sets:
         made |= {f"gpu.{name}": text for name, text in set_figures(sets["gpu"]).items()}
     return made
@@ -82,7 +84,7 @@ def fill_marks(text: str, made: dict[str, str]) -> str:
 
 def named_figures(path: Path, measured: Path) -> dict[str, str]:
     """Every figure by its name, as Markdown: of the result set in `path`, and of the CSV files in `measured`."""
-    return set_figures(path) | proof_figures(path, measured) | measured_figures(measured)
+    return set_figures(path) | proof_figures(path, measured) | measured_figures(measured) | column_figures()
 
 
 def set_figures(path: Path) -> dict[str, str]:
@@ -148,7 +150,7 @@ def _hardware(results: ResultSet) -> str:
     cores = f"{environment['num_cores']} cores, {threads} to a rank"
     timed = max((group.throughput for group in results.groups if group.throughput), key=lambda speed: speed.num_windows)
     length = f"{timed.num_runs} runs of {timed.num_windows // timed.num_runs} windows"
-    return f"{describe([results])}, {cores}; torch {torch}, {backends}; {length} a strategy"
+    return f"{describe_sets([results])}, {cores}; torch {torch}, {backends}; {length} a strategy"
 
 
 def sweep_figures(path: Path) -> dict[str, str]:

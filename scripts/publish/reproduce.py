@@ -30,6 +30,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.typed_options import typed_option
 from scripts.options.set_options import CompareOptions
 from scripts.proof import allowed_settings
 from scripts.publish.manifest import NAME, find_faults, read_manifest
@@ -48,7 +49,7 @@ OTHER_MACHINES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are 
 def main() -> int:
     published, variables = find_set(), read_variables()
     if variables.results and (variables.results / NAME).exists():
-        raise UserError(f"RESULTS={variables.results} is a published set; leave it out for a new one")
+        raise UserError(f"{typed_option('RESULTS', variables.results)} is a published set; leave it out for a new one")
     manifest = read_manifest(published)
     if lines := find_faults(published, manifest):
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
@@ -90,9 +91,9 @@ def find_set() -> Path:
     """SET. Raises UserError where it is none, or where a variable contradicts it."""
     text = os.environ.get("SET", "").strip()
     if not text:
-        raise UserError("SET is not set; for example: ./bench reproduce results/published/x")
+        raise UserError("no published set is named; for example: ./bench reproduce results/published/x")
     if not Path(text).is_dir():
-        raise UserError(f"SET={text} is no folder; published sets are in results/published")
+        raise UserError(f"{text} is no folder; published sets are in results/published")
     if variables := [name for name in SET_VARIABLES if os.environ.get(name)]:
         raise UserError(f"{variables[0]} is the set's own in ./bench reproduce; leave it out")
     return Path(text)
@@ -135,7 +136,8 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
         raise UserError(f"{where}: {why}, and cannot be run again from here")
     ranks_here, num_gpus = requested["ranks"] // requested["nodes"], machine.num_gpus()
     if resolved.get("device") == "cuda" and num_gpus < ranks_here:
-        raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; STRATEGIES takes others")
+        others = f"{typed_option('STRATEGIES')} takes others"
+        raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; {others}")
     place = (
         (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.ranks_and_nodes(ranks_here)
     )
@@ -158,7 +160,7 @@ def check_device(run: dict, published: Path) -> None:
     if here != name:
         raise UserError(
             f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs "
-            "make compare refuses beside them; ARGS=--anyway runs and compares all the same"
+            "./bench compare refuses beside them; -- --anyway runs and compares all the same"
         )
 
 
@@ -188,9 +190,8 @@ def _data(requested: dict, published: Path) -> str:
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
     found, expected = run_plan.images_fingerprint(_config(requested | {"data": folder})), requested["fingerprint"]
     if found != expected:
-        raise UserError(
-            f"{folder} holds other images ({found}) than {published} was made with ({expected}); give DATA="
-        )
+        give = f"give {typed_option('DATA', '')}"
+        raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({expected}); {give}")
     return folder
 
 
@@ -276,7 +277,9 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
     ]
     timed = [group.label for group in groups if group.run_windows]
     if twice := [label for label in timed if timed.count(label) > 1]:
-        raise UserError(f"{again.path} has {twice[0]} of several versions or machines; give a new RESULTS=")
+        raise UserError(
+            f"{again.path} has {twice[0]} of several versions or machines; give a new {typed_option('RESULTS', '')}"
+        )
     return dataclasses.replace(again, groups=groups)
 
 

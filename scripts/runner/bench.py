@@ -17,13 +17,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from benchmarks.common.system.forward_signals import end_on_signals
+
+if __name__ == "__main__":
+    end_on_signals()  # before the imports, which take seconds
+
 import tyro
 
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.runner import late_builds, preflight, rounds, run_plan, schedule
+from benchmarks.common.system.typed_options import typed_option
+from scripts.runner import late_builds, preflight, rounds, run_plan, schedule, suite_start
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.setup.first_minute import unused_device_line
 
@@ -63,7 +69,8 @@ def main(name: str = "all", /) -> int:
     num_rounds, runs_per_round = rounds.num_planned_rounds(variables, of_round), len(of_round(1))
     if num_rounds * runs_per_round > run_plan.MAX_RUNS:
         many = f"{num_rounds} rounds of {runs_per_round} runs are more than {run_plan.MAX_RUNS} runs"
-        raise UserError(f"{many}; lower REPEATS, or give BUDGET, which adds rounds as long as there is time")
+        budget = f"give {typed_option('BUDGET')}, which adds rounds as long as there is time"
+        raise UserError(f"{many}; lower {typed_option('REPEATS')}, or {budget}")
     runs = plan.plan_runs(dataclasses.replace(variables, repeats=num_rounds))
     rounds.check_rounds(runs, variables)
     preflight.check_nodes_variables([run.strategy for run in runs])
@@ -75,7 +82,12 @@ def main(name: str = "all", /) -> int:
     results = preflight.open_result_set(variables.results)
     run_batches = rounds.generate_rounds(left, of_round, variables, results)
     return schedule.run_planned(
-        run_batches, results, plan.chart_command(variables), len(left), open_ended=rounds.open_ended(variables)
+        run_batches,
+        results,
+        plan.chart_command(variables),
+        len(left),
+        open_ended=rounds.open_ended(variables),
+        start_text=suite_start.start_text(left, results, variables),
     )
 
 

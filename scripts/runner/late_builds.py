@@ -6,6 +6,7 @@ late_builds.build_now(results, children)        # nothing is timed meanwhile
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def put_last(runs: Sequence[Run]) -> list[Run]:
 
 def build_now(results: Path, children: SignalForwarder) -> None:
     """Build what was left for later. The set's environment.json gets the versions of what is installed then."""
-    build_deferred(VENV, children.run)
+    build_deferred(VENV, functools.partial(children.run, start_new_session=True))
     path = results / "environment.json"
     with contextlib.suppress(OSError, ValueError):  # it is not there, or not the suite's
         written = json.loads(read_regular_file(path, ENVIRONMENT_BYTES))

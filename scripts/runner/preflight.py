@@ -15,9 +15,10 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
 from benchmarks.common.system.repository import ROOT
-from scripts.runner.strategy_list import ranks_and_nodes
+from benchmarks.common.system.typed_options import typed_option
 from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
+from scripts.strategies.strategy_list import total_ranks_and_nodes
 
 PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
 
@@ -34,7 +35,7 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
         obeyed = {"horovod_ddp": ["HOSTS"], "slurm": ["NODES", "TASKS_PER_NODE"]}.get(name, [])
         obeyed = [*obeyed, "NODES", "TASKS_PER_NODE"] if allocated else obeyed
         ignored = [each for each in chosen if each not in obeyed]
-        if ignored and ranks_and_nodes(name, 0) != (0, 1):
+        if ignored and total_ranks_and_nodes(name, 0) != (0, 1):
             how = (
                 "only make bench-horovod_ddp reads it"
                 if ignored[0] == "HOSTS"
@@ -48,7 +49,7 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
 
     variable: what the user would change.
     """
-    num_gpus, num_cores, most = machine.num_gpus(), machine.num_cores(), max(ranks)
+    num_gpus, num_cores, most, named = machine.num_gpus(), machine.num_cores(), max(ranks), typed_option(variable)
     total = [machine.ranks_and_nodes(number)[0] for number in ranks]
     batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
     for batch, number in itertools.product(batches, total):
@@ -56,12 +57,12 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
             step = math.lcm(*total)
             better = batch // step * step or step
             uneven = f"global_batch {batch} does not divide by {number} ranks"
-            raise UserError(f"{uneven}; try --global-batch {better}, or another {variable}")
+            raise UserError(f"{uneven}; try --global-batch {better}, or another {named}")
     if 0 < num_gpus < most:
-        raise UserError(f"{variable} asks for {most} ranks, but only {num_gpus} GPUs can be seen; lower {variable}")
+        raise UserError(f"{named} asks for {most} ranks, but only {num_gpus} GPUs can be seen; lower {named}")
     if not num_gpus and most > num_cores:
         print(
-            f"warning: {most} ranks share {num_cores} cores; such rows are marked oversubscribed, lower {variable}",
+            f"warning: {most} ranks share {num_cores} cores; such rows are marked oversubscribed, lower {named}",
             file=sys.stderr,
         )
 
@@ -128,19 +129,19 @@ def why_not_writable(results: Path) -> str:
     place = Path(os.path.realpath(results))
     inside = place.is_relative_to(os.path.realpath(PUBLISHED))
     if inside or any((each / MARK).exists() for each in (place, *place.parents)):
-        return f"RESULTS={results} is published, and nothing is measured into it"
+        return f"{typed_option('RESULTS', results)} is published, and nothing is measured into it"
     return ""
 
 
 def check_result_folder(results: Path) -> None:
     """Create the result folder; refuse one that is published, that has links inside, or that cannot be written."""
     if why := why_not_writable(results):
-        raise UserError(f"{why}; leave RESULTS out for a new set, or choose another")
-    place = Path(os.path.realpath(results))
+        raise UserError(f"{why}; leave {typed_option('RESULTS')} out for a new set, or choose another")
+    place, named = Path(os.path.realpath(results)), typed_option("RESULTS", results)
     if place == Path(os.path.realpath(ROOT / "results")):
-        raise UserError(f"RESULTS={results} is the folder of all sets; choose a name in it, such as results/mine")
+        raise UserError(f"{named} is the folder of all sets; choose a name in it, such as results/mine")
     if place == Path(os.path.realpath(ROOT / "results")) / "latest":  # else each suite makes it a link to its set
-        raise UserError(f"RESULTS={results}: there is no newest set; leave RESULTS out for a new one")
+        raise UserError(f"{named}: there is no newest set; leave {typed_option('RESULTS')} out for a new one")
     refuse_links(results)
     try:
         make_folder(results / "logs")
@@ -148,4 +149,4 @@ def check_result_folder(results: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"RESULTS={results} cannot be written: {error.strerror}; choose another folder") from None
+        raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None

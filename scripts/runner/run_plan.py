@@ -28,9 +28,11 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.runner import memory_check, preflight, strategy_list
+from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order
+from scripts.sets.identity import Identity, group_labels
+from scripts.strategies import memory_check, strategy_list
 
 MAX_RUNS = 20_000
 MAX_VALUES = 200
@@ -71,6 +73,8 @@ class Run:
     """The user's own flags, as typed."""
     position: int = 0
     """Its place in the order of its round, from 1."""
+    own_name: str = ""
+    """Its name in a round in which the strategy has several runs (name_runs); '' for a run that is not of a round."""
     cuts: tuple[int, ...] = ()
     """Blocks before each cut of the finished run that this one proves or makes again; (): see recorded_cuts.py."""
 
@@ -78,6 +82,10 @@ class Run:
     def key(self) -> tuple[str, int]:
         """What identifies its row: the hash of the requested settings, and the round."""
         return settings_hash(self.requested), self.round
+
+    @property
+    def name(self) -> str:
+        return self.own_name or self.strategy
 
 
 def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> Run:
@@ -93,7 +101,7 @@ def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> 
     if config.checkpoint_dir:
         own = Path(config.checkpoint_dir) / f"{spec.strategy}-{round_number}"
         config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
-    place = (ranks_here, 1) if spec.one_node else strategy_list.ranks_and_nodes(spec.strategy, ranks_here)
+    place = (ranks_here, 1) if spec.one_node else strategy_list.total_ranks_and_nodes(spec.strategy, ranks_here)
     requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
     requested |= {"seeds": seeds} if seeds else {}
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
@@ -199,9 +207,23 @@ def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]])
     planned = []
     for round_number in range(1, variables.repeats + 1):
         runs = separate_checkpoint_folders(of_round(round_number))
+        runs = [dataclasses.replace(run, own_name=name) for run, name in zip(runs, name_runs(runs), strict=True)]
         ordered = [runs[index] for index in run_order(len(runs), round_number)]
         planned += [dataclasses.replace(run, position=position) for position, run in enumerate(ordered, 1)]
     return planned
+
+
+def name_runs(runs: Sequence[Run]) -> list[str]:
+    """A name for each run of a round, as in charts: its strategy, and the settings that separate it from the other runs
+    of this strategy."""
+    identities = {id(run): Identity(run.requested, {}) for run in runs}
+    names: dict[int, str] = {}
+    for strategy in dict.fromkeys(run.strategy for run in runs):
+        own = [run for run in runs if run.strategy == strategy]
+        others = [identities[id(run)] for run in runs if run.strategy != strategy]
+        labels = group_labels(strategy, [identities[id(run)] for run in own], others, machine.num_cores())
+        names |= {id(run): label for run, label in zip(own, labels, strict=True)}
+    return [names[id(run)] for run in runs]
 
 
 def separate_checkpoint_folders(runs: list[Run]) -> list[Run]:
@@ -281,6 +303,7 @@ def create_run_folder(run: Run, results: Path, label: str = "") -> tuple[RunFold
         "REPEAT": str(run.round),
         "POSITION": str(run.position or ""),
         "LABEL": label,
+        "RUN_NAME": run.name,
         "SKIP": "",
     }
     return folder, env | run.variables

@@ -10,6 +10,8 @@ from benchmarks.common.store.results import SCHEMA, WARM_UP
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import source_version
 
+SKIP_PRINTED = "SKIP_PRINTED"
+"""Environment variable of a launcher: yes where the suite has printed already that this run is skipped, and why."""
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 

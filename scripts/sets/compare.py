@@ -32,7 +32,7 @@ from scripts.options.set_options import CompareOptions as Options
 from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
 from scripts.sets.recorded_settings import identity_from_columns
 from scripts.sets.result_set import ResultSet, RunGroup, load_set, same_hash_other_settings
-from scripts.stats.families import Sample, ratios_to_baseline, ratios_to_fastest
+from scripts.stats.families import METHOD, Sample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.formatting import format_interval, format_setting, parse_percent, text_table
 from scripts.stats.intervals import MIN_ROUNDS, NO_REPEAT, RatioEstimate
 from scripts.stats.two_days import UNKNOWN_DAY_EFFECT, DaySpread, day_spread, ratios_between_days
@@ -77,13 +77,13 @@ def footnotes(comparisons: list[Comparison]) -> list[str]:
     notes = [
         "smallest difference: found with 80 % power.",
         "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals "
-        "(paired by round, Student's t, Sidak): 1 of 20 families of equal things shows a difference. "
+        f"({METHOD}): 1 of 20 families of equal things shows a difference. "
         "Without B and --strategy there are two: over single, and over the highest mean; together 1 of 10 at "
         "most.",
     ]
     whys = {each.estimate.why for each in comparisons}
     if NO_REPEAT in whys:
-        notes.append(f"One round allows no verdict: run again with REPEATS={MIN_ROUNDS} or more.")
+        notes.append(f"One round allows no verdict: run again with {MIN_ROUNDS} rounds or more.")
     if UNKNOWN_DAY_EFFECT in whys:
         notes.append(f"{UNKNOWN_DAY_EFFECT[0].upper()}{UNKNOWN_DAY_EFFECT[1:]}: {HOW_TO_DECIDE}.")
     return notes

@@ -102,7 +102,7 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
     pairs = [*results.baselines.items()] or [*itertools.combinations(samples, 2)]
     spreads = ratio_spreads(samples, pairs)
     if not spreads:
-        remedy = f"make bench-all REPEATS={MIN_ROUNDS}"
+        remedy = f"./bench run --repeats {MIN_ROUNDS}"
         raise UserError(f"{results.path} needs two strategies, and two rounds of both: {remedy}")
     sd = math.sqrt(numpy.mean(numpy.square([*spreads.values()])))
     noisiest, high = max(spreads.items(), key=lambda each: each[1])
@@ -122,7 +122,7 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
         rounds.append({"difference": difference, "rounds": needed[0], "rounds_of_noisiest": needed[1]})
         texts = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in needed]
         takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)}"
-        lines.append(f"to find {100 * difference:3.0f} %: REPEATS={texts[0]} (of the noisiest {texts[1]}){takes}")
+        lines.append(f"to find {100 * difference:3.0f} %: {texts[0]} rounds (of the noisiest {texts[1]}){takes}")
     if found is not None:
         found |= {"results": str(results.path), "num_strategies": len(samples), "sd_of_ratios": sd}
         found |= {"noisiest": [*noisiest], "sd_of_noisiest": high, "num_rounds": have, "round_s": round_s}

@@ -1,6 +1,6 @@
 """Sentences about a set for charts, tables and pages: what ran on what, on which images, and what failed.
 
-    from scripts.sets.set_text import describe, describe_failures, describe_images
+    from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 
 Needs no torch.
 """
@@ -18,7 +18,7 @@ COUNTS = re.compile(r"(\d+)-(\d+)-(\d+)-")
 UNKNOWN = "unrecorded images"
 
 
-def describe(sets: list[ResultSet]) -> str:
+def describe_sets(sets: list[ResultSet]) -> str:
     """What was run on what, from the ok rows: arch, image size, global batch, hardware, devices."""
     return describe_rows(pandas.concat([each.ok for each in sets]))
 

@@ -53,7 +53,7 @@ def one_round(results: ResultSet) -> Iterator[str]:
     """One run says nothing about the spread between runs."""
     names = [group.label for group in results.groups if len(group.run_windows) == 1]
     if names:
-        yield f"{_list(names)}: one round, so no interval and no verdict; run again with REPEATS={MIN_ROUNDS}."
+        yield f"{_list(names)}: one round, so no interval and no verdict; run again, with {MIN_ROUNDS} rounds or more."
 
 
 def several_sessions(results: ResultSet) -> Iterator[str]:
@@ -74,7 +74,7 @@ def unsteady(results: ResultSet) -> Iterator[str]:
         if spread > UNSTEADY:
             yield (
                 f"{group.label}: unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean; "
-                f"{cause(results, group)}. Take longer windows (--window-steps) or more rounds (REPEATS)."
+                f"{cause(results, group)}. Take longer windows (--window-steps) or more rounds."
             )
 
 
@@ -143,26 +143,18 @@ def oversubscribed(results: ResultSet) -> Iterator[str]:
     """More ranks than cores measure the scheduler."""
     names = [group.label for group in results.groups if (group.ok.oversubscribed == "yes").any()]
     if names:
-        yield f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing about scaling; lower NPROC."
+        yield f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing of scaling; start fewer."
 
 
 def busy(results: ResultSet) -> Iterator[str]:
-    """The load average before the first run; then what others took, or, in older sets, the load between runs.
+    """What other programs took of the cores during the runs; where nobody recorded that, the load average before them.
 
-    The load average before a later run is that of its forerunner's own ranks: after a Slurm job it reached 3.1 on 2
-    cores where other programs took 1 to 3 % of them. So it tells only where nothing else was recorded. One disturbed
+    The load average before the first run may be of this suite's own set-up, and before a later run it is that of the
+    ranks before: after a Slurm job it reached 3.1 on 2 cores where other programs took 1 to 3 % of them. One disturbed
     run is in the spread, and `unsteady` names it; many make the level itself doubtful.
     """
     num_cores = results.environment.get("num_cores")
     loads, others = results.loads_before, results.ok.other_cpu_pct.dropna()
-    if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
-        return
-    if loads.iloc[0] > BUSY_BEFORE * num_cores:
-        yield (
-            f"the machine was busy before the first run: load average {loads.iloc[0]:.1f} on "
-            f"{plural(num_cores, 'core')}; close other programs, wait a minute, and run again."
-        )
-    later = loads.iloc[1:][loads.iloc[1:] > BUSY_BETWEEN * num_cores]
     if len(others):
         disturbed = others[others >= OTHERS_PCT]
         if len(disturbed) > BUSY_SHARE * len(others):
@@ -171,7 +163,16 @@ def busy(results: ResultSet) -> Iterator[str]:
                 f"{len(disturbed)} of {plural(len(others), 'run')}, up to {others.max():.0f} %; close them, and run "
                 "again."
             )
-    elif len(later):
+        return
+    if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
+        return
+    if loads.iloc[0] > BUSY_BEFORE * num_cores:
+        yield (
+            f"the machine was busy before the first run: load average {loads.iloc[0]:.1f} on "
+            f"{plural(num_cores, 'core')}; close other programs, wait a minute, and run again."
+        )
+    later = loads.iloc[1:][loads.iloc[1:] > BUSY_BETWEEN * num_cores]
+    if len(later):
         yield (
             f"the machine was busy before {plural(len(later), 'later run')}: load average up to {later.max():.1f} on "
             f"{plural(num_cores, 'core')}; something else was running, or the ranks have too many threads."

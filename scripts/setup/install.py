@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
+from benchmarks.common.system.forward_signals import end_on_signals
 from benchmarks.common.system.gpus import BUILDS, choose_build, query_gpus
 from benchmarks.common.system.repository import ROOT
 
@@ -142,9 +143,8 @@ if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print(__doc__)
         sys.exit(sys.argv[1:] not in (["-h"], ["--help"]))
+    end_on_signals()
     try:
         main(Path(sys.argv[1]))
     except (UserError, OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)

@@ -29,6 +29,7 @@ from scripts.stats.intervals import (
 
 NO_COMMON_ROUNDS = "they share no rounds of one session"
 Pair = tuple[str, str]
+METHOD = "paired by round, Student's t, Sidak"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Sample:
 
 def method_text(num_compared: int) -> str:
     """The method of a family, for below a table or a chart."""
-    return f"paired by round, Student's t, Sidak over {plural(num_compared, 'pair')}"
+    return f"{METHOD} over {plural(num_compared, 'pair')}"
 
 
 def make_sample(runs: Sequence[Windows], rounds: Sequence[float], sessions: Sequence[int] = ()) -> Sample:

@@ -17,8 +17,8 @@ from benchmarks import ddp_spawn
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.layout import STORED_FIELDS, Layout, stored_fields
 from benchmarks.common.store.results import read_table
-from scripts.runner.memory_check import layout_function
 from scripts.runner.telemetry import PERIOD_S
+from scripts.strategies.memory_check import layout_function
 
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
 # Not taken from the scripts, whose rows are compared with it. Those that are not here compute what plain data

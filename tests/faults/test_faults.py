@@ -35,6 +35,7 @@ from scripts.runner.run_plan import last_statuses
 from scripts.runner.run_status import first_cause
 
 SLURM = ROOT / "scripts/setup/slurm_local.sh"
+SOAK_LIMIT_S = 5400  # 30 rounds take 5 minutes alone, and an hour beside seven other programs
 NO_HOROVOD = "Horovod is not installed; scripts/setup/install_horovod.sh"
 real_interpreter = pytest.mark.real_interpreter  # for signals to ranks and launchers, and who is whose child
 
@@ -740,6 +741,7 @@ def test_a_clock_set_back_changes_no_duration(matrix, results, tmp_path):
 @pytest.mark.slow
 def test_thirty_rounds_leave_nothing_behind(matrix, results, tmp_path):
     """Each round's processes end with it, so what could grow is the suite's own shell and what runs leave on disks."""
+    signal.alarm(SOAK_LIMIT_S)  # in place of the limit of other tests (conftest.py)
     rounds, scratch = 30, tmp_path / "scratch"
     scratch.mkdir()
     process = start([ROOT / "launchers" / "all.sh"], results, STRATEGIES="single", REPEATS=rounds, TMPDIR=scratch)

@@ -1,6 +1,6 @@
 """Fuzzes what reads files that others may have made: images, packs, indexes, YAML, tables, checkpoints, manifests.
 
-    make fuzz MINUTES=10                                    # each target has its share of the minutes
+    make fuzz MINUTES=10 ARGS="--seed 7"                    # each target has its share of the minutes
     PYTHONPATH=tests python -m fuzz.run --minutes 1 --only images --seed 7
 
 Any input has to end in a value, a documented error or a warning. Anything else is a finding: another exception, a

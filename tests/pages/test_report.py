@@ -354,6 +354,7 @@ def test_a_busy_machine_is_recognised_by_the_time_that_others_took(tmp_path):
     assert busy(loads, one) == []
     (found,) = busy(loads, two)
     assert "5 % of its cores' time or more in 2 of 10 runs, up to 12 %" in found
+    assert busy([3.0, *[0.2] * 9], [1.0] * 10) == []  # the first load is that of the set-up, which ended before
     (found,) = busy(loads, None)  # an older suite, or Slurm alone: the load is all there is
     assert "busy before 9 later runs" in found
 

@@ -118,8 +118,8 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
 @pytest.mark.parametrize(
     ("reported", "variables", "words"),
     [
-        ({}, {"SET": ""}, "SET is not set; for example: ./bench reproduce results/published/x"),
-        ({}, {"SET": "nowhere"}, "SET=nowhere is no folder"),
+        ({}, {"SET": ""}, "no published set is named; for example: ./bench reproduce results/published/x"),
+        ({}, {"SET": "nowhere"}, "nowhere is no folder"),
         ({}, {"CONFIG": "x.yaml"}, "CONFIG is the set's own"),
         ({}, {"RESULTS": "results/made"}, "RESULTS=results/made is a published set"),
         ({}, {"STRATEGIES": "ddp"}, "has no ddp; it has single"),

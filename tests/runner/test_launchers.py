@@ -333,6 +333,45 @@ def test_the_first_charts_are_drawn_when_two_strategies_have_a_run(suite):
     assert done.stdout.count("two strategies have a run; the first charts: ") == 1
 
 
+def test_a_line_names_the_setting_where_a_strategy_has_several_runs(suite):
+    """Protects the reader of a log from two lines called `single`. Mutant: RUN_NAME does not reach the supervisor."""
+    done = suite.run(REPEATS=1, STRATEGIES="single ddp_amp")
+    names = [
+        line.partition(" #1 ")[0].split(maxsplit=1)[1].strip() for line in done.stdout.splitlines() if " #1 " in line
+    ]
+    assert sorted(names) == ["ddp_amp", "single", "single, precision bf16"]
+
+
+def test_a_skipped_strategy_is_printed_once(suite):
+    """Protects the lines that matter: each round has its row, the first alone its line. Also where the warm-up was
+    skipped first. Mutants: no SKIP_PRINTED; a warm-up that prints its skip."""
+    done = suite.run(REPEATS=3, STRATEGIES="apex_ddp single")
+    said = [line for line in done.stdout.partition("\n\n")[0].splitlines() if "apex_ddp" in line and "skipped" in line]
+    assert len(said) == 1 and "NVIDIA GPUs" in said[0] and "#1" in said[0]
+    assert [row[1:] for row in suite.rows() if row[1] == "apex_ddp"] == [("apex_ddp", "skipped")] * 3
+    again = suite.run(REPEATS=3, RETRY="skipped", STRATEGIES="apex_ddp single")
+    assert again.stdout.partition("\n\n")[0].count("NVIDIA GPUs") == 1
+
+
+def test_a_suite_says_first_what_it_will_do(suite):
+    """Protects who waits: the runs, how long they take, where the charts will be. Mutants: seconds of another set's
+    settings; a text after the first run."""
+    first = suite.run(REPEATS=2, STRATEGIES="single ddp dataparallel").stdout.splitlines()
+    assert first[:4] == [
+        f"{suite.results}: 6 runs in 2 rounds, after a warm-up that does not count",
+        "  " + first[1].strip(),
+        "how long this takes is not known: no run with these settings was made here before",
+        f"first charts: {suite.results}/charts, as soon as two strategies have a run",
+    ]
+    assert sorted(first[1].strip().split("; ")) == ["dataparallel", "ddp", "single"]
+    again = suite.run(REPEATS=3, STRATEGIES="single ddp ddp_spawn").stdout.splitlines()
+    assert again[0].startswith(f"{suite.results}: 5 runs in 3 rounds") and "1 kind of run that was not" in again[2]
+    assert again[2].startswith("about ") and " s, by the last runs here" in again[2]
+    assert again[3] == f"first charts: {suite.results}/charts, after round 1"
+    nothing = suite.run(REPEATS=3, STRATEGIES="single ddp").stdout.splitlines()
+    assert nothing[0] == f"{suite.results}: every planned run has a row already"
+
+
 @pytest.mark.real_interpreter  # who is whose child
 def test_a_killed_supervisor_has_its_row_and_the_suite_goes_on(suite, tmp_path):
     """Protects the row of a run whose supervisor was killed, such as by the kernel where memory is short."""

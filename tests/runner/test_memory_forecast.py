@@ -21,7 +21,7 @@ from benchmarks.common.store.recorded_cuts import record_cuts
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner import rounds, run_plan
-from scripts.runner.memory_check import (
+from scripts.strategies.memory_check import (
     RESERVED_BYTES,
     MemoryCase,
     best_cut,
@@ -31,7 +31,7 @@ from scripts.runner.memory_check import (
     why_not_fitting,
     why_runs_do_not_fit,
 )
-from scripts.runner.memory_forecast import forecast, peak_bytes
+from scripts.strategies.memory_forecast import forecast, peak_bytes
 
 SMALL = Config(arch="resnet18", image_size=64, global_batch=32)
 V100_16GB, V100_32GB = 16.9e9, 34.1e9
@@ -274,7 +274,7 @@ def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout
 def test_a_machine_without_gpus_pays_nothing(monkeypatch):
     """Protects start-up on a laptop: no torch for an answer that is known. A variable that is no number is refused."""
     monkeypatch.setenv("NUM_GPUS", "0")
-    monkeypatch.setitem(sys.modules, "scripts.runner.memory_forecast", None)  # an import of it would fail
+    monkeypatch.setitem(sys.modules, "scripts.strategies.memory_forecast", None)  # an import of it would fail
     cases = [MemoryCase("ddp", Config(arch="resnet152", global_batch=2**16), 2, 1)]
     assert why_runs_do_not_fit(cases, 2) == [""]
     monkeypatch.setenv("NUM_GPUS", "2")  # and nobody can ask them

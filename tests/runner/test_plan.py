@@ -20,8 +20,8 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan, source_version
-from scripts.runner.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.setup import pack
+from scripts.strategies.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.studies.ab import worktrees
 from scripts.studies.scaling import plan as scaling_plan
 from scripts.studies.sweep import plan as sweep_plan

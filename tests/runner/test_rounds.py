@@ -6,6 +6,7 @@
 import collections
 import dataclasses
 import itertools
+import json
 import re
 import subprocess
 
@@ -15,6 +16,7 @@ from support import environment, finish
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.store.results import WARM_UP, read_table
+from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import rounds, run_plan
 from scripts.runner.round_order import run_order, timed_part
@@ -50,6 +52,16 @@ def test_the_order_is_the_rounds_own_and_is_recorded(make_variables, tmp_path):
     assert len({*map(tuple, orders)}) == 4 and [run.position for run in runs] == [1, 2, 3, 4] * 4
     assert run_plan.plan_strategies(make_variables(**names | {"REPEATS": 2})) == runs[:8]
     assert run_plan.create_run_folder(runs[5], tmp_path)[1]["POSITION"] == "2"
+
+
+def test_runs_have_the_names_of_their_bars(make_variables, tmp_path):
+    """Protects who looks from a line of the log to the chart: one name for one run. Mutant: names without the cores."""
+    results = tmp_path / "a set"
+    runs = run_plan.plan_strategies(make_variables(STRATEGIES="", REPEATS=1, NPROC=2))
+    finish(runs, results, images_per_s=1.0)
+    (results / "environment.json").write_text(json.dumps({"num_cores": machine.num_cores()}))
+    assert {run.name for run in runs} == {group.label for group in load_set(results).groups}
+    assert {"single", "single, precision bf16", "ddp"} <= {run.name for run in runs}
 
 
 # --- the warm-up --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Here launchers and attempts of two checkouts are real, and what they run trains 
 import contextlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clones import SHORT, Clone
-from support import ROOT
+from support import ROOT, environment
 
 from benchmarks.common.config.config import FIELDS, read_yaml
 from benchmarks.common.store.results import WARM_UP, read_table
@@ -267,6 +268,43 @@ def of_folder(folder: Path) -> list[str]:
             if process.environ().get("RUN_DIR", "").startswith(str(folder)):
                 found += [" ".join(process.cmdline())]
     return found
+
+
+# --- exit codes, as a shell sees them ---------------------------------------------------------------------------------
+
+RATES = """
+import hashlib, math
+name = os.environ.get("RUN_DIR", "")
+noise = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32 - 0.5
+rate = 100 * math.exp(0.01 * noise) * (0.8 if "/slow/B/" in name else 1.0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.real_interpreter
+@pytest.mark.parametrize(
+    ("results", "words", "code"),
+    [
+        ("equal", ["--fail-over", "5%"], 0),
+        ("slow", ["--fail-over", "5%"], 1),
+        ("wrong", ["--fail-over", "5"], 2),
+        ("short", ["--fail-over", "5%", "--repeats", "2"], 3),
+    ],
+)
+def test_bench_ab_has_four_exit_codes(clone, recorder, results, words, code):
+    """Protects CI: not slower, slower, wrong use, undecided, through ./bench. B's runs of `slow` are a fifth slower.
+    Mutants: undecided as 2; a failed gate as 0."""
+    program = recorder.python.with_name("recorder.py")
+    text = program.read_text().replace('{"images_per_s": 1.0}', '{"images_per_s": rate}')
+    program.write_text(text.replace("\nwords = ", f"{RATES}\nwords = ", 1))
+    env = clone.variables | recorder.variables | {"PYTHON": sys.executable, "PASSED_ON": "scripts.runner.supervisor"}
+    env |= {"SETUP": "no", "MET": '{"torch": "none"}'}
+    shutil.copy(ROOT / "bench", clone.folder)
+    words = [f"python:{recorder.python}", f"python:{recorder.python}", *words, "--results", f"results/{results}"]
+    command = [clone.folder / "bench", "ab", *words, "--strategy", "single", "--config", env["CONFIG"]]
+    env = environment(**env)
+    done = subprocess.run([*map(str, command)], cwd=clone.folder, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 # --- for real -----------------------------------------------------------------------------------------------------

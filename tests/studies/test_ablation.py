@@ -91,7 +91,7 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
 
 
 def test_without_a_strategy_there_is_a_sentence(make_variables):
-    with pytest.raises(UserError, match=r"STRATEGY is not set; for example: \./bench study ablation"):
+    with pytest.raises(UserError, match=r"no strategy is given; for example: \./bench study ablation"):
         ablation_plan.plan_runs(make_variables())
 
 

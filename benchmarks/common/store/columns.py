@@ -1,8 +1,9 @@
-"""The columns of a result set's tables: name, type, meaning, and who knows the value. A new column is added here.
+"""The columns of a result set's tables: name, type, meaning, and who knows the value. A new one is added here.
 
     from benchmarks.common.store.columns import COLUMNS, TABLES, columns_from
 
-The CSV files have the columns in this order. Units are in the names. results/README.md has a table of them.
+The CSV files have the columns in this order. Units are in the names. A meaning stands here alone:
+`./bench readme` writes the tables of results/README.md from it.
 """
 
 import dataclasses
@@ -34,8 +35,8 @@ RUNS = (
     Column(
         "status",
         "text",
-        "`ok`, `failed`, `timeout`, `interrupted`, `skipped` or `invalid` (a loss that is no number); `warm-up`: of "
-        "round 0, whatever became of it, which counts nowhere",
+        "`ok`, `failed`, `timeout`, `interrupted`, `skipped`, `invalid` (a loss that is no number), or "
+        "`warm-up` (round 0, which counts nowhere)",
         "suite",
     ),
     Column("reason", "text", "why it is not ok: the first cause, or the remedy", "suite"),
@@ -44,7 +45,7 @@ RUNS = (
     Column(
         "position",
         "number",
-        "its place in the order of the round; empty in older sets and for runs started by hand",
+        "its place in the order of the round; empty for runs started by hand",
         "suite",
     ),
     Column("started_at", "text", "the time of the start, in UTC (ISO 8601)", "suite"),
@@ -60,8 +61,7 @@ RUNS = (
     Column(
         "decoder",
         "text",
-        "what `decoder: auto` came to: the library that read its JPEGs; empty where none was read, and in older sets. "
-        "Its version is `decoder_version` in `settings.csv`",
+        "the library that read its JPEGs; its version is `decoder_version` in `settings.csv`",
         "resolved",
     ),
     Column("device", "text", "`cpu` or `cuda`", "resolved"),
@@ -69,8 +69,7 @@ RUNS = (
     Column(
         "world_size",
         "number",
-        "devices: ranks times the devices of each, so that two ranks of `hybrid_parallel` on four GPUs are 4; on a CPU "
-        "a rank stands for a device",
+        "devices: ranks times the devices of each; on a CPU a rank stands for a device",
         "resolved",
     ),
     Column("nodes", "number", "machines that it ran on", "resolved"),
@@ -80,7 +79,7 @@ RUNS = (
     Column(
         "parallel",
         "text",
-        "no: it had nothing to divide the work over, as DataParallel on a CPU; charts hatch it",
+        "no: it had only one device, as DataParallel on a CPU has; charts hatch it",
     ),
     Column("torch", "text", "torch's version", "resolved"),
     Column("commit", "text", "the commit of the code", "suite"),
@@ -112,15 +111,13 @@ RUNS = (
     Column(
         "cudagraph_skips",
         "number",
-        "with `--cuda-graphs`: compiled graphs that are not replayed as CUDA graphs all the same (torch's count); else "
-        "empty",
+        "with `--cuda-graphs`: compiled graphs that are not replayed as CUDA graphs (torch's count)",
         "resolved",
     ),
     Column(
         "peak_memory_mb",
         "number",
-        "10^6 bytes of the rank that used most: on its GPUs from the first window on, so that cuDNN's search for "
-        "algorithms is not in it; on CPUs its resident memory since its start",
+        "10^6 bytes of the rank that used most: on its GPUs from the first window on; on CPUs its resident memory",
     ),
     Column(
         "energy_j_per_image",
@@ -132,22 +129,22 @@ RUNS = (
     Column(
         "num_by_pillow",
         "number",
-        "images that the run's decoder left to Pillow, each time one was read; empty in older sets",
+        "images that the run's decoder left to Pillow, each time one was read",
     ),
     Column("load_average", "number", "of the machine just before the start", "suite"),
     Column("governor", "text", "the CPU frequency governor just before the start", "suite"),
     Column(
         "steal_pct",
         "number",
-        "the share of the time of the run's cores that the hypervisor gave to other guests of the host; if it is "
-        "large, use a machine with cores of its own",
+        "the share of the cores' time that the hypervisor gave to other guests; if it is large, use a machine with "
+        "cores of its own",
         "suite",
     ),
     Column(
         "other_cpu_pct",
         "number",
-        "the share of the time of the run's cores that other programs used; if it is large, close them. Empty where "
-        "ranks are no children of the suite, as under Slurm",
+        "the share of the cores' time that other programs used; if it is large, close them. Empty where ranks are no "
+        "children of the suite, as under Slurm",
         "suite",
     ),
     Column(
@@ -256,6 +253,18 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("rounding", "number", "how far rounding alone moves the weights, measured"),
     ),
 }
+ROWS = {
+    "runs": "an attempt, whatever became of it",
+    "settings": "the settings of one or more runs",
+    "windows": "a timed window",
+    "epochs": "a pass over train or val",
+    "steps": "a timed step, or an accounted one with its phases",
+    "wall": "a part of a run's wall-clock time",
+    "telemetry": "a sample of one device, twice a second",
+    "loader": "a window of `./bench study loader-limit`",
+    "equivalence": "what `make verify` found of a strategy; the last row counts",
+}
+"""What a row of each table is."""
 TABLES = {table: tuple(column.name for column in columns) for table, columns in COLUMNS.items()}
 """The names of each table's columns, in the order of the CSV file."""
 TEXT_COLUMNS = frozenset(column.name for columns in COLUMNS.values() for column in columns if column.kind == "text")

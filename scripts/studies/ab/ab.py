@@ -34,13 +34,15 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.programs import run_program
-from scripts.runner import preflight, run_plan, schedule, source_version, strategy_list
+from benchmarks.common.system.typed_options import typed_option
+from scripts.runner import preflight, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
 from scripts.stats.formatting import format_interval, format_number, format_setting, parse_percent, plural
 from scripts.stats.intervals import RatioEstimate
+from scripts.strategies import strategy_list
 from scripts.studies.ab import variants
 from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, carry_over, look_at_rounds
 from scripts.studies.ab.variants import Variant
@@ -84,23 +86,24 @@ class RunFailed(Exception):
 def main(found: dict[str, Any] | None = None) -> int:
     """Compare A and B, which are in the environment with all other variables. found: gets the result, for --json."""
     variables = read_variables()
-    limit = parse_percent(os.environ["FAIL_OVER"], "FAIL_OVER") if os.environ.get("FAIL_OVER") else None
+    limit = parse_percent(os.environ["FAIL_OVER"], typed_option("FAIL_OVER")) if os.environ.get("FAIL_OVER") else None
     most = variables.repeats if os.environ.get("REPEATS") else MAX_ROUNDS
     if not variables.strategy:
-        raise UserError("STRATEGY is not set; for example: ./bench ab HEAD~1 tree: --strategy ddp")
+        raise UserError("no strategy is given; for example: ./bench ab HEAD~1 tree: --strategy ddp")
     if machine.number_from_env("NNODES", "a number of nodes") not in (None, 1):
         raise UserError(
             "./bench ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
         )
     strategy = strategy_list.parse_strategy(variables.strategy)
     a, b = (variants.parse_variant(name, os.environ.get(name, "").strip(), variables, strategy) for name in ("A", "B"))
-    runs = {variant.name: timed_run(variant, strategy, variables) for variant in (a, b)}
+    runs = {variant.name: run_of_variant(variant, strategy, variables) for variant in (a, b)}
     preflight.check_ranks([run.config for run in runs.values()], [variables.ranks_here])
     print("\n".join(describe_comparison((a, b), runs, most)), flush=True)
     if os.environ.get("PLAN") == "yes":
         return 0
     if variables.results and (variables.results / "ab.json").exists():
-        raise UserError(f"{variables.results} holds a comparison already, of another session; choose another RESULTS=")
+        another = f"choose another {typed_option('RESULTS', '')}"
+        raise UserError(f"{variables.results} holds a comparison already, of another session; {another}")
     results = preflight.open_result_set(variables.results, "ab-")
     with schedule.lock_result_set(results), forward_signals() as children, variants.checkouts((a, b)) as where:
         for name in ("A", "B"):
@@ -122,7 +125,7 @@ def main(found: dict[str, Any] | None = None) -> int:
     return report_verdict(step, paired, results, limit)
 
 
-def timed_run(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
+def run_of_variant(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
     """The timed part of the variant's run, as a run of round 1."""
     whole = run_plan.make_run(variables, run_plan.RunSpec(strategy, variant.config, variant.flags))
     short = timed_part(whole.config, whole.requested["fingerprint"], whole.requested["ranks"])
@@ -185,7 +188,7 @@ class VariantRunner:
             raise RunFailed(f"{name}, {self.variants[name].text}: {why}; its log: {log}")
         met = run_folder.settings().get("met", {})
         if f"{met.get('commit')} {met.get('local_changes')}".strip() != self.variants[name].source:
-            why = "its files were changed while they were measured (or git sees those in RESULTS)"
+            why = "its files were changed while they were measured (or git sees those in the result set)"
             raise RunFailed(f"{name}, {self.variants[name].text}: {why}")
         if not round_number:
             return None
@@ -207,7 +210,9 @@ def run_rounds(
     while step.more and not run_variant.children.signum:
         round_number, began = len(paired.first) + 1, time.monotonic()
         if budget_s is not None and began - paired.began + longest_s > budget_s:
-            print(f"BUDGET={budget_s:g}s: another round, of about {longest_s:.0f} s, does not fit")
+            print(
+                f"{typed_option('BUDGET', f'{budget_s:g}s')}: another round, of about {longest_s:.0f} s, does not fit"
+            )
             break
         order = pair if round_number % 2 else pair[::-1]
         rates = {}

@@ -54,7 +54,7 @@ def why_not_startable(commit: str, strategy: str) -> str:
 
 
 def is_on_one_node(commit: str, strategy: str) -> bool:
-    """Whether the commit's launcher says so: see strategy_list.ranks_and_nodes, which reads this checkout's."""
+    """Whether the commit's launcher says so: see strategy_list.total_ranks_and_nodes, which reads this checkout's."""
     return "on_one_node" in git("show", f"{commit}:launchers/{strategy}.sh").splitlines()
 
 

@@ -74,7 +74,7 @@ def check_alike(config: Config, results: Path) -> None:
         if found and getattr(config, name) not in found:
             raise UserError(
                 f"{results} has {name} {', '.join(map(format_setting, found))}, "
-                f"and this would time {getattr(config, name)}; give the CONFIG, DATA and ARGS that made the set"
+                f"and this would time {getattr(config, name)}; give the configuration and the flags of the set"
             )
 
 

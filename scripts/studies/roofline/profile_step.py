@@ -31,8 +31,8 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.programs import run_program
 from scripts.options.study_options import ProfileOptions as Options
-from scripts.runner import strategy_list
 from scripts.sets.device_use import peak_tflops
+from scripts.strategies import strategy_list
 from scripts.studies.roofline.analysis import GPUS, TRAFFIC_PRECISION
 from scripts.studies.roofline.step_costs import DTYPES, Operation, trace_step
 

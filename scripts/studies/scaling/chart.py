@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.common.system.programs import run_program
-from scripts.charts.figures import COLORS, annotate_point, draw_point, footnote, make_figure
+from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import BASELINE, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_setting, plural
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points, scaling_rows, table, write_scaling_csv
-from scripts.studies.study_chart import report_nothing, save_study_chart
+from scripts.studies.study_chart import annotate_point, draw_point, report_nothing, save_study_chart
 from scripts.studies.sweep.analysis import throughput_of
 
 LOG_FROM = 8  # most ranks over fewest from which axes are logarithmic

@@ -13,12 +13,13 @@ from typing import TypeVar
 
 from benchmarks.common.store.results import format_cell, lock_tables, write_text_atomically
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.typed_options import typed_option
 from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import ResultSet, RunGroup
-from scripts.sets.safe_names import read_rows
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, format_setting, plural, text_table
 from scripts.stats.intervals import Estimate
+from scripts.studies.measured_csv import read_rows
 
 SWEEP_COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
 
@@ -59,7 +60,7 @@ def several_settings_error(results: ResultSet, first: RunGroup, second: RunGroup
     """The error that two groups differ in other settings, so that one curve cannot have both."""
     return UserError(
         f"{results.path} has such runs in several settings: {first.label}, and {second.label}; measure into a set of "
-        "its own: RESULTS=results/new"
+        f"its own: {typed_option('RESULTS', 'results/new')}"
     )
 
 

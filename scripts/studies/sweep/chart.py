@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.config.config import FIELDS, find_field
 from benchmarks.common.system.programs import run_program
-from scripts.charts.figures import COLORS, draw_point, footnote, make_figure
+from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import BASELINE, ResultSet, RunGroup, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
-from scripts.studies.study_chart import report_nothing, save_study_chart
+from scripts.studies.study_chart import draw_point, report_nothing, save_study_chart
 from scripts.studies.sweep.analysis import parse_number, sweep_points, table, throughput_of, write_sweep_csv
 
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic

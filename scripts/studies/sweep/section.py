@@ -4,9 +4,10 @@ import functools
 
 from matplotlib.figure import Figure
 
-from scripts.pages.study_sections import StudyCommand, StudySection, StudySets, points_or_warning
+from scripts.pages.study_sections import StudyCommand, StudySection, StudySets
 from scripts.sets.result_set import ResultSet, RunGroup
-from scripts.sets.safe_names import read_whole_rows
+from scripts.studies.measured_csv import read_whole_rows
+from scripts.studies.study_chart import points_or_warning
 from scripts.studies.sweep.analysis import sweep_points
 from scripts.studies.sweep.chart import sweep_chart
 

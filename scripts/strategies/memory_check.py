@@ -26,7 +26,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.options.run_options import MemoryOptions as Options
-from scripts.runner import strategy_list
+from scripts.strategies import strategy_list
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
 NEWEST_CAPABILITY = (9, 0)  # compute capability of GPUs that are not at hand
@@ -114,7 +114,7 @@ def why_not_fitting(
 
     The run itself reports wrong settings.
     """
-    from scripts.runner.memory_forecast import peak_bytes
+    from scripts.strategies.memory_forecast import peak_bytes
 
     try:
         layout = layout_of(config, num_devices)
@@ -161,7 +161,7 @@ def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int,
 
 def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:
     """Whether a step fits in limit_bytes on each device; False where it cannot be at all."""
-    from scripts.runner.memory_forecast import peak_bytes
+    from scripts.strategies.memory_forecast import peak_bytes
 
     with contextlib.suppress(UserError):
         return peak_bytes(config, layout) <= limit_bytes
@@ -170,7 +170,7 @@ def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:
 
 def best_cut(config: Config, layout: Layout) -> int:
     """The cut into two stages of which the larger needs least: a later one has more on the first device."""
-    from scripts.runner.memory_forecast import forecast, num_blocks
+    from scripts.strategies.memory_forecast import forecast, num_blocks
 
     def of(cut: int) -> list[int]:
         return [need.peak for need in forecast(dataclasses.replace(config, cut=cut), layout)]
@@ -182,7 +182,7 @@ def best_cut(config: Config, layout: Layout) -> int:
 
 def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> int:
     """The largest global batch, divisible as the layout needs it, whose step fits in limit_bytes; 0: none does."""
-    from scripts.runner.memory_forecast import peak_bytes
+    from scripts.strategies.memory_forecast import peak_bytes
 
     layout = layout_of(config, num_devices)
     unit = layout.num_shards * layout.num_microbatches
@@ -200,7 +200,7 @@ def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, l
 
 
 def main(options: Options, config: Config) -> int:
-    from scripts.runner.memory_forecast import peak_bytes
+    from scripts.strategies.memory_forecast import peak_bytes
 
     misfits = 0
     for name in strategy_list.parse_strategies(options.strategies):

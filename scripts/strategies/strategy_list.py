@@ -1,6 +1,6 @@
 """The strategies: their list, their facts, and the baselines that those of mixed precision are compared with.
 
-    from scripts.runner.strategy_list import CORE_STRATEGIES, parse_strategies, strategy_facts
+    from scripts.strategies.strategy_list import CORE_STRATEGIES, parse_strategies, strategy_facts
 
 Needs no torch.
 """
@@ -73,7 +73,7 @@ def strategy_facts(strategy: str) -> StrategyFacts:
     return StrategyFacts()
 
 
-def ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
+def total_ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
     """(ranks, nodes) in all that a strategy has: those of one node where it cannot span nodes."""
     return (ranks_here, 1) if strategy_facts(strategy).one_node else machine.ranks_and_nodes(ranks_here)
 
