@@ -2,10 +2,10 @@
 
 import functools
 import os
-import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from scripts.data_import import folder_shards, parquet_shards, tar_shards
 from scripts.data_import.class_lists import devkit_classes, find_classes, find_devkit
@@ -37,7 +37,7 @@ def find_source(given: Path, classes: Path | None) -> Source:
     if given.is_dir() and (flat := folder_shards.find_flat_val(given)):
         return Source("folder with a flat val", folder_shards.folder_shards(given, flat))
     if all((given / part).is_dir() for part in ("train", "val")):
-        raise UserError(f"{given} has class folders already; use it as it is: DATA={shlex.quote(str(given))}")
+        raise UserError(f"{given} has class folders already; use it as it is: {bench_command('run', data=given)}")
     raise UserError(f"{given} is nothing that can be imported; {EXPECTED}")
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import itertools
 import re
+import shlex
 import shutil
 
 import numpy
@@ -20,7 +21,7 @@ from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
 from scripts.charts.step_chart import step_chart
 from scripts.commands.command_table import COMMANDS, find_command
-from scripts.commands.run_command import options_class
+from scripts.commands.run_command import options_class, parse
 from scripts.publish.readme import (
     MEASURED,
     PUBLISHED,
@@ -248,8 +249,21 @@ def test_every_file_and_command_is_there(path):
             assert flag.replace("-", "_") in {*FIELDS, *OPTIONS}, flag
 
 
+@each_readme
+def test_every_command_line_parses(path):
+    """Protects who copies a line of ./bench: every option takes the value that stands there. Mutant: `--budget 20m` as
+    `--budget-s 20`, or a third set for compare."""
+    for line in code_of(path):
+        for text in re.findall(r"(?:^|\s)\./bench ([^#;|]+)", line):
+            words = shlex.split(re.sub(r"<[\w|]+>", "x", text))
+            command, rest = find_command(words)
+            is_whole = len(words) > len(command.words.split()) if command else False
+            if command is not None and is_whole and "..." not in words:
+                parse(command, rest[: rest.index("--")] if "--" in rest else rest)
+
+
 def test_every_column_is_explained_once_and_in_step():
-    """Protects the one place of a column's meaning: the page has what the schema says, and nothing typed by hand.
+    """Protects the one place of a column's meaning: the page has what the schema says of runs.csv, and all other names.
     Mutants: a column without a meaning; another word in the page; a table without a row in ROWS."""
     text = TEXTS[ROOT / "results" / "README.md"]
     assert COLUMNS.keys() == ROWS.keys()
