@@ -173,7 +173,7 @@ def incomparable_fields(one: Identity, other: Identity) -> list[str]:
     # the user chooses the requested precision; the resolved one, and the one of an old set, are the strategy's
     same_precision = one.requested.get("precision") == other.requested.get("precision")
     chosen = {"precision"} if one.recorded and other.recorded and not same_precision else set()
-    if any(each.requested.get("strategy") == "slurm" or "cpus_per_task" in each.requested for each in (one, other)):
+    if "cpus_per_task" in one.requested and "cpus_per_task" in other.requested:
         own |= {"num_cores"}  # Slurm binds each strategy's tasks to cores of their own
     return [
         name

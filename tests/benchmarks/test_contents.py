@@ -56,6 +56,9 @@ def test_a_replaced_image_of_the_same_size_is_seen(images, tmp_path):
     second.rename(first)
     (copy / "aside").rename(second)
     assert taken(copy) != before
+    last = images / "train/a/39.JPEG"
+    last.rename(last.with_name("39 renamed.JPEG"))  # in the same place
+    assert taken(images) != before
 
 
 def test_of_many_images_each_class_has_its_share_in_the_sample(images, monkeypatch):
