@@ -58,6 +58,7 @@ help:
 #: A, B        sets to compare                 TESTS     files or options for pytest
 #: SETUP       no: install nothing             PYTHON    interpreter, used as it is with SETUP=no
 #: TORCH       version of torch for setup      PIP_ARGS  words for pip   YES  yes: clean does not ask
+#: DEVICE      cpu: use no GPU                 TORCH_INDEX  builds of torch for setup, such as CPU
 #: HOSTS, NODES, NNODES, ...: several machines, launchers/README.md
 #:
 #: make ends with 2 after any failure; ./bench has exit codes that say which.

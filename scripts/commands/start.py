@@ -15,6 +15,7 @@ from benchmarks.common.system.forward_signals import ENDING_SIGNALS, end_on_sign
 from benchmarks.common.system.repository import ROOT
 from scripts.commands.command_table import GROUPS, find_command, nearest_commands, overview
 from scripts.setup import libraries
+from scripts.setup.first_minute import begin_set_up
 
 STARTED = "BENCH_STARTED_FROM"
 """Set for the second start, by the suite's interpreter: the folder in which the user typed the command."""
@@ -35,6 +36,8 @@ def start(words: list[str]) -> NoReturn:
     from_folder = os.environ.pop(STARTED, "")
     for name in FOREIGN_CODE:
         os.environ.pop(name, None)
+    if os.environ.get("DEVICE") == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # for what reads no DEVICE, such as other training loops
     if not words or words[0] in HELP:
         print(overview())
         sys.exit(0 if words else 2)
@@ -94,13 +97,14 @@ def can_start(python: str) -> bool:
 def prepare(*, again: bool, may_defer: bool = False) -> None:
     """Make .venv, unless SETUP=no or it is there and as new as the lists of packages.
 
-    again: whether TORCH and LOCK, where they are set, choose anew what is installed. may_defer: whether libraries that
-    have to be compiled may be left for later. Ends the process with the installer's exit code where that fails.
+    again: whether TORCH, LOCK and TORCH_INDEX, where they are set, choose anew what is installed. may_defer: whether
+    libraries that have to be compiled may be left for later. Ends the process with the installer's exit code where that
+    fails.
     """
     if os.environ.get("SETUP") == "no":
         return
     venv = ROOT / ".venv"
-    chosen = again and bool(os.environ.get("TORCH") or os.environ.get("LOCK"))
+    chosen = again and any(os.environ.get(name) for name in ("TORCH", "LOCK", "TORCH_INDEX"))
     if not chosen and is_current(venv, may_defer):
         return
     venv.mkdir(exist_ok=True)
@@ -108,6 +112,7 @@ def prepare(*, again: bool, may_defer: bool = False) -> None:
         run = functools.partial(children.run, start_new_session=True)
         if chosen or not is_newer(venv / ".ready", SOURCES):
             print("setting up .venv (a minute or two, some GB)", file=sys.stderr, flush=True)
+            begin_set_up(ROOT)
             code = run([sys.executable, "-m", "scripts.setup.install", ".venv"], cwd=ROOT)
             end_after(children.signum)
             if code:

@@ -14,6 +14,7 @@ by a signal.
 import dataclasses
 import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 
 from benchmarks.common.system.forward_signals import end_on_signals
@@ -23,12 +24,14 @@ if __name__ == "__main__":
 
 import tyro
 
+from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.system.typed_options import typed_option
 from scripts.runner import late_builds, preflight, rounds, run_plan, schedule, suite_start
 from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.setup.first_minute import unused_device_line
 
 STUDIES = ROOT / "scripts" / "studies"
 
@@ -54,6 +57,8 @@ def find_plan(name: str) -> Plan:
 
 def main(name: str = "all", /) -> int:
     variables = read_variables()
+    if not machine.num_gpus() and (line := unused_device_line()):
+        print(line, file=sys.stderr)
     preflight.check_rendezvous()
     plan = find_plan(name)
 
