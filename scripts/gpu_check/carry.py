@@ -5,7 +5,7 @@
 
 The wheels are those of the lock, by their hashes, for Linux on this machine's processor and the Python that --python
 names, without those that --there lists. torch and torchvision are not among them. imagenet-mini comes along where it is
-here.
+here and cannot be made there.
 """
 
 import importlib.metadata
@@ -39,7 +39,7 @@ CARRIED = (
 )
 THERE = ("torch", "torchvision")
 """What must be there: the very thing that is tried."""
-IMAGES = "data/imagenet-mini"
+IMAGES, IMAGES_FROM = "data/imagenet-mini", "scikit-image"
 
 
 def main(options: Options) -> int:
@@ -52,7 +52,7 @@ def main(options: Options) -> int:
         there = read_packages(options.there) if options.there else set()
         names = [name for name in needed_packages(CARRIED) if name not in there]
         wheels = fetch_wheels(names, options.python, work / "wheels") if names else {}
-        pack_tree(work / "tree.tar")
+        pack_tree(work / "tree.tar", with_images=IMAGES_FROM not in there)
         replace_atomically(options.file, lambda file: write_bundle(file, work / "tree.tar", wheels))
     size_mb = options.file.stat().st_size / 1e6
     print(f"{options.file}: {size_mb:.0f} MB, with {len(wheels)} wheels for Python {options.python}")
@@ -130,13 +130,13 @@ def fetch_wheels(names: list[str], python: str, folder: Path) -> dict[str, Path]
     return {canonicalize_name(path.name.partition("-")[0]): path for path in sorted(folder.glob("*.whl"))}
 
 
-def pack_tree(path: Path) -> None:
-    """A clone of this commit alone, so that rows there have it, and imagenet-mini."""
+def pack_tree(path: Path, with_images: bool = True) -> None:
+    """A clone of this commit alone, so that rows there have it, and imagenet-mini where it is here."""
     clone = path.parent / "clone"
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(clone)], check=True)
     with tarfile.open(path, "w") as tar:
         tar.add(clone, ".")
-        if (ROOT / IMAGES).is_dir():
+        if with_images and (ROOT / IMAGES).is_dir():
             tar.add((ROOT / IMAGES).resolve(), IMAGES)
 
 
