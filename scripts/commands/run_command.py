@@ -91,7 +91,7 @@ def options_class(command: Command) -> Any:
 
 
 def typed_names(command: Command) -> list[str]:
-    """The names of a command's options that are typed with dashes; the others are told by their place."""
+    """The names of a command's options that are typed with dashes; the others are known by their place."""
     fields = dataclasses.fields(options_class(command))
     return [field.name for field in fields if POSITIONAL not in metadata_of(field.type)]
 

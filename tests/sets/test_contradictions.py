@@ -17,7 +17,7 @@ from scripts.pages.report_content import headline
 from scripts.publish.gallery import why_not_shown
 from scripts.publish.publishable import find_problems
 from scripts.publish.readme import PUBLISHED
-from scripts.sets import compare, power
+from scripts.sets import compare, rounds_needed
 from scripts.sets.result_set import load_set
 
 REAL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"  # 15 ok runs and a warm-up, of single and ddp
@@ -84,7 +84,7 @@ def test_a_set_that_contradicts_itself_loads_and_decides_nothing(own, capsys, ta
     assert any(re.search(words, each) for each in results.contradictions), results.contradictions
     assert re.search(f"warning: .*{words}", capsys.readouterr().err)
     assert results.groups and results.remarks[-1] in results.contradictions, "it is drawn, and the report warns"
-    for decide in (power.report_lines, lambda results: compare.main(compare.Options(results.path))):
+    for decide in (rounds_needed.report_lines, lambda results: compare.main(compare.Options(results.path))):
         with pytest.raises(UserError, match=r"no verdict, since the set contradicts itself: .*csv, line"):
             decide(results)
     with pytest.raises(UserError, match="contradicts itself"):
