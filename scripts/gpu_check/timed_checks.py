@@ -8,9 +8,9 @@ from pathlib import Path
 
 from scripts.gpu_check import verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
-from scripts.runner.preflight import all_strategies, strategy_facts
 from scripts.runner.run_plan import interpreter_path
 from scripts.sets.result_set import BASELINE
+from scripts.strategies.strategy_list import all_strategies, strategy_facts
 
 FORMATS = ("contiguous", "channels_last")
 FAST = "--precision bf16 --memory-format channels_last"
@@ -112,7 +112,7 @@ def compare(scale: Scale, results: Path) -> list[Check]:
             "loader",
             "the loader is timed alone, and beside training",
             (
-                *(interpreter_path(), "-m", "scripts.studies.loaders.verdict_measure"),
+                *(interpreter_path(), "-m", "scripts.studies.loaders.measure_loader_limit"),
                 *("--results", str(results), *config),
             ),
             verdicts.loader_timed,

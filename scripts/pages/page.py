@@ -23,7 +23,7 @@ from tqdm import tqdm
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.charts.figures import describe, describe_failures, fit_to_paper_column, paper_column, save_chart
+from scripts.charts.figures import fit_to_paper_column, paper_column, save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.options.set_options import ReportOptions as Options
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
@@ -43,6 +43,7 @@ from scripts.pages.study_sections import ReportTable, load_sections, load_study_
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
+from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import find_warnings
 from scripts.sets.step_breakdown import describe_exposed
 from scripts.stats.calibration import calibration_text
@@ -119,7 +120,7 @@ def render_report(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
     columns = [name for name in REPORT_COLUMNS if any(row.get(name) for row in rows)]
     values = {
         "name": results.name,
-        "about": describe([results]),
+        "about": describe_sets([results]),
         "headline": headline(results),
         "columns": columns,
         "rows": rows,

@@ -16,7 +16,7 @@ from scripts.sets.device_use import device_use, why_lower_mfu
 from scripts.sets.epoch_time import EpochTime
 from scripts.sets.identity import comparable, compute_precision
 from scripts.sets.proofs import proof_text
-from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
 from scripts.sets.step_breakdown import exposed_communication
 from scripts.sets.strategy_cells import strategy_cells
 from scripts.stats.families import method_text, ratios_to_fastest
@@ -85,7 +85,7 @@ WALL_TEXT = (
 
 def headline(results: ResultSet) -> list[str]:
     """The set's result in sentences: the highest mean, its speed-up, and which other strategies differ from it."""
-    timed = [group for group in results.groups if group.samples]
+    timed = results.timed_groups
     if not timed:
         return ["No run has a throughput."]
     if results.contradictions:
@@ -126,7 +126,7 @@ def headline(results: ResultSet) -> list[str]:
     return sentences
 
 
-def _not_ranked(results: ResultSet, others: list[Group]) -> list[str]:
+def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
     """Sentences on the groups of another precision: the ratio to their own baseline, or that they have none."""
     bases, over = results.baselines, results.over_baseline
     compared = [
@@ -137,7 +137,7 @@ def _not_ranked(results: ResultSet, others: list[Group]) -> list[str]:
     return found + ([f"Not compared, since they computed in another precision: {_join(alone)}."] if alone else [])
 
 
-def _first_sentence(results: ResultSet, best: Group, excluded: bool) -> str:
+def _first_sentence(results: ResultSet, best: RunGroup, excluded: bool) -> str:
     """excluded: whether every strategy that was compared with the best one is slower with confidence."""
     device = best.ok.iloc[0].device_name or "this machine"
     estimate = best.timed_throughput
@@ -163,7 +163,7 @@ def _times(over: RatioEstimate) -> str:
 
 def _describe_power(fraction: float) -> str:
     if fraction > 1:
-        return "with 80 % power this data does not find a factor of 2: take more repeats"
+        return "with 80 % power this data does not find a factor of 2: take more rounds"
     return f"this data finds {100 * fraction:.0f} % with 80 % power"
 
 
@@ -176,7 +176,7 @@ def table_rows(results: ResultSet) -> list[dict]:
     return [_table_row(results, group) for group in results.groups]
 
 
-def _table_row(results: ResultSet, group: Group) -> dict:
+def _table_row(results: ResultSet, group: RunGroup) -> dict:
     ok, estimate, over = group.ok, group.throughput, results.over_baseline.get(group.label)
     row = dict.fromkeys(REPORT_COLUMNS, "") | strategy_cells(results, group)
     if over and (ok.batch_per_device > 0).all():

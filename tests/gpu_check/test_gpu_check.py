@@ -127,8 +127,8 @@ def test_a_command_is_what_a_person_types(tmp_path):
     """Protects the page: variables and words of each command are those that the check runs with."""
     for check in checks(DRY, tmp_path / "a set"):
         words = shlex.split(check.command)
-        told = dict(word.split("=", 1) for word in words[: len(check.variables)])
-        assert (told, tuple(words[len(told) :])) == (check.variables, check.argv)
+        reported = dict(word.split("=", 1) for word in words[: len(check.variables)])
+        assert (reported, tuple(words[len(reported) :])) == (check.variables, check.argv)
 
 
 def test_images_are_a_check_and_only_what_reads_them_waits(tmp_path):
