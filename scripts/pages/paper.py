@@ -22,7 +22,7 @@ from scripts.pages.latex import (
 )
 from scripts.pages.methods import checklist, methods
 from scripts.pages.provenance import reproduction_commands
-from scripts.pages.report_content import headline
+from scripts.pages.verdict import headline
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.dataset_text import describe_images
 from scripts.sets.result_set import Group, ResultSet
